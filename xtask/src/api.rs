@@ -33,8 +33,8 @@ pub enum ListingMode {
     Write,
 }
 
-/// Checks or writes all listings of the repository at `root`; returns true if all are up to date
-/// afterwards.
+/// Checks or writes the listings of all crates of the repository at `root`. Returns true if all are
+/// up to date afterwards.
 pub fn run(root: &Path, mode: ListingMode) -> Result<bool> {
     let stale = stale(root)?;
     for listing in &stale {

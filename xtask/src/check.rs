@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::{primitives, tidy, tree};
 
-/// Selects whether the check includes the tests and `tidy`; CI runs these in earlier steps.
+/// Selects if the check includes the tests and `tidy`, which CI runs in earlier steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestSelection {
     Run,
@@ -28,7 +28,8 @@ pub struct CargoStep {
 const LINTS: [CargoStep; 5] = [
     step("fmt", "fmt --all --check"),
     step("clippy", "clippy --workspace --all-targets -- -D warnings"),
-    // A workspace build always has the feature `tls`, because the program enables it.
+    // A workspace build always has the feature `tls`, because the program enables it. So the
+    // library alone is checked without it.
     step("clippy without tls", "clippy -pmillrace --features serve --lib -- -D warnings"),
     CargoStep {
         env: Some(("RUSTDOCFLAGS", "-D warnings")),

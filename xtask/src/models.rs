@@ -13,8 +13,8 @@ use anyhow::Result;
 use crate::check::{CargoStep, cargo, step, timed};
 use crate::planted;
 
-/// The build folder is outside the copy of the tree, because every file in the copy that git does
-/// not know is deleted.
+/// The build folder is outside the copy of the tree, because files in the copy that git does not
+/// know are deleted.
 const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
 const STEPS: [CargoStep; 2] = [

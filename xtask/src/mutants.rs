@@ -27,14 +27,15 @@ const USAGE: &str =
 /// Groups of mutants, the most important first.
 const GROUPS: &str = include_str!("../mutants/groups.txt");
 
-/// A set of files of a package, and the tests that must find the mutants in them: the words behind
-/// each key of a group in `groups.txt`.
+/// A set of files of a package, and the tests that must find the mutants in these files. `words`
+/// has the words behind each key of the group in `groups.txt`.
 struct MutantGroup {
     name: &'static str,
     words: BTreeMap<&'static str, Vec<&'static str>>,
 }
 
-/// Profile for fast builds: each mutant is built once, and most are found in the first second.
+/// Profile for fast builds: each mutant needs a build of its own, and most fail a test within a
+/// second.
 const PROFILE: [(&str, &str); 3] = [
     ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_DEV_DEBUG", "false"),
@@ -44,7 +45,7 @@ const PROFILE: [(&str, &str); 3] = [
 #[derive(Debug, Default, PartialEq, Eq)]
 struct MutantSelection {
     short: bool,
-    /// Names of groups or packages; empty for all.
+    /// Names of the groups or packages to test; empty for all.
     packages: Vec<String>,
     /// Argument `K/N` of `--shard`.
     shard: Option<String>,
@@ -85,7 +86,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
             .stdin(Stdio::null())
             .status()
             .context("cannot run cargo-mutants")?;
-        // 2: some mutants survived; 3: some timed out.
+        // Exit code 2: some mutants survived; 3: some timed out.
         if !matches!(status.code(), Some(0 | 2 | 3)) {
             let log = report.join("mutants.out/log");
             bail!("cargo-mutants failed on {}: see the logs in {}", group.name, log.display());
@@ -96,7 +97,8 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
 }
 
 fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey]) -> Vec<String> {
-    // Allow twice the time that the tests need, for a busy machine; a hang costs this much.
+    // A test may take twice its usual time, because the machine may be busy. Each mutant that hangs
+    // costs this time.
     let mut all: Vec<String> =
         "--in-place --no-times --no-shuffle --colors=never --timeout-multiplier=2 \
          --minimum-test-timeout=20 --build-timeout=300"
@@ -116,9 +118,9 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         add("--shard", &[shard]);
         add("--sharding", &["round-robin"]);
     }
-    // `--cargo-arg` applies to building, too; arguments after `--` apply to running only. These two
-    // packages are selected only because they enable features of shared dependencies. With the same
-    // features as for `cargo test`, CI can copy the built dependencies from target/debug.
+    // `--cargo-arg` applies to building and running, arguments after `--` to running only. These
+    // two packages are selected only because they enable features of shared dependencies. With the
+    // same features as for `cargo test`, CI can copy the built dependencies from target/debug.
     add("--cargo-arg", &["--package=millrace-cli", "--package=millrace-tls"]);
     add("--cargo-arg", group.words("tests"));
     all.extend(["--".to_owned(), "--".to_owned()]);
@@ -128,8 +130,8 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
     all
 }
 
-/// Reads the results of a group from `folder`, and prints wanted mutants that do not exist. Returns
-/// true if there are none of them, and no mutant survived. A hanging test counts as failing.
+/// Reads the results of a group from `folder`. Returns true if no mutant survived, and each mutant
+/// in `wanted` was tested; prints the others. A hanging test counts as failing.
 fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bool> {
     let read = |file: &str| {
         let path = folder.join(file);
@@ -157,7 +159,8 @@ fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bo
     Ok(missed.is_empty() && gone.is_empty())
 }
 
-/// Reads all groups: a name, and below it indented lines of a key and its words.
+/// Reads all groups of `groups.txt`: a group's name, and below it indented lines, each of a key and
+/// its words.
 fn groups() -> Vec<MutantGroup> {
     let mut groups: Vec<MutantGroup> = Vec::new();
     for line in GROUPS.lines().filter(|line| !line.trim().starts_with('#')) {
@@ -182,7 +185,7 @@ impl MutantGroup {
         self.words("package").first().expect("every group of the list has a package")
     }
 
-    /// Returns true if the group has the mutants of the file at `path`.
+    /// Returns true if the file at `path` belongs to the group.
     fn has(&self, path: &str) -> bool {
         let inside = |glob: &&str| {
             let (front, _) = glob.split_once('*').unwrap_or((glob, ""));

@@ -28,8 +28,8 @@ const PROFILE: &str = "--config=xtask/models.toml";
 /// Target folder of all builds of the patched copy.
 const TARGET: &str = "target/planted";
 
-/// Brings the patched copy of the tree at `root` up to date and returns its folder. Build it in
-/// [`target`], so that cargo builds only changes.
+/// Brings the patched copy of the tree at `root` up to date and returns its folder. Builds of the
+/// copy should use the folder [`target`], so that cargo rebuilds only changes.
 pub fn patched_tree(root: &Path) -> Result<PathBuf> {
     let copy = target(root).join("tree");
     let lists = patch::read(root, patch::PLANTED)?;

@@ -3,8 +3,9 @@
 //!
 //! Compiles the example `primitives` of millrace-machine to optimised assembly and compares each
 //! function `native_X` with `plain_X`, instruction by instruction. Link-time optimisation is off,
-//! because with it rustc emits no assembly; everything is inlined, so the functions are the same.
-//! The build has a target folder of its own, so that it does not wait for other builds.
+//! because rustc emits no assembly with it. The functions are the same without it, because
+//! everything is inlined. The build has a target folder of its own, so that it does not wait for
+//! other builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,17 +15,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Primitives that must be compared, each under this name or under several names that begin with it
-/// and `_`.
+/// Primitives that must be compared. The functions of a primitive have its name, or begin with its
+/// name and `_`.
 const PRIMITIVES: &str = "counter_add counter_get counter_raise cpu fence line_held line_read \
                           line_write lock_lock lock_try_lock word_compare_exchange word_fetch_add \
                           word_fetch_and word_fetch_or word_load word_store word_swap work";
 
-/// Primitives that may have more instructions than the plain operation, and how many more. A lock
-/// checks whether it must collect statistics when it is taken and when it is released.
+/// Primitives that may have more instructions than the plain operation, and how many more. Taking
+/// and releasing a lock includes a check if lock statistics are collected.
 const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
 
-/// Functions of an assembly file by name: the lines with instructions and with jump targets.
+/// Functions of an assembly file by name, each as its lines with instructions and jump targets.
 type Functions<'a> = BTreeMap<&'a str, Vec<String>>;
 
 #[derive(Debug)]
@@ -63,7 +64,8 @@ fn compile(root: &Path) -> Result<PathBuf> {
     let folder = root.join(target).join("primitives");
     let path = folder.join("primitives.s");
     if folder.exists() && !path.exists() {
-        // Otherwise cargo would consider the example built and not write the assembly again.
+        // Without this removal, cargo would consider the example built and not write the assembly
+        // again.
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot empty the build folder {}", folder.display()))?;
     }

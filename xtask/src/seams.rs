@@ -1,10 +1,10 @@
 //! `cargo xtask seams`: checks the number of files that a new drive type, scheduler, counter or
 //! configuration key changes.
 //!
-//! `xtask/seams/*.patch` are four small changes in the form of `planted::patch`. The first line of
-//! each is the largest number of files that it may change (`# files: 3`). Each is applied to a copy
-//! of the tree, which must pass `cargo check`. `main` calls this file. CI does not run it; there,
-//! tidy checks that the patches still apply.
+//! `xtask/seams/*.patch` are four small changes in the format of `planted::patch`. The first line
+//! of each has the largest number of files that the patch may change (`# files: 3`). Each patch is
+//! applied to a copy of the tree, which must pass `cargo check`. `main` calls this file. CI does
+//! not run it; there, tidy checks that the patches still apply.
 
 use std::path::Path;
 

@@ -1,18 +1,19 @@
 //! Facts about items of a syntax tree: imported names, and test code.
 //!
-//! Pure; called by `api` for public items and by `tidy` for the rules about code outside tests.
+//! Called by `api` for public items and by `tidy` for the rules about code outside tests.
 
 use syn::{Attribute, Item, Meta, UseTree};
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct ImportedName {
-    /// Path as written; for a glob, the path of its module.
+    /// Path of the imported item as written. For a glob, the path of the module.
     pub path: Vec<String>,
-    /// Name in the importing module; None for a glob.
+    /// Name in the importing module, or `None` for a glob.
     pub name: Option<String>,
 }
 
-/// Returns the imported names of a `use` line outside tests; empty for other items.
+/// Returns the names that an item imports: those of a `use` line outside tests, none for other
+/// items.
 pub fn leaves(item: &Item) -> Vec<ImportedName> {
     let mut found = Vec::new();
     if let Item::Use(item) = item

@@ -84,7 +84,7 @@ const FILE_RULES: [fn(&Source) -> Vec<Finding>; 4] =
 
 type ListRule = fn(&[Source], &AllowList) -> Vec<Finding>;
 
-/// Rules with a list of exceptions, and the name of the list.
+/// Rules with a list of exceptions, each with the name of its list.
 const LIST_RULES: [(&str, ListRule); 5] = [
     ("size", size::check),
     ("unsafe", unsafety::check),

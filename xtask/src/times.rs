@@ -14,14 +14,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Ticks per second in /proc, on every machine that Linux runs on.
+/// Ticks per second in /proc. Linux reports this number on all architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 /// File to which the step `change` adds a line.
 const CHANGED: &str = "crates/block/src/channel/split.rs";
 
-/// Steps: the name on the command line, the arguments of cargo, and the targets (maximum) for wall
-/// and CPU time. `build` and `test` begin with an empty target folder, as in a fresh clone.
-/// `change` runs its command once, then measures it after a line was added to [`CHANGED`].
+/// Steps: the name on the command line, the arguments of cargo, and the maximum wall and CPU time.
+/// `build` and `test` begin with an empty target folder, as in a fresh clone. `change` runs its
+/// command once, adds a line to [`CHANGED`], and then measures the command.
 const STEPS: [[&str; 4]; 4] = [
     ["build", "build --release --bin millrace", "3:30", "5:00"],
     ["test", "test", "8:00", "-"],
@@ -29,7 +29,8 @@ const STEPS: [[&str; 4]; 4] = [
     ["test-all", "test --workspace", "-", "-"],
 ];
 
-/// A copy of the tree, and the target folder outside the copy, which `tree::mirror` clears.
+/// A copy of the tree, and its target folder. The folder is outside the copy, because
+/// `tree::mirror` removes other files from the copy.
 struct MeasuredCopy {
     tree: PathBuf,
     built: PathBuf,
@@ -52,7 +53,8 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
                 copy.cargo(args)?;
                 let path = copy.tree.join(CHANGED);
                 let text = fs::read_to_string(&path).context("cannot read the file to change")?;
-                // A new first line moves all others, so that the whole file is compiled again.
+                // An added first line moves all other lines, so that the whole file is compiled
+                // again.
                 fs::write(&path, format!("// Added line.\n{text}"))
                     .context("cannot change a file of the copy")?;
             }

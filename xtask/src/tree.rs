@@ -3,7 +3,7 @@
 //! cargo-mutants changes files while it runs, and a killed run leaves the changes behind; `planted`
 //! patches seeded bugs into files. So each command works on a copy of its own. The copy is kept
 //! between runs, and unchanged files are not written again, so that cargo builds only changed
-//! crates. `mutants` and `planted` call this file, which runs git.
+//! crates. The commands call this file, which runs git.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,8 +12,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Makes `copy` equal to the files of `root` that git knows or would add; `changed` has replacement
-/// texts for some files.
+/// Makes `copy` equal to the files of `root` that git tracks or would add. `changed` has the new
+/// texts of files that differ in the copy.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let mut wanted = listed(root)?;
@@ -41,7 +41,7 @@ fn listed(root: &Path) -> Result<BTreeSet<PathBuf>> {
         bail!("git ls-files failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
-    // A file that was deleted but not committed is still listed.
+    // A file that was deleted but not committed is still listed, and must be left out.
     Ok(names.split_terminator('\0').map(PathBuf::from).filter(|p| root.join(p).is_file()).collect())
 }
 

@@ -37,14 +37,14 @@ struct OpStats<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
     merges: M::Counter,
-    /// Times from submission (Q) to dispatch (D) of I/Os that waited in no queue.
+    /// Times from submission (Q) to dispatch (D) of I/Os that went straight to the driver.
     straight: Histogram<M>,
-    /// Times before dispatch of I/Os that waited in a queue.
+    /// Times of the steps before dispatch, for I/Os that waited in a queue.
     waited: WaitStats<M>,
     /// Times from dispatch (D) to completion (C), spent in the drive.
     service: Histogram<M>,
-    /// Times from submission (Q) to completion (C). Their sum is not stored: it equals the sums of
-    /// the other histograms added up.
+    /// Times from submission (Q) to completion (C). The histogram stores no sum, because that sum
+    /// equals the sums of the other histograms together.
     total: Histogram<M>,
 }
 
@@ -63,8 +63,8 @@ pub struct DiskStats<M: Machine> {
     batches: [M::Counter; BATCH_SIZES],
 }
 
-/// The tenant that an I/O is accounted to, and whether the thread that ends the I/O also counts it
-/// for that tenant.
+/// The tenant of an I/O, with the properties that decide whether the thread that completes the I/O
+/// also adds it to the tenant's account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoOwner {
     pub(crate) account_key: AccountKey,
@@ -74,15 +74,16 @@ pub(crate) struct IoOwner {
 }
 
 impl IoOwner {
-    /// Returns the owner of `bio`. `bio_set` is the calling thread's own set: a bio of this set was
-    /// submitted by the calling thread.
+    /// Returns the owner of `bio`. `bio_set` is the set of the calling thread; a bio of this set
+    /// was submitted by this thread.
     #[inline(always)]
     pub(crate) fn of<M: Machine>(bio: &BioSlot<M>, bio_set: *const BioSet<M>) -> IoOwner {
         IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
-    /// Returns true if the thread that ends the I/O counts it in the tenant's account. A split I/O
-    /// is counted when its parent ends, and an I/O of another thread when that thread receives it.
+    /// Returns true if the completing thread adds the I/O to the tenant's account. A split I/O is
+    /// added when its last part has completed, and an I/O of another thread when that thread
+    /// receives it.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
         self.own && self.stage == BioStage::Whole
@@ -92,14 +93,14 @@ impl IoOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
-    /// Times at which the I/O got its request (G) and was inserted into a queue (I), if it waited
-    /// in one.
+    /// Times at which the I/O got its request (G) and was inserted into a queue (I); `None` if the
+    /// I/O did not wait in a queue.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
 }
 
-/// I/Os with the same operation, owner and times, not yet added to the statistics.
+/// A run of I/Os with equal operation, owner and times, not yet added to the statistics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EqualIos {
     op: Op,
@@ -116,8 +117,7 @@ impl EqualIos {
         (0, 0, 0),
     );
 
-    /// Creates an empty run of I/Os with this operation, this owner and these times of submission,
-    /// dispatch and completion.
+    /// Creates an empty run of equal I/Os, with these times of submission, dispatch and completion.
     #[inline(always)]
     pub(crate) const fn like(
         op: Op,
@@ -127,8 +127,8 @@ impl EqualIos {
         EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Returns true if `bio` can join this run, completion time not compared. The caller has made
-    /// sure that this thread submitted `bio` and that `bio` waited in no queue.
+    /// Returns true if `bio` can join this run. Times of completion are not compared. The caller
+    /// has checked that this thread submitted `bio` and that `bio` did not wait in a queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -138,12 +138,13 @@ impl EqualIos {
             && self.whose.stage == bio.stage
     }
 
-    /// Returns true if this thread submitted the run's I/Os and they waited in no queue.
+    /// Returns true if this thread submitted the I/Os of the run and none of them waited in a
+    /// queue.
     pub(crate) fn is_straight(&self) -> bool {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Changes the run so that no later I/O matches it.
+    /// Changes the run so that no later I/O can join it.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -184,8 +185,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Prepares to count the bios of one request. Continues `run` if the request has the same
-    /// operation and times; otherwise records the run and starts another.
+    /// Prepares to count the bios of a request. Continues `run` if the request has the same
+    /// operation and times; otherwise adds `run` to the statistics and starts a new run.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
@@ -200,7 +201,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Counts one bio of the request, with its own submission time and owner.
+    /// Counts one bio of a request. `q_ns` and `whose` are the submission time and the owner of
+    /// this bio.
     #[inline(always)]
     pub(crate) fn count(
         &self,
@@ -259,7 +261,7 @@ impl<M: Machine> DiskStats<M> {
     }
 
     /// Records I/Os that waited in a queue. A bio merged into another bio's request gets the times
-    /// of that request, but none earlier than its own submission.
+    /// of that request, but no time before its own submission.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
@@ -273,8 +275,8 @@ impl<M: Machine> DiskStats<M> {
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// Records one completed bio that this thread submitted and that waited in no queue. The two
-    /// times are those of dispatch and completion.
+    /// Records one completed bio that this thread submitted and that did not wait in a queue.
+    /// `d_ns` and `c_ns` are the times of dispatch and completion.
     #[inline(always)]
     pub(crate) fn record_one(
         &self,

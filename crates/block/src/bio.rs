@@ -276,10 +276,10 @@ impl Bio {
     ///
     /// # Safety
     /// From `submit` until the completion is polled, the `len_bytes` bytes at `start` stay
-    /// allocated. During a read, no one else accesses these bytes, except code that tolerates
-    /// changing data, as a guest does. During a write, no one changes them unless it does not
-    /// matter which data is written. Drives that never touch payload may be given read-only memory.
-    /// `len_bytes` is a multiple of 512.
+    /// allocated. During a read, no other code accesses these bytes, unless it tolerates that they
+    /// change, as a guest does. During a write, no code changes these bytes, unless the caller
+    /// accepts that either the old or the new data is written. Drives that never touch payload may
+    /// be given read-only memory. `len_bytes` is a multiple of 512.
     #[must_use]
     pub unsafe fn foreign(op: Op, sector: Sector, start: *mut u8, len_bytes: u32) -> Bio {
         debug_assert!(op.has_data() && len_bytes.is_multiple_of(512));
@@ -292,8 +292,8 @@ impl Bio {
     /// Creates a read or write over a list of segments; the caller owns the list and the memory.
     ///
     /// # Safety
-    /// As [`Bio::foreign`], for the list and for each piece; their lengths add up to a multiple of
-    /// 512 below 2 TiB.
+    /// The rules of [`Bio::foreign`] apply to the list and to each segment. The lengths of the
+    /// segments add up to a multiple of 512 below 2 TiB.
     #[must_use]
     pub unsafe fn foreign_vectored(op: Op, sector: Sector, segments: *const [Segment]) -> Bio {
         // SAFETY: the caller vouches for the list.
@@ -429,7 +429,8 @@ impl Bio {
         hollow
     }
 
-    /// Creates a bio for a part of this one, over the same memory. This bio still owns the memory.
+    /// Creates a bio for a part of this one, over the same memory. The original bio still owns the
+    /// memory.
     pub(crate) fn part(&self, op: Op, nr_sectors: SectorCount) -> Bio {
         let mut part = Bio::new(op, self.sector, nr_sectors);
         part.data = self.data;

@@ -51,18 +51,17 @@ use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// Nanoseconds until a channel's next poll while it holds refused bios, or waits for bios in a
-/// queue that any thread may run.
+/// Nanoseconds until a channel polls again while it holds bios that a disk refused, or has bios in
+/// a queue that any thread may run.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds between two checks of whether a scheduler has changed the longest request that it
-/// accepts.
+/// Nanoseconds between two checks for a change of the longest request that a scheduler accepts.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
 pub struct ChannelConfig<M: Machine> {
     /// Largest number of bios in flight, 1 to 65,536; above that `submit` returns the bio.
     pub depth: u32,
-    /// Points at which the clock is read.
+    /// Selects whether the clock is read once for each batch or once for each I/O.
     pub stamp: Stamp,
     /// The I/O thread that the channel runs on; `None` if its thread owns no hardware queues.
     pub thread: Option<IoThread<M>>,
@@ -77,9 +76,9 @@ impl<M: Machine> Default for ChannelConfig<M> {
 /// A thread's interface to a volume.
 pub struct Channel<M: Machine> {
     pub(crate) sub: Submission<M>,
-    /// Bios that are submitted again at the end of a poll; empty between polls.
+    /// Bios to submit again at the end of the current poll; empty between polls.
     pub(crate) again: BioList<M>,
-    /// Counts polls at which the channel already had completions; see `POLLS_PER_LOOK`.
+    /// Number of polls that found completions already waiting in the channel; see `POLLS_PER_LOOK`.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
@@ -88,12 +87,13 @@ pub struct Channel<M: Machine> {
     turn: Option<ThreadTurn<M>>,
     /// Nanoseconds for which a dropped channel waits for I/O in flight.
     drain_ns: u64,
-    /// True if a driver, scheduler or trace sink has panicked in a call of this channel. The I/O of
-    /// that call is lost, and the dropped channel calls none of them again.
+    /// True if a driver, scheduler or trace sink has panicked during a call of this channel. The
+    /// I/O of that call is lost. Dropping the channel then calls no driver, scheduler or trace
+    /// sink.
     is_broken: bool,
 }
 
-/// Guard of a call that may reach drivers, schedulers and trace sinks, which may panic.
+/// Guards a call that may reach drivers, schedulers and trace sinks, because these may panic.
 pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
 impl<M: Machine> Driving<'_, M> {
@@ -104,8 +104,8 @@ impl<M: Machine> Driving<'_, M> {
 }
 
 impl<M: Machine> Drop for Driving<'_, M> {
-    /// Runs only during a panic. If completed tags were left in the batch, they would be mistaken
-    /// for tags of the queue that is polled next.
+    /// Runs only during a panic. Empties the completion batch, because tags left in the batch would
+    /// be mistaken for tags of the queue that is polled next.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -128,7 +128,7 @@ impl<M: Machine> Channel<M> {
     ///
     /// # Errors
     /// `NotSupported` if no thread would serve submitted bios: the queues of a drive belong to I/O
-    /// threads (as a file's do), the calling thread is none, and none of them exists.
+    /// threads (as a file's do), the calling thread is not an I/O thread, and no I/O thread exists.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -237,9 +237,9 @@ impl<M: Machine> Channel<M> {
         Ok(())
     }
 
-    /// Returns true if the channel accepts no bio of a group because too many bios of the group
-    /// wait for limits. Other groups may have room. As waiting bios of the group go on, the group
-    /// gets room again.
+    /// Returns true if the channel accepts no more bios of a group, because too many bios of the
+    /// group already wait for limits. Other groups may still have room. The group gets room again
+    /// when its waiting bios continue.
     #[must_use]
     pub fn is_throttled(&self, group: GroupId) -> bool {
         self.sub.throttle.is_full(group)
@@ -252,40 +252,40 @@ impl<M: Machine> Channel<M> {
         self.sub.throttle.is_limited(group, op)
     }
 
-    /// Adds `ns` nanoseconds to the group's [`Volume::held`]: the time that I/Os of the group
-    /// waited outside this channel because the channel was full for them. Only the channel's owner
-    /// knows this time.
+    /// Adds `ns` nanoseconds to the group's wait times in [`Volume::held`]. In this time, I/Os of
+    /// the group waited outside the channel because it was full for them. Only the caller knows of
+    /// such waits.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
     }
 
-    /// Returns the bios that wait for limits of their groups; no drive has them.
+    /// Returns the bios that wait for limits of their groups. No drive has received these bios.
     pub fn held(&self) -> impl Iterator<Item = &Bio> {
         self.sub.throttle.waiting()
     }
 
-    /// Ends bios that wait for limits, and for which `is_meant` returns true, with the status
-    /// `Aborted`. Their cost is not counted against their groups' limits.
+    /// Ends, with the status `Aborted`, the bios that wait for limits and for which `is_meant`
+    /// returns true. Their cost is not counted against their groups' limits.
     pub fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.sub.abort_held(is_meant);
     }
 
-    /// Submits bios that wait for limits, and for which `is_meant` returns true, at once: for a
-    /// submitter that cannot wait long. Their cost still counts against their groups' limits, so
-    /// later bios wait longer.
+    /// Submits at once the waiting bios for which `is_meant` returns true, although a limit would
+    /// delay them; for submitters that cannot wait long. The cost of these bios still counts
+    /// against their groups' limits, so later bios wait longer.
     pub fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.driving(|channel| channel.sub.release_held(is_meant));
     }
 
-    /// Submits all bios that wait for limits, and ignores limits from now on: for a program that
-    /// stops and completes its I/O in flight.
+    /// Submits all bios that wait for limits, and ignores limits from now on; for a program that
+    /// stops and waits only for its I/O in flight.
     pub fn lift_limits(&mut self) {
         self.driving(|channel| channel.sub.lift_limits());
     }
 
-    /// Starts all submitted bios: each drive's list goes to its software queue with one lock
-    /// acquisition, and the queues that this thread may run are run.
+    /// Starts all submitted bios. Each drive's list goes to a software queue with one lock
+    /// acquisition. Then this thread runs the queues that it may run.
     #[inline]
     pub fn flush(&mut self) {
         let driving = Driving(self);
@@ -304,7 +304,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Submits a bio, waiting while the channel is full or under back pressure. Bios that complete
-    /// meanwhile go to `take`. For threads that own no hardware queues.
+    /// meanwhile go to `take`. Meant for threads that own no hardware queues.
     ///
     /// # Errors
     /// Returns the bio if it can never be served.
@@ -318,7 +318,7 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // This loop ends, because a channel with nothing in flight is never full.
+            // The loop ends, because a channel with nothing in flight is never full.
             self.wait(1, &mut take);
         }
     }
@@ -327,7 +327,7 @@ impl<M: Machine> Channel<M> {
     /// thread sleeps in its ring meanwhile, any other thread on its doorbell.
     ///
     /// # Panics
-    /// If the I/O thread's ring itself fails, which no submitted bio survives.
+    /// If the I/O thread's ring itself fails; no submitted bio could complete after that.
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
         if min > 0 && self.sub.batch.plugged > 0 {
             self.sub.run.trace_context.unplug = UnplugReason::ToWait;
@@ -338,8 +338,8 @@ impl<M: Machine> Channel<M> {
         let mut got = self.poll(&mut take);
         let mut handed = got;
         while handed < min && self.in_flight() > 0 {
-            // The bios that have just completed may have freed tags, so plugged bios that found no
-            // tag are tried again before the thread sleeps.
+            // Bios that have just completed may have freed tags. So plugged bios that found no tag
+            // are tried again before the thread sleeps.
             let has_room =
                 self.sub.batch.plugged > 0 && (got > 0 || self.sub.batch.plugged != plugged);
             if !has_room {
@@ -363,7 +363,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Returns the time by which the channel must be polled again; `None` if only the doorbell
-    /// needs to wake the thread. Call it just before sleeping.
+    /// needs to wake the thread. Call this function just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
         let wake_ns = match self.sub.throttle.held {
             0 => self.sub.run.wake_ns(),
@@ -372,9 +372,9 @@ impl<M: Machine> Channel<M> {
                 .flatten()
                 .min(),
         };
-        // Bios that a frozen disk refused or that found no request are tried again soon. So are
-        // queues that any thread may run: each polling thread finds their completions, but the
-        // other threads may have ended.
+        // Bios that a frozen disk refused or that found no free request are retried soon. Queues
+        // that any thread may run are also polled soon, because the other threads that poll them
+        // may have ended.
         let shared =
             |m: &VolumeMember<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
@@ -386,7 +386,8 @@ impl<M: Machine> Channel<M> {
             let soon = M::now() + soon_ns;
             return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
         }
-        // An owner also checks timeouts of requests that other threads submitted to its queues.
+        // The owner of a queue also checks for timeouts of requests that other threads submitted to
+        // it.
         let waits = self.in_flight() > 0
             || !self.quarantine.is_empty()
             || self.sub.members.iter().any(|m| m.hctx().has_tags_of(self.sub.run.owner));
@@ -398,8 +399,8 @@ impl<M: Machine> Channel<M> {
         .map(|ns| ns.max(1))
     }
 
-    /// Returns true if there is work for this channel. Check it once more after the doorbell is
-    /// armed, before sleeping.
+    /// Returns true if there is work for this channel. Call this function once more after the
+    /// doorbell is armed, before sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.bio_set().has_delivered()
@@ -424,8 +425,8 @@ impl<M: Machine> Channel<M> {
             if self.poll(&mut take) == 0 {
                 self.tick();
                 if let Some(turn) = self.turn {
-                    // An error of the ring is ignored here, because the next regular turn reports
-                    // it.
+                    // An error of the ring is ignored here, because the next regular call of `turn`
+                    // reports it.
                     let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
                 M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
@@ -435,9 +436,9 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Fails requests that have timed out, frees memory that no drive writes any more, and adopts a
-    /// changed longest request. Call it after every sleep, and from time to time while the thread
-    /// never sleeps. A long time between two calls counts as a pause of the process, in which no
-    /// request can time out. A repeated call is cheap.
+    /// new limit on the length of requests. Call this function after every sleep, and from time to
+    /// time while the thread never sleeps. A long time between two calls counts as a pause of the
+    /// process, during which no request can time out. Repeated calls are cheap.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {
@@ -477,7 +478,8 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // Forgetting the free slots empties their list, so the I/O in flight is counted before.
+        // `in_flight` counts the free slots, so it is called before the list of free slots is
+        // emptied.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());
@@ -486,7 +488,8 @@ impl<M: Machine> Drop for Channel<M> {
             // SAFETY: dropped only here, and nothing points to it any more.
             return unsafe { ManuallyDrop::drop(&mut self.bio_set) };
         }
-        // A drive may still write the memory of these bios, and complete to this set.
+        // A drive may still write the memory of these bios and complete them to this set, so both
+        // are leaked.
         core::mem::forget(core::mem::take(&mut self.quarantine));
         self.sub.leak_requests();
         self.sub.members.iter_mut().for_each(VolumeMember::leak);

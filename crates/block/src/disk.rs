@@ -63,14 +63,16 @@ pub use config::DiskConfig;
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// Hardware queue of the first pending flush: the submitter of that flush polls this queue.
+    /// Hardware queue of the next flush: the submitter of the first pending flush polls this queue.
     pub(crate) pending_hctx: u16,
-    /// Number of starts and ends of moves of pending flushes to a software queue.
+    /// Counts each start and each end of a move of pending flushes to a software queue; odd during
+    /// a move.
     pub(crate) moves: u64,
 }
 
 impl<M: Machine> FlushState<M> {
-    /// Returns `moves`, or `None` while a flush is in flight, pending or moving.
+    /// Returns `moves`, or `None` while a flush is in flight, pending or on its way to a software
+    /// queue.
     pub(crate) fn moves_while_idle(&self) -> Option<u64> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
@@ -140,7 +142,8 @@ impl<M: Machine> DiskAccounts<M> {
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
 
 pub(crate) struct LiveSizes<M: Machine> {
-    /// Size in sectors. Only resize.rs changes it, only upwards. The I/O path does not read it.
+    /// Size in sectors. Only resize.rs changes the size, and only upwards. The I/O path does not
+    /// read it.
     pub(crate) capacity: M::Word,
     /// Longest read or write, in sectors, that the scheduler accepts. Channels split longer ones.
     pub(crate) piece_sectors: Arc<M::Word>,
@@ -149,27 +152,28 @@ pub(crate) struct LiveSizes<M: Machine> {
 /// Returns the drive's limits, with the longest read or write also limited by its scheduler.
 pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
-    // Relaxed: publishes no other data. A thread that reads an old size only sends longer requests.
+    // Relaxed: no other data depends on this size. A thread that reads an old size only sends
+    // longer requests.
     let piece = disk.sizes.piece_sectors.load(Order::Relaxed) / block * block;
     let most = piece.max(block).min(limits.max_sectors.into()) as u32;
     QueueLimits { max_sectors: most, ..limits }
 }
 
-/// Returns true if the disk's scheduler accepts only shorter reads and writes than the drive, so
-/// that some are split that the drive would accept whole.
+/// Returns true if the disk's scheduler accepts only shorter reads and writes than the drive does,
+/// so that the block layer splits some of them that the drive would accept whole.
 #[must_use]
 pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors
 }
 
-/// The way that a serving thread's own batch takes to the driver.
+/// The path of a batch to the driver, if the submitting thread itself serves the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitPath {
-    /// Through a software queue, together with other threads' bios.
+    /// Through a software queue, together with the bios of other threads.
     Queues,
-    /// Past the software queue, where `queues.rs` allows it or there is no software queue.
+    /// Bypasses the software queue, where `queues.rs` allows it or there is no software queue.
     Bypass,
-    /// Past the software queue, and through the fast path of direct.rs; never with a trace sink.
+    /// Bypasses the software queue and takes the fast path of direct.rs; never with a trace sink.
     Direct,
 }
 
@@ -185,7 +189,7 @@ pub struct Disk<M: Machine> {
     pub(crate) queues: LazyQueues<M>,
     /// Nanoseconds for which a submitter waits for a queue that another thread serves.
     pub(crate) enter_wait_ns: u64,
-    /// Design that the disk follows instead of the multi-queue one, if any.
+    /// The design that the disk follows instead of the multi-queue design, if any.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -231,7 +235,8 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // An interrupted thread would delay others that share its queue, so each gets its own.
+            // An interrupted thread would delay others that share its queue, so each thread gets
+            // its own queue.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -243,7 +248,7 @@ impl<M: Machine> Disk<M> {
         let worker = queues::worker_queue(&config, hw, &topology, shared);
         let shape = QueueShape { hw, shared: (ctxs, shared), worker };
         let queues = match hw.kind {
-            // On simulated machines all queues are made here, before a measurement begins.
+            // On simulated machines the queues are made here, before any measurement begins.
             QueueKind::OwnerOnly if baseline.is_none() && M::THREADS_MOVE => {
                 LazyQueues::later(shape)
             }
@@ -296,7 +301,7 @@ impl<M: Machine> Disk<M> {
         &self.config.name
     }
 
-    /// Returns the request timeout in nanoseconds; 0 for none.
+    /// Returns the request timeout in nanoseconds; 0 if there is no timeout.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
         self.config.timeout_ns
@@ -329,8 +334,8 @@ impl<M: Machine> Disk<M> {
         &self.limits
     }
 
-    /// Returns the CPU of the worker that may serve the drive for other threads; `None` if it
-    /// cannot have one.
+    /// Returns the CPU of the worker that may serve the drive for other threads; `None` if the
+    /// drive cannot have a worker.
     #[must_use]
     pub fn worker_cpu(&self) -> Option<CpuId> {
         self.config.worker.filter(|_| self.worker_state.is_some())
@@ -412,7 +417,8 @@ impl<M: Machine> Disk<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        // The disk's last queue is the worker's, even if it has the number of the I/O thread.
+        // The disk's last queue belongs to the worker, even if its number is that of the calling
+        // thread.
         match usize::from(hctx) < self.owned_queues() {
             true => self.own(hctx, thread),
             false => Ok(()),
@@ -476,7 +482,7 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // This flush was never issued. Flushes that were to follow it are returned, too.
+                // The flush was never issued. Flushes that waited for it are returned, too.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -514,7 +520,8 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // All accounts are counted in one pass, because there may be thousands of threads.
+                // The users of all queues are counted in one pass, because there may be thousands
+                // of threads.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &QueueRoute| {
@@ -529,7 +536,7 @@ impl<M: Machine> Disk<M> {
     }
 }
 
-/// Returns the queues of a submitter at position `place` among the threads or CPUs.
+/// Returns the queues of a submitter. `place` is its position among the threads or CPUs.
 fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
         return lanes.route(place);
@@ -549,7 +556,8 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
 }
 
 impl<M: Machine> Drop for Disk<M> {
-    /// Forgets bios that are still in the queues. Their bio sets were leaked for that reason.
+    /// Forgets bios that are still in the queues. Their channels have leaked the bio sets for this
+    /// case.
     fn drop(&mut self) {
         let Some(queues) = self.queues.get() else { return };
         queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());

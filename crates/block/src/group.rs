@@ -2,9 +2,10 @@
 //!
 //! A program has one table and gives it to its disks. A bio carries the number of its group.
 //! Settings can change at any time: the table is behind a lock, and its users (channels for limits,
-//! schedulers for the rest) keep a copy and compare one version word with each batch. Lock order:
-//! no other lock is taken under the table's lock. Source: \[MQ\] names scheduling in the software
-//! queues as open. Kernel counterpart: blk-cgroup, `io.weight`, `io.max`, `io.latency`.
+//! schedulers for the rest) keep a copy and compare the table's version word once for each batch.
+//! Lock order: no other lock is taken under the table's lock. Source: \[MQ\] names scheduling in
+//! the software queues as open. Kernel counterpart: blk-cgroup, `io.weight`, `io.max`,
+//! `io.latency`.
 
 pub(crate) mod config;
 pub(crate) mod gate;
@@ -42,7 +43,7 @@ impl<M: Machine> GroupEntry<M> {
         GroupEntry { config, buckets, turns: 0, is_closed: false }
     }
 
-    /// Changes the settings. I/Os that passed the old limits are paid for at the new rate.
+    /// Changes the settings. I/Os that passed the old limits are charged at the new rate instead.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
             self.turns += 1;
@@ -62,7 +63,7 @@ struct GroupTable<M: Machine> {
 
 /// The table of all groups of a program.
 pub struct Groups<M: Machine> {
-    /// Incremented under the lock with each change.
+    /// Version of the table, incremented under the table's lock with each change.
     version: M::Word,
     table: M::Lock<GroupTable<M>>,
 }
@@ -113,11 +114,12 @@ impl<M: Machine> Groups<M> {
         Ok(id)
     }
 
-    /// Closes a group that is no longer used; a later group may get its number. I/Os of it that are
-    /// still in flight go on without limits.
+    /// Closes a group that is no longer used; a later group may get its number. I/Os of the group
+    /// that are still in flight continue without limits.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no such group, or it is the default group or the parent of one.
+    /// `InvalidSetting` if there is no such group, or if the group is the default group or the
+    /// parent of another group.
     pub fn close(&self, id: GroupId) -> Result<(), Error> {
         let mut table = self.table.lock();
         let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
@@ -143,11 +145,12 @@ impl<M: Machine> Groups<M> {
     }
 
     /// Changes the settings of a group, from each channel's next batch on. The group keeps its
-    /// name. I/Os waiting for a limit start to wait anew; I/Os that passed are paid for at the new
-    /// rate.
+    /// name. I/Os that wait for a limit book a new time; I/Os that have passed a limit are charged
+    /// at the new rate.
     ///
     /// # Errors
-    /// As [`Groups::open`], and if there is no such group; nothing changes then.
+    /// The errors of [`Groups::open`], and an error if there is no such group. Nothing changes
+    /// then.
     pub fn set(&self, id: GroupId, mut config: GroupConfig) -> Result<(), Error> {
         let mut table = self.table.lock();
         let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
@@ -184,7 +187,7 @@ impl<M: Machine> Groups<M> {
         open.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
     }
 
-    /// Returns how far ahead of now each group's limits are booked, in nanoseconds: the time that a
+    /// Returns how many nanoseconds ahead of now each group's limits are booked: the time that a
     /// new I/O of the group would wait. Groups that are not booked ahead are left out.
     #[must_use]
     pub fn booked(&self) -> Vec<(GroupId, u64)> {
@@ -200,13 +203,13 @@ impl<M: Machine> Groups<M> {
     /// Returns the table's version, which changes with each change of the table.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // Acquire pairs with `changed`: a thread that sees the new version finds its table under
-        // the lock.
+        // Acquire pairs with the Release in `changed`: a thread that sees the new version finds the
+        // new table under the lock.
         self.version.load(Order::Acquire)
     }
 
     fn changed(&self) {
-        // Release pairs with `version`.
+        // Release pairs with the Acquire in `version`.
         self.version.fetch_add(1, Order::Release);
     }
 }

@@ -81,7 +81,7 @@ impl Spread {
 pub(crate) struct QueueRoute {
     pub(crate) ctx: u16,
     pub(crate) hctx: u16,
-    /// Serial number of the submitter, which distinguishes submitters of the same queue.
+    /// Serial number of the submitter, to tell submitters of the same queue apart.
     pub(crate) number: u32,
 }
 
@@ -93,20 +93,21 @@ pub(crate) struct SoftwareQueue<M: Machine> {
 /// The state that a software queue's lock protects.
 pub(crate) struct CtxState<M: Machine> {
     /// One list for each hardware queue, by its number. If each software queue feeds a single
-    /// hardware queue there is only one list, plus one for the drive's worker if it has one. A bio
-    /// is in the list of the hardware queue that its submitter polls, or in the worker's.
+    /// hardware queue, there is only one list, and a second one for the drive's worker if it has
+    /// one. A bio is in the list of the hardware queue that its submitter polls, or in the worker's
+    /// list.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker, if the last list holds the bios for it; `None` if no
-    /// list is kept apart for a worker.
+    /// Hardware queue of the drive's worker, if the last list holds its bios; `None` if the worker
+    /// has no list of its own.
     worker: Option<u16>,
     /// True while the queue accepts no new bios.
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// Creates a queue for `feeds` hardware queues; `feeds` is 1 if each software queue feeds a
-    /// single hardware queue. In that case the bios for the hardware queue of a `worker` get a list
-    /// of their own.
+    /// Creates a queue for `feeds` hardware queues. If `feeds` is 1, each software queue feeds a
+    /// single hardware queue; bios for the hardware queue of a `worker` then get a list of their
+    /// own.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -143,7 +144,7 @@ impl<M: Machine> CtxState<M> {
     }
 }
 
-/// Value of `owner` while a thread that becomes the owner opens the queue. No thread has this
+/// Value of `owner` while a thread opens the queue in order to become its owner. No thread has this
 /// identity.
 const RESERVED: u64 = u64::MAX;
 
@@ -151,7 +152,7 @@ const RESERVED: u64 = u64::MAX;
 pub(crate) struct HardwareQueue<M: Machine> {
     /// Index of the queue in its drive.
     pub(crate) number: u16,
-    /// Index of a software queue whose bios for this hardware queue are in a list of their own.
+    /// Index of a software queue that has a list of its own for the bios of this hardware queue.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
@@ -159,12 +160,12 @@ pub(crate) struct HardwareQueue<M: Machine> {
     pending: PendingQueues<M>,
     /// Identity of the I/O thread that owns the queue; 0 if no thread owns it.
     owner: M::Word,
-    /// 1 while the queue is on its tag set's list of waiters.
+    /// 1 while the queue waits for a tag, in the list of waiters of its tag set.
     waiting: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
     pub(crate) tags: Arc<TagSet<M>>,
-    /// Largest number of requests in flight, flushes not counted, if the tag set has more tags than
-    /// the driver accepts requests; `u32::MAX` otherwise.
+    /// Largest number of requests in flight, not counting flushes. `u32::MAX` unless the tag set
+    /// has more tags than the driver accepts requests.
     pub(crate) depth_max: u32,
 }
 
@@ -172,32 +173,32 @@ pub(crate) struct HardwareQueue<M: Machine> {
 pub(crate) struct HctxState<M: Machine> {
     /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
-    /// Chains taken from software queues that wait for dispatch, in order. With a scheduler, only
-    /// flushes.
+    /// Chains taken from software queues that wait for dispatch, in order. If the queue has a
+    /// scheduler, only flushes wait in this list.
     pub(crate) staged: BioList<M>,
-    /// The scheduler of the queue's other chains, if the drive has one.
+    /// The scheduler of all chains except flushes, if the drive has one.
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
     /// The requests that the driver has.
     pub(crate) in_flight: InFlight,
     pub(crate) quiesced: bool,
-    /// True while the queue accepts no new bios, for designs without software queues.
+    /// True while the queue accepts no new bios. Used by designs without software queues.
     pub(crate) frozen: bool,
-    /// Number of chains taken so far from the software queues' lists for the worker. Only in the
-    /// worker's queue.
+    /// Number of chains taken so far from the lists that software queues keep for the worker. Used
+    /// only in the worker's queue.
     pub(crate) taken: u64,
-    /// True if chains from the worker's lists may still wait in this queue.
+    /// True if chains taken from the worker's lists may still be unfinished in this queue.
     pub(crate) holds_handed: bool,
     /// Number of times that waiting chains moved from this queue back to a software queue.
     pub(crate) moves: u64,
-    /// Time at which the serving thread inserted its own batch. The batch's requests get this time
-    /// as their time of dispatch, too.
+    /// Time at which the serving thread inserted its own batch. The requests of the batch also get
+    /// this time as their time of dispatch.
     pub(crate) inserted_ns: u64,
 }
 
 impl<M: Machine> HctxState<M> {
-    /// Returns true if chains or filled requests wait here.
+    /// Returns true if chains or filled requests wait in this queue.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         !self.staged.is_empty() || !self.requeued.is_empty() || self.has_scheduled()
@@ -216,13 +217,13 @@ impl<M: Machine> HctxState<M> {
         left
     }
 
-    /// Returns the chain that gets the next free tag.
+    /// Returns the chain that will get the next free tag.
     pub(crate) fn first_waiting(&self) -> Option<&BioSlot<M>> {
         let picked = || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked());
         self.staged.first().or_else(picked)
     }
 
-    /// Returns the number of chains that wait here without a tag.
+    /// Returns the number of chains that wait in this queue without a tag.
     pub(crate) fn chains(&self) -> u32 {
         self.staged.len() + self.scheduling.as_ref().map_or(0, |scheduling| scheduling.len())
     }
@@ -260,9 +261,9 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// Turns the queue into one of several lanes of a hardware queue. A lane is served by one
-    /// thread and fed by software queue `ctx`. Its bit in the bitmap `pending`, which the lanes
-    /// share, says that the software queue has bios.
+    /// Turns the queue into one of several lanes of a hardware queue. One thread serves the lane,
+    /// and software queue `ctx` feeds it. In the bitmap `pending`, which the lanes share, the lane
+    /// has a bit that says that the software queue has bios.
     pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
@@ -280,16 +281,15 @@ impl<M: Machine> HardwareQueue<M> {
     }
 
     /// Returns true if the thread may run the queue and the queue has pending work. Returns false
-    /// while another thread serves the queue: where threads can be interrupted anywhere, spinning
-    /// would take the CPU from the serving thread. The caller should sleep briefly instead
-    /// ([`HardwareQueue::is_being_served`]).
+    /// while another thread serves the queue, because spinning could take the CPU from that thread.
+    /// The caller should then sleep briefly ([`HardwareQueue::is_being_served`]).
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
 
-    /// Returns true if another thread serves this queue and has not taken its pending work; that
-    /// thread may leave without this work. Always false on simulated machines and for queues that
-    /// only their owner runs.
+    /// Returns true if another thread serves this queue but has not taken its pending work, and may
+    /// leave without doing so. Always false on simulated machines and for queues that only their
+    /// owner runs.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -297,14 +297,14 @@ impl<M: Machine> HardwareQueue<M> {
             && self.serve.is_held()
     }
 
-    /// Returns true if the driver of a disk over a volume has work in this queue, which the thread
-    /// `owner` owns.
+    /// Returns true if the driver of a disk over a volume has work in this queue and the thread
+    /// `owner` owns the queue.
     pub(crate) fn driver_has_work(&self, owner: u64) -> bool {
         if !self.is_owned_by(owner) {
             return false;
         }
-        // If another thread holds the lock at this moment, the answer is true, so that the owner
-        // polls again instead of sleeping.
+        // If another thread holds the lock now, returns true, so that the owner polls again instead
+        // of sleeping.
         let mut has_work = true;
         if let Some(serve) = self.serve.try_enter() {
             has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
@@ -316,7 +316,7 @@ impl<M: Machine> HardwareQueue<M> {
         has_work
     }
 
-    /// Returns true if the thread owns the queue and its tag set has tags in use.
+    /// Returns true if the thread owns the queue and tags of the queue's tag set are in use.
     pub(crate) fn has_tags_of(&self, owner: u64) -> bool {
         self.is_owned_by(owner) && self.tags.in_use() > 0
     }
@@ -332,8 +332,8 @@ impl<M: Machine> HardwareQueue<M> {
         let mut serve = self.serve.enter();
         change(&mut serve);
         if self.leave(serve) {
-            // The work of that thread is marked as pending, and the owner checks the marks before
-            // it sleeps.
+            // The thread that left the flag has marked its work as pending, and the owner checks
+            // the marks before it sleeps.
             self.ring();
         }
     }
@@ -349,14 +349,14 @@ impl<M: Machine> HardwareQueue<M> {
         flagged
     }
 
-    /// Returns true if nothing waits here and no request is in flight.
+    /// Returns true if nothing waits in this queue and no request is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         let mut empty = false;
         self.change(|serve| empty = !serve.has_waiting() && serve.in_flight.count() == 0);
         empty
     }
 
-    /// Marks the queue as pending although it has no new work, so that it is served once more.
+    /// Marks the queue as pending, so that it is served once more although it has no new work.
     pub(crate) fn mark_own(&self) {
         self.mark_pending(self.own_ctx.into());
     }
@@ -381,12 +381,12 @@ impl<M: Machine> HardwareQueue<M> {
     /// Reserves the queue for the calling thread, which is about to become its owner. Returns false
     /// if the queue has an owner or is reserved already.
     pub(crate) fn reserve(&self) -> bool {
-        // Relaxed: no data is published here; `set_owner` publishes.
+        // Relaxed: reserving publishes no data; `set_owner` does.
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 
-    /// Removes the owner. Returns false if the thread is not the owner. The doorbell is compared as
-    /// well, because the thread's number alone does not prove ownership.
+    /// Removes the owner. Returns false if `thread` is not the owner. The doorbell is compared,
+    /// too, because the number of the thread alone does not prove ownership.
     pub(crate) fn give_up(&self, thread: &IoThread<M>) -> bool {
         if !self.is_owned_by(thread.owner) {
             return false;
@@ -421,7 +421,8 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Sets the doorbell of a queue that no thread owns: that of the drive's worker, or `None`.
+    /// Sets or clears the doorbell of a queue that no thread owns. The doorbell is that of the
+    /// drive's worker.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }
@@ -442,7 +443,7 @@ impl<M: Machine> HardwareQueue<M> {
         self.waiting.store(0, Order::SeqCst);
     }
 
-    /// Wakes the thread whose doorbell the queue has, if any.
+    /// Wakes the thread whose doorbell is set for the queue, if any.
     pub(crate) fn ring(&self) {
         if let Some(bell) = &*self.bell.lock() {
             bell.ring();

@@ -16,8 +16,8 @@ use crate::trace::blktrace::EventCode;
 pub struct TraceEvent {
     /// The step that the I/O reached.
     pub action: EventCode,
-    /// Time in nanoseconds: the time of the event's batch or, if so configured, of the event
-    /// itself.
+    /// Time in nanoseconds: the time of the event's batch or, if so configured, of this single
+    /// event.
     pub time_ns: u64,
     /// Index of the drive in the volume.
     pub drive: u16,

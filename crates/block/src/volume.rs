@@ -43,8 +43,8 @@ use crate::volume::stripe::Stripe;
 
 /// Largest number of extents that one query for extents looks up, to limit its time.
 const EXTENT_STEPS: u32 = 4096;
-/// Upper bound on a channel's slots for parts that follow from its depth; 8,192 slots take a
-/// megabyte.
+/// Upper bound on the number of slots for parts that a channel gets because of its depth. 8,192
+/// slots take a megabyte.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -82,7 +82,7 @@ pub struct Volume<M: Machine> {
     disks: Vec<Arc<Disk<M>>>,
     layout: Layout,
     serving: ServingConfig,
-    /// The present serving mode as bits, with the bit [`TRACED`] added.
+    /// The present serving mode as a number, with the bit [`TRACED`] added.
     mode: M::Word,
     /// State of the `auto` mode, shared by all channels.
     pub(crate) choice: M::Lock<ServingChoice>,
@@ -116,24 +116,24 @@ pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits
     layout.capacity(sizes, limits.logical_sectors())
 }
 
-/// Rounds a size down to whole blocks of the volume, the largest blocks of its drives. So no drive
-/// gets a misaligned I/O.
+/// Rounds a size down to whole blocks of the volume, which are the largest blocks of its drives, so
+/// that no drive gets a misaligned I/O.
 pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
     let block = u64::from(limits.logical_sectors());
     size / block * block
 }
 
 impl Arena {
-    /// Announces to the drives of a volume, before queues are opened, that requests will use this
-    /// memory.
+    /// Announces to the drives of a volume, before queues are opened, that requests will use the
+    /// memory of this arena.
     pub fn lend_to<M: Machine>(self: &Arc<Self>, volume: &Volume<M>) {
         volume.disks.iter().for_each(|disk| disk.driver.lend(self));
     }
 }
 
 impl Unwritten {
-    /// Returns how much unwritten data the caches of a volume hold: those of its disks that are
-    /// over another volume.
+    /// Returns how much unwritten data the caches of a volume hold. A cache is a disk over another
+    /// volume.
     #[must_use]
     pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
         volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
@@ -164,7 +164,8 @@ impl<M: Machine> Volume<M> {
     /// Creates a volume over these disks, served as `serving` says.
     ///
     /// # Errors
-    /// As [`Volume::new`], and if the watermarks or pressure points make no sense.
+    /// The errors of [`Volume::new`], and an error if the watermarks or pressure points make no
+    /// sense.
     pub fn with_serving(
         name: impl Into<String>,
         layout: Layout,
@@ -244,7 +245,7 @@ impl<M: Machine> Volume<M> {
     /// Creates a volume over a single disk.
     ///
     /// # Errors
-    /// As [`Volume::new`]. A disk that was opened without an error causes none.
+    /// The errors of [`Volume::new`]. A disk that was opened without an error causes none of them.
     pub fn single(disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
     }
@@ -253,7 +254,7 @@ impl<M: Machine> Volume<M> {
     /// The new volume gets the name of `below`.
     ///
     /// # Errors
-    /// As [`Volume::new`]. A disk that was opened without an error causes none.
+    /// The errors of [`Volume::new`]. A disk that was opened without an error causes none of them.
     pub fn over(below: Arc<Volume<M>>, disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         let made = Volume::new(below.name(), Layout::Linear, alloc::vec![disk])?;
         let mut volume = Arc::into_inner(made).expect("nobody else has the volume just made");
@@ -330,7 +331,7 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Starts or stops recording in the volume's channels and workers, from their next batches on.
-    /// Call it after [`Tracer::start`](crate::Tracer::start) or
+    /// Call this function after [`Tracer::start`](crate::Tracer::start) or
     /// [`Tracer::stop`](crate::Tracer::stop) of the drives' tracer. Returns false if no drive has a
     /// tracer.
     pub fn set_traced(&self, traced: bool) -> bool {
@@ -354,8 +355,8 @@ impl<M: Machine> Volume<M> {
 
     /// Changes the serving mode during I/O: freezes the drives, waits until they are drained,
     /// changes the mode and unfreezes them. Other threads must poll their channels meanwhile; a
-    /// thread that has I/O in this volume must not call this. Returns false and changes nothing if
-    /// the drives are not drained by `deadline_ns`.
+    /// thread that has I/O in this volume must not call this function. Returns false and changes
+    /// nothing if the drives are not drained by `deadline_ns`.
     #[must_use]
     pub fn switch_serving(&self, serving: Serving, deadline_ns: u64) -> bool {
         if let Some(below) = &self.below {
@@ -400,7 +401,7 @@ impl<M: Machine> Volume<M> {
 
     /// Returns, for each drive in order, how long requests of groups with a latency target were at
     /// the drive: from the time at which the drive's scheduler named them until their completion.
-    /// Only the schedulers `fair` and `latency` count this time.
+    /// Only the scheduler `latency` counts this time.
     #[must_use]
     pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
         self.disks.iter().map(|disk| disk.accounts.service()).collect()
@@ -426,9 +427,9 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns how many slots for parts a channel of this depth gets, within bounds: one on each
-    /// drive for each bio or, where bios are split by chunks, 16 for each bio (64 KiB in 4 KiB
-    /// chunks).
+    /// Returns the number of slots for parts that a channel of this depth gets, within bounds. Each
+    /// bio gets one slot on each drive or, where bios are split by chunks, 16 slots (64 KiB in 4
+    /// KiB chunks).
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {
@@ -439,8 +440,8 @@ impl<M: Machine> Volume<M> {
         (drives * 4).max(depth).max(64).max(most) as usize
     }
 
-    /// Returns the volume's limits: for each limit the strictest of its drives', and the stripe as
-    /// the optimal I/O size. Longer bios are split.
+    /// Returns the volume's limits: for each limit the strictest value of the drives, and the size
+    /// of a stripe as the optimal I/O size. Bios that exceed the limits are split.
     #[must_use]
     pub fn limits(&self) -> &QueueLimits {
         &self.limits
@@ -507,13 +508,13 @@ impl<M: Machine> Volume<M> {
         }
     }
 
-    /// Returns the allocation state of a range as at most `most` extents. The extents cover the
-    /// range, or a first part of it. May block.
+    /// Returns the allocation state of a range as at most `most` extents, which cover the range or
+    /// a first part of it. May block.
     #[must_use]
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // For each drive, its last answer: the first sector, and the extents from there on.
+        // For each drive: the first sector of its last answer, and the extents from that sector on.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;

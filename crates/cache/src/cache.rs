@@ -32,10 +32,10 @@ use crate::stats::CacheStats;
 
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
-/// Stripe chunks of fewer sectors (32 KiB) count as small.
+/// Stripe chunks of fewer sectors than this, which is 32 KiB, count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
-/// For a range of more extents than this, the cache visits all extents in memory instead of looking
-/// each one up.
+/// Longest range, in extents, that is looked up extent by extent. For a longer range, the cache
+/// scans all extents in memory.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
 /// A page cache in memory over a volume.
@@ -45,7 +45,7 @@ pub struct Cache<M: Machine> {
     pub(crate) page: PageSize,
     pub(crate) frames: Frames,
     shards: Box<[M::Lock<Shard>]>,
-    /// Current epoch: the number of flushes so far.
+    /// Number of the current epoch, which each flush and each durable write ends.
     epoch: M::Word,
     /// Number of pages that are dirty or being written.
     dirty: M::Word,
@@ -60,8 +60,8 @@ pub struct Cache<M: Machine> {
 
 /// Requests from the cache's queues to the flusher.
 pub(crate) struct FlusherCall<M: Machine> {
-    /// All pages dirtied before this epoch must be written, because a flush asked for them. 0 until
-    /// the first flush asks.
+    /// Epoch before which all dirty pages must be written, because a flush requested it; 0 if no
+    /// flush has requested anything yet.
     until: M::Word,
     /// 1 if a writer waits for memory.
     is_short: M::Word,
@@ -105,7 +105,7 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// Asks the flusher to write everything dirtied up to and including this epoch.
+    /// Asks the flusher to write all data that became dirty in this epoch or earlier.
     pub(crate) fn ask_until(&self, epoch: u64) {
         let mut seen = self.until.load(Order::Relaxed);
         while seen < epoch + 1 {
@@ -126,10 +126,11 @@ impl<M: Machine> FlusherCall<M> {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Returns the epoch before which all pages must be written, and true if a writer waits for
-    /// memory. Clears `is_rung` and `is_short`. Only the flusher calls this.
+    /// Returns the epoch before which all dirty pages must be written, and true if a writer waits
+    /// for memory. Clears `is_rung` and `is_short`. Only the flusher calls the function.
     pub(crate) fn look(&self) -> (u64, bool) {
-        // AcqRel pairs with the swap in `ring`, so requests made before the ring are visible here.
+        // AcqRel pairs with the swap in `ring`: requests made before the flusher was woken are
+        // visible.
         self.is_rung.swap(0, Order::AcqRel);
         (self.until.load(Order::Acquire), self.is_short.swap(0, Order::AcqRel) != 0)
     }
@@ -190,8 +191,8 @@ impl<M: Machine> Cache<M> {
         &self.config
     }
 
-    /// Returns the first byte and the length of the cache's memory, for drivers that register
-    /// memory in advance.
+    /// Returns the address and the length of the cache's memory, for drivers that register memory
+    /// in advance.
     #[must_use]
     pub fn memory(&self) -> (*mut u8, usize) {
         (self.frames.arena().start(), self.frames.arena().len_bytes())
@@ -247,19 +248,19 @@ impl<M: Machine> Cache<M> {
         self.config.mode == CacheMode::WriteThrough
     }
 
-    /// Returns the current epoch and time, for data that become dirty now. Call it with the shard
-    /// locked.
+    /// Returns the current epoch and time, as the stamp of data that become dirty now. The caller
+    /// must hold the lock of the data's shard.
     pub(crate) fn dirtied(&self) -> DirtyStamp {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
 
-    /// Ends the current epoch and returns it. Everything that is dirty now belongs to it or to an
-    /// earlier one.
+    /// Ends the current epoch and returns its number. All data that are dirty now belong to the
+    /// ended epoch or an earlier one.
     pub(crate) fn end_epoch(&self) -> u64 {
         self.epoch.fetch_add(1, Order::SeqCst)
     }
 
-    /// Returns true if everything dirtied up to and including this epoch is on the volume below.
+    /// Returns true if all data that became dirty in this epoch or earlier are on the volume below.
     pub(crate) fn is_below(&self, epoch: u64) -> bool {
         let owes = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest <= epoch)
@@ -267,21 +268,23 @@ impl<M: Machine> Cache<M> {
         !self.shards.iter().any(owes)
     }
 
-    /// Returns the number of pages that are dirty or being written. A writer counts its pages after
-    /// it unlocked their shards; if the flusher was faster, the count is briefly negative, which
-    /// reads as 0.
+    /// Returns the number of pages that are dirty or being written. A writer counts its pages only
+    /// after it has unlocked their shards. If the flusher has written the pages by then, the
+    /// counter is briefly negative, and this function returns 0.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.dirty.load(Order::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// Registers a function that runs before the cache answers its first write from memory. No such
-    /// write is answered until the function has returned. Several I/O threads may run it at the
-    /// same time, and all of them wait for it. Set it before the cache is used.
+    /// Registers a function that runs before the cache answers its first write from memory. No
+    /// write is answered from memory until the function has returned. Several I/O threads may call
+    /// the function at the same time, so it must make later callers wait for the first. Register it
+    /// before the cache is used.
     pub fn before_first_dirty(&self, call: DirtyCall) {
         self.first_dirty.set(call);
     }
 
-    /// Counts newly dirty pages, and wakes the flusher if they pass the background limit.
+    /// Counts newly dirty pages. Wakes the flusher for the first dirty page, and when the number of
+    /// dirty pages passes the background limit (half of the dirty limit).
     pub(crate) fn add_dirty(&self, pages: u64) {
         self.first_dirty.note();
         let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();
@@ -300,12 +303,13 @@ impl<M: Machine> Cache<M> {
         self.page.fit(self.config.dirty_max())
     }
 
-    /// Returns the current size of the volume. It never shrinks.
+    /// Returns the current size of the volume in sectors. A volume never shrinks.
     pub(crate) fn sectors(&self) -> Sector {
         self.below.capacity()
     }
 
-    /// Returns true if some sectors of a range are dirty, so that the volume below is out of date.
+    /// Returns true if the range may contain dirty sectors, so that the volume below may be out of
+    /// date.
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
         // The count of dirty pages cannot answer this, because it may briefly be too low (see
         // `dirty_pages`).
@@ -315,8 +319,9 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Calls `f`, with the shard locked, for each extent in memory that the sectors `start..end`
-    /// touch, until `f` returns true. Returns true if it did.
+    /// Calls `f` for each extent in memory that overlaps the sectors of `span` (start and end),
+    /// with the extent's shard locked, until `f` returns true. Returns true if any call returned
+    /// true.
     pub(crate) fn any_extent(
         &self,
         span: (Sector, Sector),

@@ -1,7 +1,7 @@
 //! `CacheConfig`: settings of a cache, validated before the cache is created.
 //!
-//! Plain data, filled in by programs and by the configuration file. Names follow the kernel's
-//! `dirty_bytes`, `dirty_expire_centisecs` and `read_ahead_kb`.
+//! The settings are plain data, filled in by programs and by the configuration file. Their names
+//! follow the kernel's `dirty_bytes`, `dirty_expire_centisecs` and `read_ahead_kb`.
 
 use alloc::format;
 use alloc::string::String;
@@ -39,8 +39,8 @@ pub enum Registered {
 pub struct CacheConfig {
     /// Size of the memory for pages, in bytes: 1 MiB to 1 TiB.
     pub size_bytes: u64,
-    /// Maximum amount of dirty data in bytes, 64 KiB to `size_bytes`. Writers are slowed down from
-    /// half of it on. `None` stands for half of `size_bytes`.
+    /// Maximum amount of dirty data in bytes, 64 KiB to `size_bytes`. Writers are slowed down once
+    /// half of this amount is dirty. `None` stands for half of `size_bytes`.
     pub dirty_max_bytes: Option<u64>,
     /// Age at which the flusher writes a dirty page, 1 ms or more.
     pub dirty_age: Duration,

@@ -1,6 +1,6 @@
 //! `CacheStats`: counters of a cache, and `AtRisk`: its acknowledged data that are only in memory.
 //!
-//! Shards count under their locks; the reader adds the counts up.
+//! Shards count under their locks, and a reader of the counters adds up the counts of all shards.
 
 use alloc::vec::Vec;
 
@@ -40,12 +40,12 @@ pub struct CacheStats {
 /// Acknowledged data that are only in memory, and are lost if the daemon ends now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
-    /// Number of bytes. A page that is being written counts as a whole, unless its drive has
-    /// answered every request.
+    /// Number of bytes. A page that is being written counts in full, unless its drive has answered
+    /// every request without error.
     pub bytes: u64,
     /// First contiguous range at risk: byte offset and length.
     pub first: (u64, u64),
-    /// Share of each drive that has data at risk.
+    /// For each drive that has data at risk, the drive and the amount of data.
     pub drives: Vec<DriveAtRisk>,
 }
 
@@ -54,7 +54,7 @@ pub struct AtRisk {
 pub struct DriveAtRisk {
     /// Index of the drive in its volume.
     pub drive: usize,
-    /// Number of bytes.
+    /// Number of bytes of the drive that are only in memory.
     pub bytes: u64,
     /// Status of the last failed write, if the drive is failing writes.
     pub failed: Option<Status>,

@@ -1,11 +1,11 @@
-//! Views of a running daemon: its control socket and its metrics page.
+//! The control socket and the metrics page of a running daemon, together called its views.
 //!
 //! protocol.rs defines the lines on the control socket and answers them from a table of verbs;
 //! requests.rs has the verbs with their arguments, client.rs the client's end. report.rs is the
 //! JSON of the counters, and prometheus.rs has the same counters for Prometheus. thread.rs serves
-//! both sockets from one thread that sleeps while there is no request. `serve` starts the thread
-//! and answers ([`Answers`]) with the table of verbs/ctl.rs. Nothing here is on the path of an I/O:
-//! counters are read, never written.
+//! both sockets from one thread that sleeps while there is no request. `serve` starts this thread
+//! and passes it an implementation of [`Answers`], which uses the table in verbs/ctl.rs. No code
+//! here is on the path of an I/O: counters are read, never written.
 
 pub mod caches;
 pub mod client;

@@ -1,5 +1,5 @@
-//! Settings of a volume's cache, which are `[volume.cache]` in a configuration and `--cache` of
-//! `millrace-lab bench`.
+//! Settings of a volume's cache. The same keys are used in `[volume.cache]` of a configuration and
+//! in `--cache` of `millrace-lab bench`.
 //!
 //! This module owns the only table of the keys and of the functions that parse their values.
 
@@ -23,8 +23,8 @@ pub fn mode_word(mode: CacheMode) -> &'static str {
 pub const KEYS: [CacheKey; 6] = [
     ("size", |cache, text| {
         cache.size_bytes = words::size(text)?;
-        // The read-ahead of a small cache is limited to a quarter of it. A `read-ahead` that
-        // follows overrides this.
+        // The default read-ahead is limited to a quarter of the cache. A later `read-ahead` key
+        // overrides this limit.
         cache.read_ahead_bytes = cache.read_ahead_bytes.min(cache.size_bytes / 4);
         Ok(())
     }),

@@ -28,8 +28,8 @@ pub fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Returns the commands of `program` that `texts` contain. `cargo` is the command that runs the
-/// program from its sources.
+/// Returns the commands of `program` that `texts` contain. `cargo` is the cargo command that runs
+/// the program from its sources.
 pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
     let (begin, cargo) = (format!("{program} "), format!("{cargo} "));
     let lines = texts.iter().flat_map(|text| text.lines());

@@ -1,7 +1,7 @@
-//! `for_each_event`: reads a trace event by event and shows a progress bar.
+//! `for_each_event`: reads a trace event by event, with an optional progress bar.
 //!
-//! The verbs of `trace` call this and handle each event. Before and after the events, the reader's
-//! notes are printed to standard error, and the damage of files that could not be read to the end.
+//! The verbs of `trace` call this function with a closure for each event. The reader's notes are
+//! printed to standard error, and at the end also each file that could not be read completely.
 #![allow(clippy::print_stderr)]
 
 use std::io::ErrorKind;
@@ -19,9 +19,9 @@ const EVENTS_A_LOOK: u32 = 4_096;
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Passes each event of a reader to `each` until the trace ends or `each` returns `Stop`, and shows
-/// the progress in `bar`. Only verbs that print nothing meanwhile may show a bar, because the bar
-/// would break up lines on the same terminal. A trace that can be read in part is reported as
-/// damaged, not as an error.
+/// the progress in `bar`. A caller that prints lines meanwhile must pass an invisible bar, because
+/// the bar would break up lines on the same terminal. Damage in a trace file ends the reading of
+/// that file. It is printed and returned, not treated as an error.
 pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (ProgressBar, &str),
@@ -44,7 +44,7 @@ pub fn for_each_event(
     Ok(EventWalk { names: reader.names().clone(), notes, damage: ReadDamage::tell(damage) })
 }
 
-/// Names, notes and damage of a trace, complete once all its events were read.
+/// Names, notes and damage of a trace, as known at the end of reading.
 #[derive(Debug)]
 pub struct EventWalk {
     /// Names of the processes and devices in the trace.

@@ -29,7 +29,7 @@ fn wrapped_text(text: &str) -> String {
     let mut rows: Vec<String> = Vec::new();
     for line in text.lines() {
         let indent = indent_of(line);
-        // A table row continues in the next line, which begins below the row's last column.
+        // An indented line that starts below the last column of a table row continues that row.
         match rows.last_mut() {
             Some(row)
                 if indent > 2
@@ -67,7 +67,7 @@ fn indent_of(line: &str) -> usize {
     line.chars().take_while(|letter| *letter == ' ').count()
 }
 
-/// Returns the column at which the last text behind two or more spaces begins, if there is one.
+/// Returns the column at which the text after the last gap of two or more spaces begins, if any.
 fn last_column(line: &str) -> Option<usize> {
     let letters: Vec<char> = line.chars().collect();
     let begins = |at: &usize| letters[*at] != ' ' && letters[at - 2..*at] == [' ', ' '];

@@ -41,8 +41,8 @@ fn label(lock: &LockLine, form: Form) -> String {
     if form == Form::Whole {
         return format!("  {whole}");
     }
-    // `/src/`, which is in every path, is dropped first, and then leading directories until the
-    // rest fits.
+    // The path is shortened to fit: first `/src/`, which is in every path, is dropped, then leading
+    // directories.
     let short = whole.replacen("/src/", "/", 1);
     let mut place = short.as_str();
     while place.len() > NAME_WIDTH - 2

@@ -30,12 +30,12 @@ use crate::{name, output_queue};
 
 const VARIABLE: &str = "MILLRACE_LOG";
 
-/// Crates that log, written as the module paths of a filter begin.
+/// Crates that log. In the module paths of a log filter, their names come first.
 pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Filter that log lines must pass, and its text. Set once logging is installed.
+/// Active log filter and its text. Set once logging is installed.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
 /// Format of log lines, set once logging is installed. The error that ends the program is also
@@ -52,16 +52,17 @@ pub enum Format {
     Json,
 }
 
-/// File to which log lines refer, set once [`report_on`] was called.
+/// File that log lines are about, such as a checked configuration. Set by [`report_on`].
 static REPORTED_FILE: OnceLock<String> = OnceLock::new();
 
-/// Prints all later text lines as a compiler prints its findings about `file`: `my.toml:12:
-/// warning: ...`, without time and program name. JSON lines do not change.
+/// Prints all later text lines like a compiler's messages about `file`: `my.toml:12: warning: ...`,
+/// without time and program name. JSON lines do not change.
 pub fn report_on(file: &str) {
     REPORTED_FILE.get_or_init(|| visible(file).into_owned());
 }
 
-/// Inserts the severity of a message after the position in `file` with which the message begins.
+/// Inserts the severity of a message after the position in `file` at the start of the message. A
+/// message without a position gets the severity in front.
 fn finding(file: &str, level: Level, text: &str) -> String {
     let severity = match level {
         Level::ERROR => "error",
@@ -114,7 +115,7 @@ pub fn install(args: Args) -> anyhow::Result<()> {
     installed.map_err(|error| anyhow!("logging was started twice: {error}"))
 }
 
-/// Writes to standard error, through the output queue of a daemon if there is one.
+/// Writer of log lines: standard error, or the daemon's output queue for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Log;
 

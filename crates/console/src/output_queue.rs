@@ -21,7 +21,8 @@ use crate::name;
 
 /// Maximum number of bytes that a queue holds.
 const BYTES_MAX: usize = 1 << 20;
-/// Maximum wait at the end of the process: first without any progress of the reader, then in total.
+/// Maximum waits for the output at the end of the process: without any finished write, and in
+/// total.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();
@@ -38,7 +39,7 @@ struct QueueState {
     waiting: VecDeque<Vec<u8>>,
     /// Number of bytes that are waiting or being written.
     bytes: usize,
-    /// Number of additions that found the queue full since the last report of drops.
+    /// Number of additions to the full queue, all dropped, since the last log line about drops.
     dropped: u64,
     /// Number of finished writes.
     writes: u64,
@@ -78,7 +79,7 @@ pub fn start(failed: fn(io::Error)) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits a limited time until both queues are written. Called at the end of the process.
+/// Waits a limited time until both queues are empty. Called at the end of the process.
 pub fn finish() {
     [out(), log()].into_iter().flatten().for_each(|queue| queue.finish(FINISH));
 }
@@ -89,11 +90,11 @@ fn spawn(
     fd: impl AsFd + Send + 'static,
     (what, failed): (&'static str, fn(io::Error)),
 ) -> io::Result<()> {
-    // The queue is leaked on purpose: it and its thread exist as long as the process.
+    // The queue is leaked on purpose, because its thread uses it as long as the process lives.
     let queue: &'static OutputQueue = Box::leak(Box::new(OutputQueue::new()));
     let run = move || queue.run(|bytes| write_all(&fd, bytes).unwrap_or_else(failed), what);
     Native::try_spawn(name, None, run)?;
-    // The queue is published only now, when a thread empties it.
+    // The queue is published only now that its thread runs. Without a thread nobody would empty it.
     place.get_or_init(|| queue);
     Ok(())
 }
@@ -138,7 +139,7 @@ impl OutputQueue {
         }
     }
 
-    /// Waits until everything is written, but only until nothing was written for `silence`, or for
+    /// Waits until the queue is empty. Gives up after `silence` without a finished write, or after
     /// `longest` in total.
     fn finish(&self, [silence, longest]: [Duration; 2]) {
         let end = Instant::now() + longest;

@@ -29,7 +29,7 @@ impl ProgressBar {
         ProgressBar { rows: 0, shown: false, start: Instant::now() }
     }
 
-    /// Shows that row `index`, counted from 0, is done up to `fraction` (0 to 1).
+    /// Shows that row `index`, counted from 0, is done up to `fraction` (0 to 1) of its work.
     pub fn show(&mut self, index: usize, label: &str, fraction: f64) {
         let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
         self.draw(whole, &format!("{}/{} {label}", index + 1, self.rows));
@@ -63,8 +63,8 @@ impl ProgressBar {
     }
 }
 
-/// Returns how much is done, and how long the rest takes at the same pace: `42 %, 1m05s left`.
-/// Leaves out the rest as long as it cannot be estimated.
+/// Formats the share that is done and the expected remaining time: `42 %, 1m05s left`. Omits the
+/// time while it cannot be estimated.
 fn percent_and_rest(whole: f64, elapsed: Duration) -> String {
     let percent = format!("{:3.0} %", whole.min(1.0) * 100.0);
     if !(0.01..1.0).contains(&whole) || elapsed < Duration::from_secs(1) {

@@ -43,8 +43,8 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Writes to standard output: at once, or through the daemon's queue. A closed pipe is ignored. Any
-/// other error is reported once and makes the program exit with an error.
+/// Writes to standard output, directly or through the daemon's output queue. A closed pipe is
+/// ignored. Any other error is reported once and makes the program exit with an error.
 pub fn say(text: &str) {
     if let Some(queue) = output_queue::out() {
         queue.add(text.as_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! Code that several drivers share. It knows no driver.
+//! Code that several drivers share. Nothing here depends on a particular driver.
 
 pub(crate) mod cancel;
 pub(crate) mod dry_run;

@@ -1,8 +1,9 @@
-//! Controllers as users write them: `scu:tags=250,sharing=controller,node=1`.
+//! Parses controllers as users write them, such as `scu:tags=250,sharing=controller,node=1`.
 //!
-//! The text sets up a `Controller` of the block layer: the number of tags, who shares them, and the
-//! NUMA node. A drive names its controller in its spec, as in `file@scu:path=/srv/d0`. The key
-//! `controller` of a `model` drive is something else: a part of the modelled hardware.
+//! The text sets up a `Controller` of the block layer: its number of tags, the queues or drives
+//! that share them, and its NUMA node. A drive names its controller in its spec, as in
+//! `file@scu:path=/srv/d0`. The key `controller` of a `model` drive is something else: a part of
+//! the modelled hardware.
 
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
 /// Returns the controller that a drive's spec names, if any.
 ///
 /// # Errors
-/// `UnknownController` if no controller has this name.
+/// Returns `UnknownController` if no controller has this name.
 pub fn controller_of<M: Machine>(
     spec: &Spec,
     controllers: &[Arc<Controller<M>>],

@@ -1,4 +1,5 @@
-//! `fault`: wraps any drive and injects errors, delays, stuck requests, death, and lost caches.
+//! `fault`: wraps any drive and injects errors, delays, stuck requests, the death of the drive, and
+//! power cuts.
 //!
 //! `FaultControl` changes the rules at run time. With a volatile cache, the fault drive keeps the
 //! content itself, in two images in memory (current and durable); it then uses only the size and
@@ -31,7 +32,7 @@ const MAX_CACHE_SECTORS: u32 = 64 << 11;
 /// Kind of write cache that a fault drive pretends to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultCache {
-    /// No cache of its own: the cache of the drive below counts.
+    /// The fault drive simulates no cache and reports the cache of the wrapped drive.
     #[default]
     Inner,
     /// A volatile cache, with FUA writes.
@@ -64,7 +65,7 @@ impl FaultDriver {
     /// Wraps a drive.
     ///
     /// # Errors
-    /// `System` if there is not enough address space for the images of a volatile cache.
+    /// Returns `System` if there is not enough address space for the images of a volatile cache.
     pub fn new(inner: Box<dyn Driver<Native>>, config: FaultConfig) -> Result<FaultDriver, Error> {
         let images = match config.cache {
             FaultCache::Inner => None,

@@ -48,7 +48,7 @@ use crate::common::pieces::PIECES_MAX;
 use crate::common::thread_bound::ThreadBound;
 
 const MAX_SECTORS: u32 = 2048;
-/// Maximum length of a write-zeroes in sectors, if it may turn into real writes.
+/// Maximum length in sectors of a write-zeroes that may have to be executed as plain writes.
 const MAX_ZERO_WRITES: u32 = 64 << 11;
 
 /// Use of direct I/O, which bypasses the page cache.
@@ -66,7 +66,7 @@ pub enum Direct {
 /// Engine that executes file operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Aio {
-    /// Reactor of the I/O thread, on whatever back end it runs.
+    /// Reactor of the I/O thread, with io_uring or epoll.
     #[default]
     Auto,
     /// io_uring; the drive's queues fail to open without it.
@@ -117,7 +117,7 @@ pub struct FileConfig {
     pub read_only: bool,
     /// Number of I/O threads, each with a queue of its own.
     pub io_threads: u16,
-    /// Ends the wait for the file's lock early.
+    /// Flag that ends the wait for the file's lock early.
     pub cancel: Cancel,
 }
 
@@ -202,15 +202,15 @@ impl FileDriver {
     /// Opens and locks the file, creating or extending it if necessary.
     ///
     /// # Errors
-    /// `Busy` if another process uses the file, `InvalidSetting` for a wrong size, `NotSupported`
-    /// if direct I/O or io_uring is required and refused, `System` for other errors of the system.
-    /// The text names the path.
+    /// Returns `Busy` if another process uses the file, `InvalidSetting` for a wrong size,
+    /// `NotSupported` if direct I/O or io_uring is required and refused, `System` for other errors
+    /// of the system. The text names the path.
     pub fn open(config: FileConfig) -> Result<FileDriver, Error> {
         open::open(config)
     }
 
-    /// Returns the device and inode, or the device number and 0, by which a file that is used twice
-    /// is found.
+    /// Returns the identity of the file: its device and inode, or the number of a block device and
+    /// 0.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.shared.geometry.identity
@@ -261,9 +261,9 @@ impl Driver<Native> for FileDriver {
 
     fn limits(&self) -> QueueLimits {
         let geometry = &self.shared.geometry;
-        // Relaxed: set before the drive was created, and never reset.
+        // Relaxed: the flag was initialized when the drive was opened, and is never reset.
         let no_punch = self.shared.no_punch.load(Ordering::Relaxed);
-        // Relaxed: set before the drive was created, and never reset.
+        // Relaxed: the flag was initialized when the drive was opened, and is never reset.
         let no_zero_range = self.shared.no_zero_range.load(Ordering::Relaxed);
         QueueLimits {
             logical_block_size: geometry.logical,
@@ -361,7 +361,7 @@ impl Driver<Native> for FileDriver {
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let Some(map) = self.shared.map() else { return false };
-        // Relaxed: an old value only makes the query wait.
+        // Relaxed: an old value only delays the query.
         if self.shared.allocating.load(Ordering::Relaxed) > 0 {
             return false;
         }

@@ -1,11 +1,12 @@
-//! `model`: a simulated SSD with the timing of a real one, on any machine and in that machine's
+//! `model`: a simulated SSD with the timing of a real one, on any `Machine` and in that machine's
 //! time.
 //!
 //! A request starts when its batch is committed, as with a doorbell, and is completed by the first
-//! poll after its time. The device's state is behind a plain mutex, which is never held during a
-//! call of the machine: on a simulated machine it costs no virtual time, as the inside of a device
-//! should not. The drive keeps no data unless `contents` is set. Lock order: the drive's state,
-//! then its controller's. Kernel counterpart: null_blk with completion_nsec.
+//! poll after its completion time. A plain mutex protects the device's state and is never held
+//! while a function of the `Machine` runs. So on a simulated machine the mutex costs no virtual
+//! time, as the inside of a device should not. The drive keeps no data unless `contents` is set.
+//! Lock order: the drive's state, then its controller's. Kernel counterpart: null_blk with
+//! completion_nsec.
 
 mod config;
 mod controller;
@@ -58,8 +59,8 @@ impl ModelDriver {
     /// Creates an idle drive, full of zeroes if it keeps its content.
     ///
     /// # Errors
-    /// `InvalidSetting` if a setting is out of range, `System` if there is not enough address space
-    /// for its content.
+    /// Returns `InvalidSetting` if a setting is out of range, and `System` if there is not enough
+    /// address space for its content.
     pub fn new(config: ModelConfig) -> Result<ModelDriver, Error> {
         config.validate().map_err(|text| Error::new(ErrorKind::InvalidSetting, text))?;
         let store = match config.contents {

@@ -5,9 +5,9 @@
 //! without a connection send their requests through queues that have one (`siblings.rs`). After a
 //! connection is lost, the drive reconnects and sends the requests in flight again. That is safe
 //! because the block layer never has two overlapping writes in flight whose order matters, so a
-//! write that is sent twice overwrites nothing that was acknowledged after it. A server that ends
-//! may lose acknowledged writes that no flush covers, as a disk that loses power does. Kernel
-//! counterpart: drivers/block/nbd.c.
+//! write that is sent twice overwrites nothing that was acknowledged after it. A server that
+//! terminates may lose acknowledged writes that no flush covers, as a disk that loses power does.
+//! Kernel counterpart: drivers/block/nbd.c.
 
 mod backoff;
 mod certificate_watch;
@@ -78,8 +78,8 @@ pub struct NbdConfig {
     pub uri: NbdUri,
     /// The URI as the user wrote it, for messages.
     pub text: String,
-    /// Total number of connections. `None` stands for one for each I/O thread if the server says
-    /// that a flush covers all of them, and otherwise for one.
+    /// Total number of connections. `None` means one per I/O thread if the server says that a flush
+    /// covers all connections, and otherwise a single one.
     pub connections: Option<u16>,
     /// Number of tags of each queue.
     pub depth: u32,
@@ -184,8 +184,8 @@ impl NbdDriver {
     /// Connects to the server.
     ///
     /// # Errors
-    /// `System` if the server cannot be reached, `NotSupported` if it refuses, `InvalidSetting` if
-    /// the settings do not fit the export. The text names the URI.
+    /// Returns `System` if the server cannot be reached, `NotSupported` if it refuses,
+    /// `InvalidSetting` if the settings do not fit the export. The text names the URI.
     pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
         let target = config.target()?;
         let connected = target.dial(Purpose::Transmit, START)?;
@@ -230,9 +230,9 @@ impl NbdDriver {
         self.connections.min(self.config.io_threads.max(1))
     }
 
-    /// Connects a link. Returns the connection and its generation. Returns no connection if the
-    /// server accepts fewer than the drive should have: the drive waits for the first missing one,
-    /// and not for further ones.
+    /// Connects a link. Returns the connection and its generation. After one connection of the
+    /// drive has failed, returns no connection without trying, so that opening the drive does not
+    /// wait for each missing one.
     fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
         let shared = &self.shared;
         let first = lock_unpoisoned(&shared.first).take();
@@ -297,7 +297,7 @@ fn look(config: &NbdConfig) -> Result<Opened, Error> {
     Ok(Opened { notes, identity: Some(identity), ..Opened::plain(driver) })
 }
 
-/// Asks the server about the export as it is now.
+/// Asks the server for the current properties of the export.
 fn ask(config: &NbdConfig) -> Result<Connected, Error> {
     let target = config.target()?;
     // A server without OPT_INFO is queried by starting a connection as for I/O.
@@ -386,8 +386,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        // A second connection may not see what was written on the first, if the server has no
-        // `multi-conn`.
+        // If the server has no `multi-conn`, a second connection might not see writes of the first.
         let is_blind = !self.has(TransmissionFlags::MULTI_CONN) || self.shared.siblings.is_sole();
         if !self.is_read_only() && is_blind {
             return all_data(nr_sectors);

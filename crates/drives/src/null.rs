@@ -57,7 +57,7 @@ impl Default for NullDriver {
 }
 
 impl NullDriver {
-    /// Returns a stand-in for a drive that a dry run only looked at. Its queue is as small as
+    /// Returns a stand-in for a drive that a dry run has examined. Its queue is as small as
     /// possible, because a dry run may have 10,000 drives.
     pub(crate) fn stand_in(size_bytes: u64, block_size: u32) -> NullDriver {
         NullDriver { size_bytes, block_size, queues: 1, depth: 1, ..NullDriver::default() }
@@ -156,7 +156,7 @@ impl NullQueue {
 impl<M: Machine> DriverQueue<M> for NullQueue {
     #[inline]
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        // There are at most as many requests as tags, and thus room for each.
+        // The list has room for one request per tag, so it is never full here.
         let Some(place) = self.done.get_mut(self.len) else { return Dispatch::DeviceBusy };
         *place = rq.tag();
         self.len += 1;

@@ -1,7 +1,8 @@
 //! `open`: makes a driver from a drive's spec, by the driver's row in `crate::DRIVERS`.
 //!
 //! Opening also collects remarks for the user and the identity of the drive's data. Drivers that
-//! wrap other drives call it, too. An error names the driver, the key and the value, or the path.
+//! wrap other drives call `open`, too. An error names the driver, the key and the value, or the
+//! path.
 
 use std::path::PathBuf;
 
@@ -47,7 +48,7 @@ pub struct Opened {
     /// Warnings about probable mistakes, for example that the file is a qcow2 image.
     pub warnings: Vec<String>,
     /// Device and inode of the file, number of the block device and 0, or two hashes of an NBD
-    /// export or Ceph image. Two drives with the same identity keep their data in the same place.
+    /// export or Ceph image. Two drives with the same identity have the same data.
     pub identity: Option<(u64, u64)>,
     /// Control of the outermost fault drive.
     pub fault: Option<FaultControl>,
@@ -71,8 +72,8 @@ pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
 /// Options for opening a drive, besides its spec.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Ends the opening early with an error once it is set. Waits for locks, servers and clusters
-    /// check it.
+    /// Ends the opening early with an error once it is set. Code that waits for a lock, a server or
+    /// a cluster checks the flag.
     pub cancel: Cancel,
     /// Path at which a file drive finds its file; see
     /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
@@ -85,7 +86,7 @@ pub struct OpenOptions {
 /// Opens the drive of a spec, as [`open`] does, with options.
 ///
 /// # Errors
-/// As for [`open`].
+/// Fails as [`open`] does.
 pub fn open_with(spec: &Spec, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
     options.cancel.check(spec)?;
     settings_of(spec)?.open(io_threads, options)
@@ -94,16 +95,16 @@ pub fn open_with(spec: &Spec, io_threads: u16, options: &OpenOptions) -> Result<
 /// Checks all values of a spec, including those of drives inside it; opens nothing.
 ///
 /// # Errors
-/// As for [`open`], except for what only opening can detect.
+/// Fails as [`open`] does, except for errors that only opening can detect.
 pub fn check(spec: &Spec) -> Result<(), SpecError> {
     settings_of(spec).map(drop)
 }
 
-/// Returns the place of the file of a drive, or of the drive inside it, without opening it. Returns
-/// `None` if the drive uses no file, or if no file can exist there.
+/// Returns the identity of the file of a drive, or of the drive inside it, without opening the
+/// file. Returns `None` if the drive uses no file, or if no file can exist at its path.
 ///
 /// # Errors
-/// As for [`check`].
+/// Fails as [`check`] does.
 pub fn file_place(spec: &Spec) -> Result<Option<DataPlace>, SpecError> {
     Ok(settings_of(spec)?.file_place())
 }

@@ -14,7 +14,7 @@ use crate::spec::{Spec, SpecError};
 /// operating system.
 ///
 /// # Errors
-/// As for [`crate::open`]; `Open` with `InvalidSetting` for other drivers.
+/// Fails as [`crate::open`] does. Returns `Open` with `InvalidSetting` for other drivers.
 pub fn open_on<M: Machine>(spec: &Spec) -> Result<Box<dyn Driver<M>>, SpecError> {
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     match spec.driver.as_str() {

@@ -1,7 +1,7 @@
 //! `ram`: a drive in sparse memory, whose data are lost when the process ends.
 //!
-//! All queues use one store. The submitting thread executes a request at once; it completes at the
-//! next poll. There is no volatile cache. Kernel counterpart: drivers/block/brd.c.
+//! All queues use one store. The submitting thread executes a request at once, and the next poll
+//! completes it. There is no volatile cache. Kernel counterpart: drivers/block/brd.c.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl RamDriver {
     /// Creates a drive of zeroes.
     ///
     /// # Errors
-    /// `InvalidSetting` for a size of 0, `System` if there is not enough address space.
+    /// Returns `InvalidSetting` for a size of 0, and `System` if there is not enough address space.
     pub fn new(config: RamConfig) -> Result<RamDriver, Error> {
         if config.size_bytes < 512 {
             let text = format!("ram drive of {} bytes: give it 512 or more", config.size_bytes);

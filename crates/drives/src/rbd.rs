@@ -72,7 +72,7 @@ pub struct RbdConfig {
     pub writethrough_until_flush: Option<bool>,
     /// Number of I/O threads, each with a queue of its own.
     pub io_threads: u16,
-    /// Ends waits for the cluster and for the image's lock early.
+    /// Flag that ends waits for the cluster and for the image's lock early.
     pub cancel: Cancel,
 }
 
@@ -257,7 +257,7 @@ impl RbdState {
     /// Returns the size of the image in bytes when it was opened, or when it was last seen to have
     /// grown.
     fn size_bytes(&self) -> u64 {
-        // Relaxed: a number that orders nothing.
+        // Relaxed: no other memory access depends on this value.
         self.size_bytes.load(Ordering::Relaxed)
     }
 
@@ -265,7 +265,7 @@ impl RbdState {
     /// failed stays failed.
     fn enlarge(&self, bytes: u64) {
         let lift = |limit| (limit > 0).then_some(u64::MAX);
-        // Relaxed: see `size_bytes` and `refusal`.
+        // Relaxed: an answer in flight meanwhile may use the old size and limit.
         self.size_bytes.store(bytes, Ordering::Relaxed);
         // The update is refused if the drive has failed.
         let _ = self.limit_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lift);
@@ -350,8 +350,8 @@ impl RbdDriver {
         open::open(config)
     }
 
-    /// Returns hashes of cluster, pool, image and snapshot, by which an image that is used twice is
-    /// found.
+    /// Returns the identity of the image or snapshot: two hashes of cluster, pool, image and
+    /// snapshot.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.learned.identity

@@ -96,7 +96,7 @@ impl Spec {
     /// Creates a spec from separate keys and values, as in a configuration file.
     ///
     /// # Errors
-    /// `UnknownDriver`, `UnknownKey` or `DuplicateKey`.
+    /// Returns `UnknownDriver`, `UnknownKey` or `DuplicateKey`.
     pub fn from_pairs(
         driver: &str,
         pairs: impl Iterator<Item = (String, String)>,

@@ -43,8 +43,8 @@ struct Floor {
 
 impl Floor {
     fn push(&self, index: usize, kind: u64, op: Op) {
-        // SAFETY: clients are boxed and never freed; a piece is changed only when no send is under
-        // way, the input only when no receive is.
+        // SAFETY: clients are boxed and never freed.
+        // A send buffer changes only when no send is under way, the input only when no receive is.
         unsafe { self.handle.push(self.source, (index as u64) << 2 | kind, op) }
     }
 

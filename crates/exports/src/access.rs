@@ -1,7 +1,7 @@
 //! Access to a Unix socket: owner, group and mode of its file, and the peers that may connect.
 //!
-//! Invariant: a peer is judged by the credentials that it had when it connected. It cannot forge
-//! them, and a later change of its user does not alter them.
+//! Invariant: access depends on the credentials that the peer had when it connected. The peer
+//! cannot forge these credentials, and a later change of its user does not alter them.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;

@@ -29,7 +29,8 @@ impl Default for ClientGroup {
 }
 
 impl ClientGroup {
-    /// Assigns a group to a new client. The client keeps it until the returned value is dropped.
+    /// Assigns a group to a new client. The client keeps the group until the returned value is
+    /// dropped.
     #[must_use]
     pub fn enter(&self) -> GroupMembership {
         match self {
@@ -156,9 +157,9 @@ impl PerClientGroups {
         };
         let group = state.seats[at].0;
         if free.is_some() {
-            // A reused group may have settings that an operator changed for its previous client
-            // alone, so all settings are reset. The call cannot fail, because the export's group
-            // has the same settings.
+            // An operator may have changed the settings of this group for its previous client
+            // alone, so all settings are reset. `set` cannot fail, because the export's group has
+            // the same settings.
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;

@@ -7,8 +7,8 @@ use millrace_block::GroupId;
 /// State of one client at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientReport {
-    /// Client number, which is the tenant of its I/Os. Successive virtual machines of an export
-    /// share a number.
+    /// Number of the client. The block layer accounts the client's I/Os to the tenant of this
+    /// number. Successive virtual machines of an export share a number.
     pub number: u16,
     /// `nbd` or `vhost-user-blk`.
     pub protocol: &'static str,

@@ -1,11 +1,11 @@
 //! Counters of one thread, readable by other threads, each declared by a row of a table.
 //!
-//! A thread counts in a plain struct and publishes a copy once per turn of its loop. A reader adds
-//! up the copies of all threads. Reports and metrics are made of the same rows, so that a new
-//! counter is a row and the line that counts.
+//! A thread counts in a plain struct and publishes a copy in each iteration of its event loop. A
+//! reader adds up the copies of all threads. Reports and metrics are generated from the same table,
+//! so a new counter needs only a row and the code that counts.
 //!
 //! Invariant: each [`PublishedCounters`] has one writer. A reader may see counters of different
-//! turns.
+//! iterations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,15 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct CounterRow {
     /// Part of the metric's name; empty for a counter without a metric.
     pub metric: &'static str,
-    /// `counter` if it only grows, else `gauge`.
+    /// Kind of the metric: `counter` if the value only grows, else `gauge`.
     pub kind: &'static str,
-    /// JSON pointer to its value in a report; empty for a counter that reports leave out.
+    /// JSON pointer to the counter's value in a report; empty if reports do not contain the
+    /// counter.
     pub pointer: &'static str,
     /// Help text of the metric.
     pub help: &'static str,
 }
 
-/// A struct of `N` counters, each declared by a row.
+/// A struct of `N` counters, each declared by a row of its table.
 pub trait CounterTable<const N: usize>: Copy + Default {
     /// Declarations of the counters, in the order of [`CounterTable::fields`].
     const ROWS: [CounterRow; N];
@@ -56,7 +57,8 @@ pub trait CounterTable<const N: usize>: Copy + Default {
     }
 }
 
-/// Declares a struct of counters by rows of field, kind, name of the metric, JSON pointer and help.
+/// Declares a struct of counters. Each row consists of field, kind, metric name, JSON pointer and
+/// help.
 #[macro_export]
 macro_rules! counter_table {
     ($(#[$doc:meta])* pub struct $table:ident {
@@ -102,7 +104,7 @@ impl<const N: usize> Default for PublishedCounters<N> {
 impl<const N: usize> PublishedCounters<N> {
     pub(crate) fn publish(&self, counters: impl CounterTable<N>) {
         for (cell, value) in self.0.iter().zip(counters.values()) {
-            // Relaxed: statistics, which order nothing.
+            // Relaxed: these are statistics; no other memory access depends on them.
             cell.store(value, Ordering::Relaxed);
         }
     }

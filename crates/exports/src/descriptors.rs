@@ -1,8 +1,9 @@
 //! Grows the process's table of file descriptors in advance, and reports shortages.
 //!
-//! The kernel doubles the descriptor table when it is full. In a process with several threads it
-//! then waits for an RCU grace period (`expand_fdtable` in fs/file.c), which takes milliseconds or
-//! seconds. An I/O thread that accepts a connection would stall all its clients during this time.
+//! The kernel doubles the descriptor table when it is full. In a process with several threads the
+//! kernel then waits for an RCU grace period (`expand_fdtable` in fs/file.c), which takes
+//! milliseconds or seconds. An I/O thread that accepts a connection would stall all its clients
+//! during this time.
 //!
 //! The frontend of a virtual machine passes descriptors in its messages. The kernel drops
 //! descriptors for which there is no room, and the message then looks malformed.
@@ -20,7 +21,8 @@ const MOST: u32 = 1 << 16;
 /// frontend, and a margin.
 const MESSAGE: u64 = 40;
 /// Number of descriptors kept free from NBD connections, at most an eighth of the limit. The
-/// control socket and the metrics page need them, also to read files.
+/// control socket and the metrics page need these descriptors for their connections and for reading
+/// files.
 const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
@@ -30,8 +32,8 @@ const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
 pub(crate) fn make_room(connections: u32) {
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     let mut count = connections.saturating_add(OTHERS).min(MOST);
-    // The kernel's table never shrinks, so it keeps the size for the highest descriptor number ever
-    // used.
+    // The kernel never shrinks the table, so it keeps the size for the highest descriptor number
+    // ever used.
     while count >= OTHERS / 2 && rustix::io::fcntl_dupfd_cloexec(&any, count as i32 - 1).is_err() {
         count /= 2;
     }

@@ -12,7 +12,7 @@ use millrace_block::Status;
 pub struct ExportErrors {
     /// Name of the export.
     pub export: String,
-    /// Number of requests that its drives failed.
+    /// Number of requests that failed at the export's drives.
     pub count: u64,
     /// Text of the last failure; empty if there was none.
     pub last: &'static str,

@@ -74,9 +74,9 @@ pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// Senders of an I/O thread. The first sends the result of its start, with an optional note for the
-/// operator. The second sends its final report. The third sends nothing: its drop shows that the
-/// thread has ended.
+/// Channels by which an I/O thread reports to the server. The first one gets the result of the
+/// start, with an optional note for the operator, and the second one the final report. Nothing is
+/// sent on the third one: its closing shows that the thread has ended.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 pub(crate) struct IoThreads<R> {
@@ -87,9 +87,9 @@ pub(crate) struct IoThreads<R> {
 }
 
 impl<R: Send + 'static> IoThreads<R> {
-    /// Starts a thread for each element of `places`, and returns when all serve or one has failed
-    /// to start. Returns the threads, and their notes for the operator or the first error. After an
-    /// error the other threads run on.
+    /// Starts a thread for each element of `places`. Returns when all threads serve or one has
+    /// failed to start. Returns the threads, and either their notes for the operator or the first
+    /// error. After an error the other threads continue to run.
     pub(crate) fn start<S, F>(
         failed: &FailedFlag,
         places: impl Iterator<Item = (ThreadPlace, F)>,
@@ -123,7 +123,7 @@ impl<R: Send + 'static> IoThreads<R> {
         self.threads.is_empty()
     }
 
-    /// Waits until all threads have ended, for `limit` at most. Returns true if they have.
+    /// Waits for `limit` at most until all threads have ended. Returns true if all have ended.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         // Nothing is ever sent on this channel: the last thread to end disconnects it.
         self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
@@ -158,7 +158,8 @@ where
     F: FnOnce() -> Result<S, Error> + Send + 'static,
 {
     let body = move || {
-        // Dropped last, so that `FailedFlag` is visible once a thread is seen to have ended.
+        // `_alive` is dropped after `_on_panic`, so that `FailedFlag` is set before the thread
+        // counts as ended.
         let (started, ended, _alive) = reporter;
         let _on_panic = PanicGuard(failed.clone());
         let mut service = match make() {

@@ -1,8 +1,8 @@
 //! `LastFlush`: flushes a volume for the last time, before it is closed.
 //!
-//! I/O threads of a stopping server call this. [`flush_volume`] flushes a single volume that was
-//! removed from a running server. Drives that do not answer are waited for as long as [`Progress`]
-//! allows.
+//! I/O threads of a stopping server use this type. [`flush_volume`] flushes a single volume that
+//! was removed from a running server. The flush waits for drives that do not answer as long as
+//! [`Progress`] allows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
 
 pub(crate) struct LastFlush {
     progress: Progress,
-    /// Time of the next attempt; `None` while a flush is in flight.
+    /// Time at which to submit the next flush; `None` while a flush is in flight.
     due_ns: Option<u64>,
 }
 
@@ -26,8 +26,8 @@ impl LastFlush {
     }
 
     /// Submits the flush when it is due, and polls the channel. Returns the outcome once it is
-    /// known, with the reason of a failure as text. The flush has `given_ns` left even if the
-    /// drives make no progress. Must be called every turn.
+    /// known; an error is a text with the reason. The flush may take `given_ns` even if the drives
+    /// make no progress. The caller must call this in each iteration of its event loop.
     pub(crate) fn turn(
         &mut self,
         channel: &mut Channel<Native>,

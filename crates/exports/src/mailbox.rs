@@ -26,7 +26,8 @@ impl<T> Default for Mailbox<T> {
 impl<T> Mailbox<T> {
     pub(crate) fn put(&self, thing: T) {
         lock(&self.things).push_back(thing);
-        // SeqCst: pairs with the doorbell's fences around the owner's last check before it sleeps.
+        // SeqCst: pairs with the fences of the doorbell. The owner checks for messages between
+        // these fences before it sleeps.
         self.count.fetch_add(1, Ordering::SeqCst);
         self.ring();
     }
@@ -47,7 +48,7 @@ impl<T> Mailbox<T> {
     }
 
     pub(crate) fn set_bell(&self, bell: Arc<Doorbell<Native>>) {
-        // The bell is set only once, because there is only one owner.
+        // `set` cannot fail, because only the owner of the mailbox sets the bell, and only once.
         let _ = self.bell.set(bell);
     }
 

@@ -6,10 +6,11 @@
 //! request. [`Server::stop`] answers the requests in flight, flushes the volumes and joins the
 //! threads.
 //!
-//! Path of a request: worker.rs (ring) -> receive.rs (parse) -> execute.rs (ticket) -> submit.rs
-//! (bio, channel, completion) -> execute.rs (reply) -> replies.rs (many replies in one send).
-//! Payload stays in the thread's buffer pool (memory.rs) and is never copied, except small writes
-//! out of the receive buffer. Long reads of holes need neither a bio nor payload (holes.rs).
+//! Path of a request: worker.rs (ring) -> receive.rs (parse) -> execute.rs (entry in the table of
+//! requests in flight) -> submit.rs (bio, channel, completion) -> execute.rs (reply) -> replies.rs
+//! (many replies in one send). Payload stays in the thread's buffer pool (memory.rs) and is never
+//! copied, except small writes out of the receive buffer. Long reads of holes need neither a bio
+//! nor payload (holes.rs).
 
 mod changes;
 mod client_number;
@@ -96,7 +97,7 @@ impl Server {
     /// opened on demand into `requests`.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// The errors of [`Server::start`].
     pub fn start_on_demand(
         config: ServerConfig,
         requests: &ExportRequests,
@@ -159,7 +160,7 @@ impl Server {
     }
 
     /// Returns true if an I/O thread panicked or lost its ring, so that its connections are stuck.
-    /// Cheap.
+    /// The call is cheap.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.shared.ending.failed.is_set()

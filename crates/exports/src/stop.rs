@@ -1,7 +1,8 @@
 //! `StopOrder`: the order to stop a server, and the time limits within which its I/O threads must
 //! obey.
 //!
-//! The owner of the server gives the order once; its threads check for it. Both servers use it.
+//! The owner of the server gives the order once, and the I/O threads check for the order. The NBD
+//! server and the vhost-user server use this type.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,12 +12,14 @@ use millrace_machine::{Deadline, Machine, Native};
 
 /// User data of the final flush; no request has this value.
 pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
-/// Longest sleep of one turn while a thread shuts down, in nanoseconds.
+/// Longest sleep, in nanoseconds, in one iteration of a thread's event loop while the thread shuts
+/// down.
 pub(crate) const TURN_NS: u64 = 10_000_000;
 /// Time limit of a volume's final flush, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
-/// Time in nanoseconds after which drives below a cache that complete nothing count as stuck. Their
-/// data were acknowledged to clients, so a disk that stalls for some seconds is waited for.
+/// Time, in nanoseconds, without a completion after which drives below a cache count as stuck. The
+/// time is long, because the cached data were acknowledged to clients and a disk may stall for some
+/// seconds.
 const STUCK_NS: u64 = 10_000_000_000;
 
 /// Interval between progress checks of a flush, and delay before a failed flush is retried, in
@@ -28,8 +31,8 @@ const LOOK_NS: u64 = 100_000_000;
 const SILENT_NS: u64 = FLUSH_NS / 2;
 
 /// Progress of a volume's final flush. The flush of a cache takes as long as its drives need for
-/// the dirty pages, so it may continue as long as pages are written, or more of them are tried. It
-/// fails with the first failed write below the cache and is then retried, because a drive that
+/// the dirty pages, so the flush may continue as long as more pages are written or tried. A cache's
+/// flush fails with the first failed write to its drives and is then retried, because a drive that
 /// refuses some pages may accept the others. A failed flush of a drive is not retried: the retry
 /// might succeed although data are lost.
 #[derive(Debug)]
@@ -45,14 +48,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts to watch a volume before its final flush, and informs its drives that the flush is
-    /// the last.
+    /// Starts to track the progress of a volume before its final flush, and informs its drives that
+    /// the flush is the last.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
         volume.drives().iter().for_each(|disk| prepare_stop(disk));
         Progress::watched(volume)
     }
 
-    /// Starts to watch a volume that other code flushes, or that still serves requests.
+    /// Starts to track the progress of a volume that other code flushes, or that still serves
+    /// requests.
     pub(crate) fn watched(volume: &Volume<Native>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
@@ -61,9 +65,9 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Returns true if the time for the flush has expired: `given_ns`, the time left even without
-    /// progress, is 0, and `more_ns` have passed since progress last extended the deadline. Call
-    /// this every turn.
+    /// Returns true if the time for the flush has expired. The flush has `given_ns` left even
+    /// without progress, and otherwise `more_ns` after the deadline, which progress extends. The
+    /// caller must call this in each iteration of its event loop.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -157,7 +161,8 @@ pub(crate) fn goes_on(
     given_ns: u64,
 ) -> bool {
     let all = progress.iter_mut().zip(volumes);
-    // The fold does not stop early, because `is_over` must be called for each volume every turn.
+    // The fold must visit every volume, because `is_over` has to be called regularly for each of
+    // them.
     all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
@@ -184,7 +189,8 @@ impl StopLimit {
         StopLimit { volumes: volumes.collect(), limit: Deadline::after(time) }
     }
 
-    /// Returns true if threads that still run must be abandoned. Call this every turn.
+    /// Returns true if threads that still run must be abandoned. The caller must call this
+    /// regularly.
     pub(crate) fn is_over(&mut self) -> bool {
         let left_ns = self.limit.left_with_ns(REPORT_NS);
         let is_over = |over, (volume, progress): &mut (Arc<Volume<Native>>, Progress)| {
@@ -226,15 +232,15 @@ impl StopOrder {
         let _ = self.0.set(time);
     }
 
-    /// Returns true if the server must stop. The fences of a thread's doorbell order its last check
-    /// before it sleeps.
+    /// Returns true if the server must stop. The fences of a thread's doorbell order the thread's
+    /// last check before it sleeps.
     #[inline]
     pub(crate) fn is_given(&self) -> bool {
         self.0.get().is_some()
     }
 
-    /// Returns the time at which requests in flight must be abandoned, counted from now for the
-    /// calling thread; now if no order was given.
+    /// Returns the deadline of requests in flight: now plus the time that the order allows, or now
+    /// if no order was given.
     pub(crate) fn deadline(&self) -> Deadline<Native> {
         Deadline::after(self.0.get().copied().unwrap_or_default())
     }

@@ -5,10 +5,10 @@
 //!
 //! Invariants: only a socket file that this process created is removed, and only while the path
 //! still leads to it. A process that checks, removes or binds `PATH` holds a lock on `PATH.lock`
-//! during this time, and leaves its process mark in that file while it listens, which needs no open
-//! descriptor. Marks of dead processes are ignored. After locking, a process checks that the path
-//! still leads to the locked file, and otherwise tries again with the new file. So the lock file
-//! can be removed, and two servers never own a path at the same time.
+//! during this time. While a process listens, the file contains a mark of that process, which needs
+//! no open descriptor. Marks of dead processes are ignored. After locking, a process checks that
+//! the path still leads to the locked file, and otherwise tries again with the new file. So the
+//! lock file can be removed, and two servers never own a path at the same time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -29,7 +29,7 @@ use crate::mailbox::lock as lock_list;
 /// Socket files and mark files of this process, by path.
 static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 
-/// Removes the files of all sockets that this process listens on. Called when the process exits
+/// Removes the files of all sockets that this process listens on. Called before the process exits
 /// without dropping its servers, because it cannot wait for their threads.
 pub fn remove_socket_files() {
     for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
@@ -41,18 +41,18 @@ pub fn remove_socket_files() {
     }
 }
 
-/// Identity of a file that this process created, by which a replacement of the file is noticed.
+/// Identity of a file that this process created, used to notice that another file has replaced it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnFileId {
-    /// A socket, identified by device and inode, which do not change while it is open.
+    /// A socket, identified by device and inode. Both stay the same while the socket is open.
     Socket((u64, u64)),
-    /// A mark file, identified by device and inode. It is closed, so its inode may be reused; its
-    /// contents show whether it is still the same file.
+    /// A mark file, identified by device and inode. The file is closed, so its inode may be reused;
+    /// its contents show whether it is still the file of this process.
     Mark((u64, u64)),
 }
 
 impl OwnFileId {
-    /// Returns true if the path leads to this file.
+    /// Returns true if `path` leads to this file.
     fn is_at(self, path: &Path) -> bool {
         let (OwnFileId::Socket(id) | OwnFileId::Mark(id)) = self;
         let has_mark = || std::fs::read(path).is_ok_and(|text| text == process_mark().as_bytes());
@@ -92,18 +92,19 @@ const BACKLOG: i32 = 1024;
 /// A listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct UnixSocket {
-    /// Declared first, so that the file is removed before the socket is closed.
+    /// Socket file, declared first so that the file is removed before the socket is closed.
     file: OwnFile,
     socket: UnixListener,
-    /// File with the mark of this process; dropped last.
+    /// File with the mark of this process, which is dropped last.
     _mark: OwnFile,
 }
 
-/// Lock file of a socket's path, which contains the mark of this process. It is locked while the
-/// socket is created.
+/// Lock file of a socket's path, which contains the mark of this process. The file is locked while
+/// the socket is created.
 #[derive(Debug)]
 struct LockFile {
-    /// Declared first, so that the file is removed while it is locked.
+    /// The path and identity of the file, declared first so that the file is removed while it is
+    /// locked.
     own: OwnFile,
     _file: File,
 }
@@ -242,8 +243,8 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     if access.owner.or(access.group).is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
-            // A leftover file would block no server, but it is removed here because no later start
-            // is certain.
+            // The failed start leaves a socket file that would not block another server. It is
+            // removed here because perhaps no other server starts.
             let _ = std::fs::remove_file(path);
             io::Error::other(format!(
                 "its owner or group cannot be set: {error}; only root may change a file's owner, and \

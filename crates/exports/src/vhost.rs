@@ -4,7 +4,8 @@
 //! [`VhostServer::start`] binds the sockets, starts the I/O threads and control threads of all
 //! exports, and returns when they serve. An I/O thread has a ring, a channel to the export's volume
 //! and a hardware queue of its drives. The queues of a guest are distributed evenly over the
-//! threads. [`VhostServer::stop`] answers requests in flight, flushes and joins.
+//! threads. [`VhostServer::stop`] answers requests in flight, flushes the volumes and joins the
+//! threads.
 //!
 //! Path of a request: io_thread.rs (loop) -> queue.rs (slots) -> ring.rs (virtqueue) -> blk.rs
 //! (request) -> channel of the block layer -> queue.rs (answer). The drives access guest memory
@@ -193,7 +194,7 @@ impl VhostServer {
     /// Starts another export while the others serve, and returns when it serves.
     ///
     /// # Errors
-    /// As [`VhostServer::start`]. Nothing of the export is left running.
+    /// The errors of [`VhostServer::start`]. Nothing of the export is left running.
     pub fn add(&mut self, export: &VhostExport) -> Result<(), Error> {
         check(export)?;
         let endpoint = bind(&export.socket)?;
@@ -309,7 +310,8 @@ fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<Stri
         } else if let Err(text) = export.threads.join().in_words() {
             failures.push(format!("export {name}: {text}"));
         }
-        // Shut down after the threads, so that guests are notified of the last completions.
+        // The link is shut down after the threads, so that guests are notified of the last
+        // completions.
         export.link.shut_down();
         if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
             failures.push(format!("export {name}: its control thread panicked"));

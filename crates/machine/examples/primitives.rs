@@ -18,8 +18,8 @@ type NativeLine = <Native as Machine>::Line<u64>;
 type NativeCounter = <Native as Machine>::Counter;
 type NativeLock = <Native as Machine>::Lock<u64>;
 
-/// Exports `native_$name` and `plain_$name`. Where both have a first argument, it is the primitive
-/// (of the two named types) and has the same name in both bodies.
+/// Exports `native_$name` and `plain_$name`. If there are arguments, the first is the primitive, of
+/// either of the two named types, and has the same name in both bodies.
 macro_rules! pair {
     (
         $name:ident $(($this:ident: $native:ty | $plain:ty $(, $arg:ident)*))? $(-> $result:ty)?:
@@ -40,7 +40,7 @@ macro_rules! pair {
     };
 }
 
-/// Both functions of a method that `Word` shares with `AtomicU64`, with these orderings.
+/// Exports both functions for a method that `Word` shares with `AtomicU64`, with these orderings.
 macro_rules! word {
     ($name:ident, $method:ident($($arg:ident),*), $($order:ident),+ $(-> $result:ty)?) => {
         pair!($name(word: NativeWord | AtomicU64 $(, $arg)*) $(-> $result)?:
@@ -64,7 +64,8 @@ word!(word_fetch_or_seqcst, fetch_or(value), SeqCst -> u64);
 word!(word_fetch_and_release, fetch_and(value), Release -> u64);
 word!(word_fetch_and_seqcst, fetch_and(value), SeqCst -> u64);
 
-/// The value found, with all bits flipped if it was not the one expected: both outcomes count.
+/// Returns the value found, with all bits flipped if it was not the expected value, so that the
+/// compiler keeps both outcomes.
 #[inline(always)]
 fn either(result: Result<u64, u64>) -> u64 {
     result.unwrap_or_else(|found| !found)
@@ -135,7 +136,7 @@ fn try_lock_by_trait(lock: &NativeLock, value: u64) -> bool {
     true
 }
 
-// Each takes the lock, writes below it and lets go of it.
+// Both functions acquire the lock, write the value and release the lock.
 pair!(lock_lock(lock: NativeLock | Mutex<u64>, value):
     *Lock::lock(lock) = value,
     *lock.lock().unwrap_or_else(PoisonError::into_inner) = value);
@@ -144,7 +145,7 @@ pair!(lock_try_lock(lock: NativeLock | Mutex<u64>, value) -> bool:
 
 pair!(work: Native::work(Stage::Submit, 3), ());
 
-/// The call, and CPU 0 where the system cannot tell.
+/// Returns the current CPU, or CPU 0 if the system does not know it.
 #[inline(always)]
 fn cpu_by_hand() -> u32 {
     // SAFETY: sched_getcpu has no preconditions.

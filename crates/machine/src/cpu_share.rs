@@ -1,15 +1,15 @@
 //! `CpuShare`: lets a thread poll without keeping its CPU from other threads.
 //!
-//! A thread that polls for the result of another thread delays it if both are on the same CPU, and
-//! the kernel does not tell a thread who else wants its CPU. So the poller yields: first after 2 us
-//! without a result, then whenever the wait has doubled, and again at once after a yield that let
-//! another thread run. A thread that soon gives the CPU back, such as a client that sends its next
-//! request and waits, takes turns with the poller, which costs less than a sleep. A thread that
-//! keeps the CPU shows that the CPU is shared: the poll ends, and the next polls are skipped; a
-//! poller that sleeps instead may be woken on another, free CPU. CPU time that no other thread of
-//! this machine got does not count: a hypervisor takes it from polling and sleeping threads alike.
-//! After a pause, which doubles with each failed attempt, the thread polls again. Kernel
-//! counterpart: `kvm_vcpu_can_poll`.
+//! A thread that polls for another thread's result delays that thread if both are on the same CPU,
+//! and the kernel does not tell a thread which other threads want its CPU. So the poller yields:
+//! first after 2 us without a result, then whenever the wait has doubled, and again at once after a
+//! yield that let another thread run. A thread that soon gives the CPU back, such as a client that
+//! sends its next request and waits, takes turns with the poller, which costs less than a sleep. A
+//! thread that keeps the CPU shows that the CPU is shared: the poll ends, and the next polls are
+//! skipped; a thread that sleeps instead may be woken on another, free CPU. CPU time that no other
+//! thread of this machine got does not count: a hypervisor takes it from polling and sleeping
+//! threads alike. After a pause, which doubles with each failed attempt, the thread polls again.
+//! Kernel counterpart: `kvm_vcpu_can_poll`.
 
 use crate::{Machine, Native};
 
@@ -25,7 +25,7 @@ const PAUSE_MIN: u32 = 16;
 /// Maximum number of polls skipped. On a CPU that is always shared, a poll costs up to 4 ms, which
 /// is little if it happens once in so many sleeps.
 const PAUSE_MAX: u32 = 1 << 16;
-/// Number of successful polls in a row after which earlier losses are forgotten.
+/// Number of successful polls in a row after which earlier losses of the CPU are forgotten.
 const CALM: u32 = 1024;
 
 /// Result of a poll.
@@ -70,7 +70,7 @@ impl Poll {
     }
 
     /// Records a check for work. Returns true if another thread may have kept the CPU since the
-    /// last one.
+    /// last check.
     #[inline]
     fn looked(&mut self, now_ns: u64) -> bool {
         let kept = now_ns - self.seen_ns > KEPT_NS;
@@ -98,7 +98,7 @@ impl Poll {
 /// Lets a thread poll without keeping its CPU from other threads.
 #[derive(Debug)]
 pub struct CpuShare {
-    /// Number of preemptions of this thread at its last yield or loss of the CPU.
+    /// Value of this thread's preemption counter at its last yield or loss of the CPU.
     taken: u64,
     pauses: Pauses,
     /// CPU that was last found to be shared.
@@ -193,7 +193,7 @@ impl CpuShare {
         None
     }
 
-    /// Returns true if another thread had the CPU since the last yield or loss. If none had, the
+    /// Returns true if another thread had the CPU since the last yield or loss. Otherwise the lost
     /// time went to an interrupt, or to another guest of the hypervisor.
     #[cold]
     fn was_taken(&mut self) -> bool {
@@ -213,7 +213,7 @@ impl CpuShare {
 struct Pauses {
     /// Number of polls still to be skipped.
     left: u32,
-    /// Number of polls to skip after the next loss.
+    /// Number of polls to skip after the next loss of the CPU.
     next: u32,
     /// Number of consecutive polls that found work.
     caught: u32,
@@ -243,7 +243,7 @@ impl Pauses {
         self.left = self.left.min(PAUSE_MIN);
     }
 
-    /// Counts a skipped poll. Returns true if the next one is not skipped.
+    /// Counts a skipped poll. Returns true if the next poll is not skipped.
     fn next(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0

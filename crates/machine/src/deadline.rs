@@ -14,11 +14,11 @@ use crate::Machine;
 
 /// Maximum time between two checks of a [`Deadline`] that counts in full, in nanoseconds.
 pub const LOOK_NS: u64 = 1_000_000_000;
-/// Maximum delay of a check that is normal scheduling and still counts, in nanoseconds.
+/// Maximum delay of a check that counts as normal scheduling and not as a pause, in nanoseconds.
 const SLACK_NS: u64 = 100_000_000;
 
 /// Converts a time to nanoseconds, the unit of [`Machine::now`]. Times longer than `u64::MAX` ns,
-/// 584 years, are cut to that.
+/// 584 years, are clamped to that value.
 #[must_use]
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -55,7 +55,8 @@ impl RunningClock {
     }
 
     /// Sets the latest time of the next check, for an owner that is about to sleep; `None` means no
-    /// limit. A time before the last check means at once. Ignored before the first check.
+    /// limit. A time before the last check counts as the time of that check. Does nothing before
+    /// the first check.
     pub fn expect(&mut self, due_ns: Option<u64>) {
         if self.looked_ns > 0 {
             self.due_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.max(self.looked_ns));
@@ -99,8 +100,8 @@ impl<M: Machine> Deadline<M> {
         self.left_with_ns(0)
     }
 
-    /// Returns the nanoseconds left, as [`Deadline::left_ns`] does, of a limit that is `more_ns`
-    /// later.
+    /// Returns the nanoseconds left as [`Deadline::left_ns`] does, but until `more_ns` after the
+    /// limit.
     pub fn left_with_ns(&mut self, more_ns: u64) -> u64 {
         let now_ns = M::now();
         let pause_ns = self.clock.look(now_ns, LOOK_NS);
@@ -121,8 +122,9 @@ impl<M: Machine> Deadline<M> {
         }
     }
 
-    /// Runs `body`, which takes at most `most` and cannot check the limit meanwhile. Time beyond
-    /// `most` counts as a pause. Returns `None` without running `body` if the limit is over.
+    /// Runs `body` with the time that it may take: `most`, or less if less is left. `body` cannot
+    /// check the limit, so any time beyond that counts as a pause. Returns `None` without running
+    /// `body` if the limit is over.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
         let most_ns = nanoseconds(most);

@@ -2,9 +2,9 @@
 //! call if nobody sleeps.
 //!
 //! Protocol: the owner arms the doorbell, executes a fence, checks its lists once more, and only
-//! then sleeps; a ringer publishes its work, executes a fence, and reads the word. One of the two
-//! must see the other, because the two fences exclude store buffering. Kernel counterpart:
-//! `wait_event` with `prepare_to_wait`.
+//! then sleeps; a ringer publishes its work, executes a fence, and reads the doorbell's state. The
+//! two fences exclude store buffering, so either the owner sees the work, or the ringer sees that
+//! the doorbell is armed. Kernel counterpart: `wait_event` with `prepare_to_wait`.
 
 use crate::{Machine, Order, Parker, Word};
 
@@ -36,7 +36,8 @@ impl<M: Machine> Doorbell<M> {
         self.state.store(AWAKE, Order::Relaxed);
     }
 
-    /// Wakes the owner if it sleeps or is about to. Call it after the work has been published.
+    /// Wakes the owner if it sleeps or is about to sleep. Call it after the work has been
+    /// published.
     pub fn ring(&self) {
         M::fence(Order::SeqCst);
         if self.state.load(Order::Relaxed) == ARMED

@@ -1,10 +1,10 @@
 //! `LockMeter`: statistics of the process's native locks, on demand.
 //!
-//! This file owns the switch, which every native lock reads when it is acquired, and a table for
+//! The module owns the switch, which every native lock reads when it is acquired, and a table for
 //! each thread that has counted something since the switch was turned on. While the switch is off,
-//! nothing else here is touched, and nobody writes the switch's cache line. While it is on, a lock
-//! reads the clock once if it is free, twice if it is contended, and once when it is released.
-//! Kernel counterparts: lockmeter, `perf lock`.
+//! locks use nothing else of this file, and nobody writes the switch's cache line. While the switch
+//! is on, an acquisition reads the clock once if the lock is free and twice if it is contended, and
+//! a release reads the clock once. Kernel counterparts: lockmeter, `perf lock`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,12 +19,12 @@ struct Switch(AtomicU64);
 
 static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 
-/// Counts by lock name and call site. There are few, so lookups are linear. A call site may have
-/// several addresses.
+/// Counts by lock name and call site. The list is short, so lookups are linear. The compiler may
+/// create several `Location`s, and thus several entries, for one call site.
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
 struct Tables {
-    /// Lock counts that ended threads have left behind.
+    /// Counts of the threads that have ended.
     ended: Rows,
     threads: Vec<Arc<Mutex<Rows>>>,
 }
@@ -49,25 +49,24 @@ fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
     }
 }
 
-/// Returns true if locks must count.
+/// Returns true if the lock statistics are turned on.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     // Relaxed: threads may notice a change late.
     SINCE_NS.0.load(Ordering::Relaxed) != 0
 }
 
-/// Counts a hold that has ended, unless it began before the statistics did. Called after the
-/// release.
+/// Adds a lock hold that has ended to the statistics, unless the hold began before they were turned
+/// on. The lock is already released.
 pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
     count(name, hold.site, counts, hold.since_ns());
 }
 
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
-    // A thread whose local variables are already gone counts nothing.
+    // A thread whose thread-local variables are already destroyed counts nothing.
     let _ = ROWS.try_with(|rows| {
         let mut rows = lock_unpoisoned(rows);
-        // Relaxed: a thread that empties the table sets this first, and takes the same mutex for
-        // emptying.
+        // Relaxed: `LockMeter::start` sets the time before it locks this mutex to empty the table.
         let since_ns = SINCE_NS.0.load(Ordering::Relaxed);
         if since_ns != 0 && began_ns >= since_ns {
             add(&mut rows, name, site, counts);
@@ -75,8 +74,9 @@ fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
     });
 }
 
-/// Statistics of all native locks of the process, from [`LockMeter::start`] until this is dropped.
-/// Locks made of words must be enabled separately: see the block layer's `Disk::meter_locks`.
+/// Statistics of all native locks of the process, from [`LockMeter::start`] until this value is
+/// dropped. Locks made of atomic words must be enabled separately: see the block layer's
+/// `Disk::meter_locks`.
 #[derive(Debug)]
 pub struct LockMeter {
     since_ns: u64,
@@ -96,14 +96,14 @@ impl LockMeter {
         tables.ended.clear();
         tables.threads.retain(|rows| {
             lock_unpoisoned(rows).clear();
-            // The other owner is the counting thread, if it still runs.
+            // The counting thread holds the second reference while it runs.
             Arc::strong_count(rows) > 1
         });
         Some(LockMeter { since_ns: now_ns })
     }
 
     /// Returns the statistics so far, ordered by lock name. A lock that is held now is counted when
-    /// it is released. Costs the counting threads only the reading of their tables.
+    /// it is released. The counting threads have to wait only while their own tables are read.
     #[must_use]
     pub fn rows(&self) -> Vec<LockRow> {
         let mut tables = lock_unpoisoned(&TABLES);
@@ -137,7 +137,7 @@ impl Drop for LockMeter {
     }
 }
 
-/// Access to the native machine's lock statistics for locks made of words.
+/// Access to the native machine's lock statistics, for locks made of atomic words.
 #[derive(Debug, Clone, Copy)]
 pub struct NativeMeter;
 

@@ -30,7 +30,7 @@ impl From<Site> for CallSite {
 pub struct LockCounts {
     /// Number of acquisitions.
     pub acquisitions: u64,
-    /// Number of attempts that found the lock held, successful or not in the end.
+    /// Number of attempts that found the lock held, whether or not they acquired it in the end.
     pub contended: u64,
     /// Number of attempts that gave up without the lock, at once or after a wait.
     pub rejected: u64,
@@ -45,7 +45,8 @@ pub struct LockCounts {
 }
 
 impl LockCounts {
-    /// Returns the counts of one attempt that found the lock held and gave up after this wait.
+    /// Returns the counts of one attempt that found the lock held and gave up after waiting for
+    /// `wait_ns`.
     #[must_use]
     pub fn rejection(wait_ns: u64) -> LockCounts {
         LockCounts {
@@ -126,7 +127,7 @@ impl Hold {
 /// One row of a table of lock statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRow {
-    /// Name of the locks.
+    /// Name that the counted locks share.
     pub name: &'static str,
     /// Call site, or `None` for the total over all call sites.
     pub site: Option<CallSite>,

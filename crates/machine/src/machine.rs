@@ -3,8 +3,9 @@
 //! `Native` in this crate implements the trait, and so do simulated and checking machines; every
 //! structure of `crates/block` uses it as a type parameter. All functions are associated functions,
 //! so no machine value is ever passed around, and on `Native` nothing is stored and nothing is
-//! dispatched dynamically. Invariant: no method tells which machine it is. Kernel counterparts:
-//! `spinlock_t`, `atomic64_t`, `____cacheline_aligned`, `ktime_get`, `raw_smp_processor_id`.
+//! dispatched dynamically. Invariant: no method reveals which machine implements it. Kernel
+//! counterparts: `spinlock_t`, `atomic64_t`, `____cacheline_aligned`, `ktime_get`,
+//! `raw_smp_processor_id`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -29,14 +30,14 @@ pub struct NodeId(pub u32);
 pub enum Stage {
     /// The submission interface of a program or server.
     Interface,
-    /// The block layer before its queues, per bio: checks, remap, plug. In models of the kernel,
-    /// also setting up the request.
+    /// The block layer's work before its queues, per bio: checking, remapping, plugging. In models
+    /// of the kernel, this stage includes setting up the request.
     Submit,
-    /// Inserting into a queue, per bio, with that queue locked.
+    /// Inserting a bio into a queue, with that queue locked.
     Insert,
     /// Removing a request from the queue and starting it, per request, with the queue locked.
     Dispatch,
-    /// The driver's code, per request.
+    /// The driver's code, for each request.
     Driver,
     /// Completing a request, per request; in a single-queue stack with the queue locked.
     Complete,
@@ -68,7 +69,7 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     type Lock<T: Send>: Lock<T>;
     /// An atomic 64-bit word, alone on its cache line.
     type Word: Word;
-    /// Data passed between CPUs under some other synchronisation.
+    /// Data that CPUs pass to each other under a lock or another synchronisation.
     type Line<T: Send>: Line<T>;
     /// A statistic with one writer at a time and any number of readers; never a synchronisation.
     type Counter: Counter;
@@ -76,7 +77,7 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     type Parker: Parker;
     /// A started thread.
     type Thread: Thread;
-    /// Statistics of locks that are made of words.
+    /// Statistics of locks that are made of atomic words.
     type Meter: Meter;
 
     /// True if a thread may move to another CPU at any moment, so that its current CPU tells
@@ -103,7 +104,7 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Returns true if the calling thread is unwinding because of a panic. A destructor must check
     /// this before it reports a bug by a panic, because a second panic would abort the process.
     fn is_panicking() -> bool;
-    /// Adds the cost of `units` items of a stage's work to the time, on machines that simulate
+    /// Advances the time by the cost of `units` items of a stage's work, on machines that simulate
     /// time.
     fn work(stage: Stage, units: u32);
     /// Hints that the caller will read these bytes soon, so that the processor can prefetch them.
@@ -131,18 +132,19 @@ pub trait Lock<T: Send>: Send + Sync {
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
 }
 
-/// Statistics of locks made of words, which count by themselves; see [`Machine::Meter`].
+/// Statistics of locks made of atomic words, which report their own use; see [`Machine::Meter`].
 pub trait Meter {
-    /// True if locks made of words must always report, which costs nothing on this machine. If
-    /// false, a lock reports only if it was asked to, and only while [`Meter::is_on`] returns true.
+    /// True if locks made of atomic words must always report their use, which costs nothing on this
+    /// machine. If false, a lock reports only if it was asked to, and only while [`Meter::is_on`]
+    /// returns true.
     const ALWAYS: bool;
     /// Returns true if statistics are being collected now. Always false if `ALWAYS` is true.
     fn is_on() -> bool;
     /// Returns the time of [`Machine::now`], without a cost in virtual time if `ALWAYS` is true.
     fn now() -> u64;
-    /// Counts a hold of a lock of this name that has ended. Call it after the release.
+    /// Counts a completed hold of a lock with this name. Call it after the release.
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts);
-    /// Counts an attempt that gave up without the lock after this wait.
+    /// Counts an attempt to acquire a lock that was given up after a wait of `wait_ns`.
     fn count_rejection(name: &'static str, site: Site, wait_ns: u64);
 }
 
@@ -163,9 +165,9 @@ pub unsafe trait Word: Send + Sync {
     fn swap(&self, value: u64, order: Order) -> u64;
     /// Adds to the value, wrapping, and returns the previous one.
     fn fetch_add(&self, value: u64, order: Order) -> u64;
-    /// Sets bits and returns the previous value.
+    /// Sets the bits of `value` and returns the previous value of the word.
     fn fetch_or(&self, value: u64, order: Order) -> u64;
-    /// Clears all bits except these and returns the previous value.
+    /// Clears all bits that are not in `value` and returns the previous value of the word.
     fn fetch_and(&self, value: u64, order: Order) -> u64;
     /// Sets the word to `new` if it is `old`, and then returns `Ok(old)`.
     ///
@@ -177,16 +179,16 @@ pub unsafe trait Word: Send + Sync {
 /// Data that CPUs hand to each other under a lock or another synchronisation. A simulated machine
 /// adds the cost of an access for every 64 bytes.
 ///
-/// The code that dereferences a pointer must hold that synchronisation: nobody may write while it
-/// uses the pointer from `read`, and nobody else may use the data while it uses the pointer from
-/// `write`.
+/// Code that dereferences a pointer must hold the lock in question. While it uses a pointer from
+/// `read`, nobody may write the data; while it uses a pointer from `write`, nobody else may use the
+/// data.
 ///
 /// # Safety
 /// All pointers must lead to the one value given to `new`, and the implementation must neither move
 /// nor access the value until it drops it. The pointers from `write` and `held` must be writable.
 /// The block layer dereferences them.
 ///
-/// Safe code cannot implement it:
+/// Safe code cannot implement `Line`:
 ///
 /// ```compile_fail,E0200
 /// struct Wild;
@@ -199,11 +201,11 @@ pub unsafe trait Line<T: Send>: Send + Sync {
     fn read(&self) -> *const T;
     /// Returns the data for writing. A simulated machine adds the cost of a write.
     fn write(&self) -> *mut T;
-    /// Returns the data without a simulated cost, to a CPU that has just called `read` or `write`.
+    /// Returns the data without a simulated cost, for a CPU that has just called `read` or `write`.
     fn held(&self) -> *mut T;
 }
 
-/// A statistic; see [`Machine::Counter`].
+/// A statistical counter; see [`Machine::Counter`].
 pub trait Counter: Send + Sync {
     /// Creates a counter with value 0.
     fn new() -> Self;
@@ -233,7 +235,7 @@ pub trait Thread: Send {
 }
 
 /// Polls `ready` at most `tries` times through [`Machine::spin_until`], which yields as needed.
-/// Returns true if `ready` did.
+/// Returns true if `ready` returned true.
 pub fn spin_backoff<M: Machine>(tries: u32, mut ready: impl FnMut() -> bool) -> bool {
     let mut left = tries;
     let mut hit = false;

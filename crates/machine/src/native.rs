@@ -119,8 +119,9 @@ unsafe impl Machine for Native {
     }
 }
 
-/// Returns the topology of the CPUs that the process may use. It is read from sysfs only when their
-/// set changes, because every disk and channel asks and reading takes a dozen system calls.
+/// Returns the topology of the CPUs that the process may use. The topology is read from sysfs only
+/// when the set of allowed CPUs changes, because every disk and channel asks for it, and reading it
+/// takes a dozen system calls.
 fn known_topology(allowed: Vec<CpuId>) -> Topology {
     static KNOWN: Mutex<Option<(Vec<CpuId>, Topology)>> = Mutex::new(None);
     let mut known = lock_unpoisoned(&KNOWN);
@@ -161,7 +162,7 @@ fn pin_to(cpu: CpuId) {
     }
 }
 
-/// An atomic on its own pair of cache lines (the adjacent-line prefetcher works in pairs).
+/// An atomic on its own pair of cache lines (the adjacent-line prefetcher fetches lines in pairs).
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct NativeWord(AtomicU64);
@@ -202,12 +203,11 @@ unsafe impl Word for NativeWord {
     }
 }
 
-/// Data in ordinary memory, passed between CPUs under another synchronisation.
+/// Data in ordinary memory that CPUs pass to each other under a lock or another synchronisation.
 #[derive(Debug)]
 pub struct NativeLine<T>(UnsafeCell<T>);
 
-// SAFETY: a line only hands out raw pointers; code that dereferences one must ensure exclusive
-// access (see `Line`).
+// SAFETY: a line only hands out raw pointers, whose users must ensure exclusive access.
 unsafe impl<T: Send> Sync for NativeLine<T> {}
 
 // SAFETY: the pointers are to the cell inside, which nothing else touches.
@@ -302,8 +302,7 @@ impl Parker for NativeParker {
 
     fn unpark(&self) {
         let one = 1u64;
-        // SAFETY: eight bytes of a local. A full counter (EAGAIN) means a wake-up is pending
-        // anyway.
+        // SAFETY: eight bytes of a local. If the counter is full (EAGAIN), a wake-up is pending.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 }
@@ -317,9 +316,11 @@ mod clock {
     use super::NS_PER_S;
 
     struct ClockCalibration {
-        /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or without an invariant counter.
+        /// Nanoseconds per 2^32 ticks of the time-stamp counter; 0 before the calibration, or if
+        /// the counter is not invariant.
         mult: AtomicU64,
-        /// Nanoseconds to add so that the sum equalled CLOCK_MONOTONIC at the calibration.
+        /// Nanoseconds to add to the scaled counter. At the calibration, the sum equalled
+        /// CLOCK_MONOTONIC.
         offset_ns: AtomicU64,
     }
 
@@ -359,8 +360,8 @@ mod clock {
     }
 
     /// Returns the value of `read` and CLOCK_MONOTONIC at the same moment. The thread may lose its
-    /// CPU between the two readings, so this retries until they are at most 2 us apart, or takes
-    /// the best of 100 tries.
+    /// CPU between the two readings, so the function retries until the readings are at most 2 us
+    /// apart, or takes the best of 100 tries.
     pub(super) fn with_monotonic_ns(read: impl Fn() -> u64) -> (u64, u64) {
         let (mut best, mut best_gap_ns) = ((0, 0), u64::MAX);
         for _ in 0..100 {
@@ -378,7 +379,7 @@ mod clock {
     }
 
     /// Calibrates for five milliseconds against CLOCK_MONOTONIC, with an error of about 10 ppm. So
-    /// the clock is for intervals only.
+    /// the clock is fit for intervals only.
     fn calibrate() {
         if !invariant() {
             return;

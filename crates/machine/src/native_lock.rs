@@ -1,9 +1,10 @@
 //! `NativeLock`: std's mutex, with statistics while a `LockMeter` exists.
 //!
-//! The mutex protects the value, its name and, while a counted hold lasts, where and when the lock
-//! was acquired, so a guard is as small as std's. An acquisition checks the switch of lock_meter.rs
-//! once, and a release checks once whether the hold counts; the rest is out of line. A panic while
-//! the lock is held does not poison it, because other threads must still complete their requests.
+//! The mutex protects the value and, during a hold that is counted, the place and time of its
+//! acquisition, so a guard is as small as std's. An acquisition checks the switch of lock_meter.rs
+//! once, and a release checks once whether the hold is counted; all other code for counting is out
+//! of line. A panic while the lock is held does not poison the lock, because other threads must
+//! still complete their requests.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -24,7 +25,7 @@ pub struct NativeLock<T> {
 
 #[derive(Debug)]
 struct LockContent<T> {
-    /// Set while the lock is held, if statistics were on when it was acquired.
+    /// Details of the current hold. `None` if statistics were off when the lock was acquired.
     hold: Option<CountedHold>,
     value: T,
 }
@@ -107,8 +108,8 @@ impl<T: Send> Lock<T> for NativeLock<T> {
     }
 }
 
-/// Releases a lock whose hold counts. The counting happens after the release, when other threads
-/// can already acquire the lock.
+/// Releases a lock and then adds the hold to the statistics, while other threads can already
+/// acquire the lock.
 #[cold]
 #[inline(never)]
 fn give_up_counting<T>(mut guard: MutexGuard<'_, LockContent<T>>) {

@@ -1,11 +1,11 @@
 //! Payload memory, which drives, sockets and guests read and write.
 //!
-//! The pages of ordinary memory are not contiguous, so a request needs a segment for each of them,
-//! and a virtual disk, an IOMMU or an NVMe drive's PRP list pays for each segment. Payload memory
-//! therefore comes in [`Region`]s of 2 MiB, for which huge pages are requested. A [`BufferArena`]
-//! divides regions into buffers. One arena for the process serves [`alloc_zeroed`] and [`dealloc`],
-//! and with them the buffers of programs. Without the feature `std` these two use the global
-//! allocator.
+//! The pages of ordinary memory are not physically contiguous, so a request needs a segment for
+//! each of them, and a virtual disk, an IOMMU or an NVMe drive's PRP list pays for each segment.
+//! Payload memory therefore comes in [`Region`]s of 2 MiB, for which huge pages are requested. A
+//! [`BufferArena`] divides regions into buffers. One arena for the process serves [`alloc_zeroed`]
+//! and [`dealloc`], and with them the buffers of programs. Without the feature `std` these two use
+//! the global allocator.
 //!
 //! Only this module maps memory for payload. If huge pages are refused, everything works with
 //! ordinary ones.
@@ -50,7 +50,7 @@ pub unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
 /// Frees memory from [`alloc_zeroed`].
 ///
 /// # Safety
-/// The memory must come from there with the same layout, and must no longer be used.
+/// The memory must come from [`alloc_zeroed`] with the same layout, and must no longer be used.
 pub unsafe fn dealloc(start: *mut u8, layout: Layout) {
     #[cfg(feature = "std")]
     if layout.align() <= REGION_BYTES {

@@ -1,136 +1,151 @@
 //! Seeded bugs: single deviations from the production code, which tests must find.
 //!
-//! Production code does not mention them. `cargo xtask planted` and `cargo xtask models` copy the
-//! tree and patch hooks into the copy (`xtask/planted/*.patch`); the hooks call [`planted`] or
+//! Production code does not mention these bugs. `cargo xtask planted` and `cargo xtask models` copy
+//! the tree and patch hooks into the copy (`xtask/planted/*.patch`); the hooks call [`planted`] or
 //! [`weaker`]. In the copy, [`with`] turns a bug on while a closure runs, on the calling thread
-//! only, because checked and simulated machines run all threads of a model on one. This file is
-//! always compiled: with a feature of its own, each selection of crates would compile the workspace
-//! anew.
+//! only, because checked and simulated machines run all threads of a model on one native thread.
+//! This file is always compiled: behind a feature of its own, each selection of crates would
+//! compile the workspace anew.
 
 use crate::Order;
 
-/// Bugs that can be seeded, named after what goes wrong.
+/// Bugs that can be seeded, each with a description of the faulty behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plant {
-    /// `Doorbell::arm` does not order its write of the word before the last check for work.
+    /// Seeded bug: `Doorbell::arm` does not order its store of ARMED before the last check for
+    /// work.
     ArmUnordered,
-    /// `Doorbell::ring` does not order the published work before its read of the word.
+    /// Seeded bug: `Doorbell::ring` does not order the published work before its load of the state.
     RingUnordered,
-    /// `Doorbell::sleep_unless` does not check for work once more before sleeping.
+    /// Seeded bug: `Doorbell::sleep_unless` does not check for work once more before sleeping.
     LastLookSkipped,
-    /// `Sbitmap::take_from` may read old bits.
+    /// Seeded bug: `Sbitmap::take_from` may read outdated bits.
     TakeLookRelaxed,
-    /// `Sbitmap::take_from` does not see the writes of the tag's last user.
+    /// Seeded bug: `Sbitmap::take_from` does not see the writes of the tag's last user.
     TakeRelaxed,
-    /// `Sbitmap::give` does not publish the writes of the tag's last user.
+    /// Seeded bug: `Sbitmap::give` does not publish the writes of the tag's last user.
     GiveRelaxed,
-    /// `Sbitmap::give` is not ordered before the check for waiters.
+    /// Seeded bug: `Sbitmap::give` does not order the freed tag before the check for waiters.
     GiveRelease,
-    /// `TagSet::has_waiters` is not ordered after tags were given back.
+    /// Seeded bug: `TagSet::has_waiters` may read the count of waiters before tags are given back.
     WaitersRelaxed,
-    /// `Disk::wait_for_tags` does not try once more after it joined the waiters.
+    /// Seeded bug: `wait_for_tags` does not try to take a tag once more after it joined the
+    /// waiters.
     SecondTakeSkipped,
-    /// `Home::deliver` does not publish the bio.
+    /// Seeded bug: `BioSet::deliver` does not publish the bio.
     DeliverRelaxed,
-    /// `Home::take_delivered` does not see the bio.
+    /// Seeded bug: `BioSet::take_delivered` does not see the bio's contents.
     TakeDeliveredRelaxed,
-    /// `Disk::freeze` leaves the software queues open.
+    /// Seeded bug: `Disk::freeze` leaves the software queues open.
     FreezeMissesQueues,
-    /// `Disk::freeze` leaves the hardware queues open.
+    /// Seeded bug: `Disk::freeze` leaves the hardware queues open.
     FreezeMissesServers,
-    /// `ServeLock::try_enter` does not see the writes of the last server.
+    /// Seeded bug: `ServeLock::try_enter` does not see the writes of the lock's last holder.
     EnterRelaxed,
-    /// `ServeLock::enter_or_flag` does not publish its work when it sets the flag.
+    /// Seeded bug: `ServeLock::enter_or_flag` does not publish the caller's work when it sets the
+    /// flag.
     FlagRelaxed,
-    /// `ServeLock::enter_or_flag` relies on a flag that it finds already set.
+    /// Seeded bug: `ServeLock::enter_or_flag` relies on a flag that it finds already set.
     FlagAssumed,
-    /// `Serving::leave` does not publish the writes of the server.
+    /// Seeded bug: `ServeGuard::leave` does not publish the writes of the lock's holder.
     LeaveRelaxed,
-    /// `Serving::leave` continues to serve, but does not see what the threads that set the flag
-    /// published.
+    /// Seeded bug: `ServeGuard::leave` keeps the lock because its flag is set, but does not see the
+    /// work that the threads which set the flag have published.
     StayRelaxed,
-    /// `HardwareQueue::take_pending` does not see the insertion.
+    /// Seeded bug: `HardwareQueue::take_pending` does not see the bio that was inserted.
     TakePendingRelaxed,
-    /// `HardwareQueue::ring` wakes no thread.
+    /// Seeded bug: `HardwareQueue::ring` wakes no thread.
     RingSkipped,
-    /// `Disk::hand_over` does not mark the software queue.
+    /// Seeded bug: a thread that hands a bio over to a worker does not mark the software queue as
+    /// pending.
     HandoverUnmarked,
-    /// `Worker::turn` treats a queue that it could not enter as if it had served it.
+    /// Seeded bug: `WorkerDrive::turn` treats a queue that it could not lock as served.
     MissForgotten,
-    /// `Disk::leave_seat` does not wake the threads whose bios wait for the worker's queue.
+    /// Seeded bug: `WorkerDrive::leave` does not wake the threads whose bios wait for the worker's
+    /// queue.
     LeaveUnrung,
-    /// `Disk::run_queue` lets an owner sleep while another thread serves its queue.
+    /// Seeded bug: the owner of a hardware queue sleeps while another thread serves the queue.
     OwnerGivesUp,
-    /// `raise` does not publish what a drive recorded when it grew.
+    /// Seeded bug: `raise` does not publish the data that a drive recorded when it grew.
     RaiseRelaxed,
-    /// `Volume::capacity` does not see what a drive recorded when it grew.
+    /// Seeded bug: `Volume::capacity` does not see the data that a drive recorded when it grew.
     CapacityRelaxed,
-    /// `Volume::resize` does not see the result of the resize before it.
+    /// Seeded bug: `Volume::resize` does not see the result of the previous resize.
     SizeTurnRelaxed,
-    /// `Home::deliver` does not ring the doorbell.
+    /// Seeded bug: `BioSet::deliver` does not ring the doorbell.
     SkippedWakeUp,
-    /// `TagSet::give` forgets the tag of a write-zeroes.
+    /// Seeded bug: `TagSet::give` does not free the tag of a write-zeroes request.
     LeakedTag,
-    /// `Channel::part_done` completes a parent bio when its last part but one completes.
+    /// Seeded bug: `Channel::part_done` completes a parent bio when its last part but one
+    /// completes.
     DoubleCompletion,
-    /// A flush leaves out the volume's last drive.
+    /// Seeded bug: a flush covers only the volume's first drive.
     DroppedMemberFlush,
-    /// A flush joins another flush that was already issued.
+    /// Seeded bug: a flush joins another flush that was already issued.
     FlushJoinedTooLate,
-    /// `Disk::freeze` leaves the last queues open.
+    /// Seeded bug: `Disk::freeze` leaves the first software queue and the first hardware queue
+    /// open.
     FreezeMissesOne,
-    /// A merge ignores the drive's chunk boundary.
+    /// Seeded bug: a merge ignores the drive's chunk boundary.
     MergeAcrossChunk,
-    /// `sq` takes a request off its queue only after the drive has it.
+    /// Seeded bug: the single-queue model removes a request from its queue only after issuing it.
     SqUnlockTooEarly,
-    /// A fault handler of vhost-user does not check whether an entry has a new owner by then.
+    /// Seeded bug: a fault handler of vhost-user does not check whether its table entry has a new
+    /// owner.
     FaultLooksOnce,
-    /// An unmapping in vhost-user does not wait for the fault handler that uses the mapping.
+    /// Seeded bug: an unmapping in vhost-user does not wait for the fault handler that uses the
+    /// mapping.
     FaultUnpinned,
-    /// `SplitRing::available` does not see what the driver wrote before its index.
+    /// Seeded bug: `SplitRing::available` does not see the ring entries that the guest wrote before
+    /// its index.
     AvailRelaxed,
-    /// `SplitRing::publish` does not publish the entries of the used ring.
+    /// Seeded bug: `SplitRing::publish` does not publish the entries of the used ring.
     PublishRelaxed,
-    /// `SplitRing::request_kick` does not order its request for a kick before its last check.
+    /// Seeded bug: `SplitRing::request_kick` does not order its request before its last check of
+    /// the ring.
     KickUnordered,
-    /// `SplitRing::request_kick` does not check the ring once more.
+    /// Seeded bug: `SplitRing::request_kick` does not check the ring once more after its request.
     KickLookSkipped,
-    /// `SplitRing::wants_interrupt` does not order used.idx before it reads the driver's request.
+    /// Seeded bug: `SplitRing::wants_interrupt` may read the guest's request before `used.idx` is
+    /// written.
     InterruptUnordered,
-    /// `Channel::plug_request` does not check any queue for a bio that waits for a tag.
+    /// Seeded bug: `Channel::plug_request` does not check any queue for a bio that waits for a tag.
     TagUnlooked,
-    /// `Disk::issue_directly` leaves a request to the next poll after the driver was busy.
+    /// Seeded bug: a request that a busy driver refused on direct issue waits until the next poll.
     BusyForgotten,
-    /// `Gates::reserve` reads and writes the time in two steps.
+    /// Seeded bug: `TokenBuckets::reserve` reads and writes the bucket's time in two steps.
     GateLost,
-    /// `Throttle` ignores the limits of a group's parent.
+    /// Seeded bug: `Throttle` ignores the limits of a group's parent.
     ParentFree,
-    /// `Throttle::hold` does not record when the bio may be issued.
+    /// Seeded bug: `Throttle::hold` does not record when the bio may be issued.
     DueForgotten,
-    /// `ShareQueue::completed` does not give the queue depth back.
+    /// Seeded bug: `ShareQueue::completed` does not give the queue depth back.
     DepthLeak,
-    /// `Agreement::weigh` treats all weights as equal.
+    /// Seeded bug: `SharedAllocation::weigh` treats the weights of all groups as equal.
     SlopeIgnored,
-    /// `Throttle::lift` leaves throttled bios behind that have a due time.
+    /// Seeded bug: `Throttle::lift` leaves throttled bios behind that have a due time.
     LiftForgets,
-    /// `Throttle::renew` leaves throttled bios behind that have a due time.
+    /// Seeded bug: `Throttle::renew` leaves throttled bios behind that have a due time.
     RenewForgets,
-    /// `ShareQueue::drain` leaves a group's chains behind.
+    /// Seeded bug: `ShareQueue::drain` leaves the bios of one group behind.
     DrainForgets,
-    /// `Shard::frame_to_write` returns the frame of a page while a drive reads it.
+    /// Seeded bug: `Shard::frame_to_write` returns a page's frame while the frame is written to a
+    /// drive.
     FrameReused,
-    /// `Cache::is_below` and `Extent::owes` do not wait for pages that are being written.
+    /// Seeded bug: cache flushes do not wait for pages that are being written.
     FlushMissesWriting,
-    /// `CacheQueue::advance_clear` drops its range from memory before the drives have discarded it.
+    /// Seeded bug: the cache drops a discarded range from memory before the drives have discarded
+    /// it.
     DiscardDropsEarly,
-    /// `Writeout::look_for_stuck` never finds a drive stuck.
+    /// Seeded bug: `Writeout::look_for_stuck` never finds a drive stuck.
     StuckUnnoticed,
-    /// `CacheQueue::advance_sync` does not flush the drives although another write wrote pages of a
-    /// FUA write without FUA.
+    /// Seeded bug: a FUA write to the cache does not flush the drives although another request
+    /// wrote some of its pages without FUA.
     FuaTrusted,
 }
 
-/// True if this tree's production code asks for seeded bugs, which is so only in a patched copy.
+/// True if the production code of this source tree contains hooks for seeded bugs, as only a
+/// patched copy does.
 pub const HOOKS: bool = false;
 
 std::thread_local! {

@@ -26,7 +26,7 @@ use crate::space::VolumeSpace;
 /// Queue settings of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveOptions {
-    /// Design of the block layer that the drive's queues follow.
+    /// Block layer design that the drive uses: multi-queue, single-queue or without queues.
     pub stack: Stack,
     /// Scheduler that orders waiting requests. Stacks other than `mq` accept only `None`.
     pub scheduler: SchedulerKind,
@@ -112,7 +112,7 @@ pub struct OpenContext {
     pub groups: Option<Arc<Groups<Native>>>,
     /// Tracer that records the drives' events, if any.
     pub tracer: Option<Arc<Tracer<Native>>>,
-    /// Cancels the opening of a drive, and tells where files are found.
+    /// Options for opening a drive: its cancellation, the path of its file, and a dry run.
     pub open: OpenOptions,
     /// Driver of the next drive, if it was already opened.
     pub(crate) opened: Option<millrace_drives::Opened>,
@@ -153,7 +153,7 @@ pub struct OpenedDrive {
     pub identity: Option<(u64, u64)>,
     /// File that opening the drive created, if any.
     pub created: Created,
-    /// Handle to inject faults, for a fault drive.
+    /// Handle that injects faults, if this is a fault drive.
     pub fault: Option<FaultControl>,
 }
 
@@ -296,7 +296,7 @@ pub fn build_volume(
 
 impl Places {
     /// Makes a volume as [`build_volume`](crate::build_volume) does, and numbers its drives after
-    /// those that are already open: if two are, its first drive is `d2`.
+    /// those that are already open: if two drives are open, the first drive of the volume is `d2`.
     ///
     /// # Errors
     /// Fails as [`build_volume`](crate::build_volume) does.

@@ -73,8 +73,8 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 /// ```
 pub struct AsyncDevice {
     volume: Arc<Volume>,
-    /// Bios for the thread. `None` only while the device is dropped, which ends the thread once all
-    /// bios are answered.
+    /// Sends bios to the thread. `None` only while the device is dropped; the thread ends once all
+    /// bios have completed.
     bios: Option<Sender<QueuedBio>>,
     bell: Arc<Doorbell<Native>>,
     thread: Option<<Native as Machine>::Thread>,
@@ -88,9 +88,10 @@ struct QueuedBio {
     answer: Promise,
 }
 
-/// Sending half of a bio's answer. If dropped, it answers with `Aborted`.
+/// Half of a bio's future that completes it. Dropping this half completes the future with
+/// `Aborted`.
 struct Promise {
-    /// Answer to fill in. `None` once the bio was answered.
+    /// State shared with the future. `None` once the future is complete.
     answer: Option<Arc<Answer>>,
     /// Number that the program assigned to the bio.
     user_data: u64,
@@ -135,7 +136,7 @@ impl Drop for Promise {
     }
 }
 
-/// Makes both halves of the answer to a bio.
+/// Creates the future of a bio, and a queue entry that will complete the future.
 fn promised(bio: Bio) -> (Pending, QueuedBio) {
     let answer = Arc::new(Answer::default());
     let pending = Pending(Arc::clone(&answer));
@@ -264,7 +265,7 @@ impl AsyncDevice {
             bio = bio.with_group(self.group);
         }
         let (pending, queued) = promised(bio);
-        // If the thread has ended, `send` returns the bio, and dropping it answers it with
+        // If the thread has ended, `send` returns the bio, and dropping the bio completes it with
         // `Aborted`.
         if self.bios.as_ref().is_some_and(|bios| bios.send(queued).is_ok()) {
             self.bell.ring();
@@ -363,9 +364,9 @@ impl Drop for AsyncDevice {
     }
 }
 
-/// Runs the device's thread. Sends its doorbell, or the error of its start, through `up`. When it
-/// ends, also by a panic of a driver or waker, dropping `bios` answers all queued bios with
-/// `Aborted`.
+/// Runs the device's thread. Sends its doorbell, or the error of its start, through `up`. When the
+/// thread ends, even by a panic of a driver or waker, dropping `bios` completes all queued bios
+/// with `Aborted`.
 fn run(
     volume: &Arc<Volume>,
     bios: Receiver<QueuedBio>,
@@ -409,7 +410,7 @@ fn run(
         };
         let has_work = || work.channel.has_work() || (!is_closed && arrived());
         if io.turn(deadline_ns, has_work).is_err() {
-            // Dropping the promises answers all bios in flight with `Aborted`.
+            // Dropping the promises completes all bios in flight with `Aborted`.
             return;
         }
         work.channel.tick();

@@ -1,9 +1,9 @@
 //! `Channel`: a thread's queue pair to a volume, with the ring that file drives need.
 //!
-//! If a drive of the volume works through the rings of its users, the channel shares the calling
-//! thread's I/O context, which the thread's first such channel creates and its last one drops. The
-//! first channel of a thread to a volume claims queues of the volume's drives, and the last one
-//! releases them for other threads.
+//! If a drive needs a ring on each submitting thread, as file drives do, the channel uses the
+//! calling thread's I/O context. The thread's first such channel creates the context, and its last
+//! one drops it. The first channel of a thread to a volume claims queues of the volume's drives,
+//! and the last one releases them for other threads.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -24,8 +24,8 @@ use crate::{ThreadChannel, Volume};
 
 /// A thread's queue pair to a volume: submits bios and reaps their completions.
 ///
-/// A channel must stay on the thread that opened it: a volume of file drives has one queue for each
-/// of as many threads as its drives were opened for
+/// A channel must stay on the thread that opened it: a volume of file drives has one queue per
+/// thread, for as many threads as its drives were opened for
 /// ([`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads)), and `poll` and `wait` run the
 /// thread's own ring. It may be stored in a `thread_local!`, and then ends its I/O with the thread.
 ///
@@ -125,8 +125,8 @@ impl fmt::Debug for Channel {
 }
 
 impl Channel {
-    /// Opens a channel of the calling thread to a volume. If drives of the volume work through the
-    /// rings of their users, as file drives do, the thread gets a ring and a queue of each such
+    /// Opens a channel of the calling thread to a volume. If drives of the volume need a ring on
+    /// each submitting thread, as file drives do, the thread gets a ring and a queue of each such
     /// drive, and keeps both until its last channel to the volume is dropped.
     ///
     /// # Errors

@@ -178,8 +178,8 @@ pub enum ConfigPart {
 /// The reason why a configuration could not be opened or served.
 ///
 /// `Display` shows the whole cause, as in `cannot open drive d0: /x/a.img: there is no such file`.
-/// The kind and the errno are those of [`StartError::source`]. The `?` operator converts it to an
-/// [`io::Error`] of the kind that belongs to the errno.
+/// The kind and the errno are those of [`StartError::source`]. The `?` operator converts the error
+/// to an [`io::Error`] of the kind that belongs to the errno.
 ///
 /// # Example
 ///

@@ -1,7 +1,7 @@
 //! `DeviceCursor`: a [`BlockDevice`] as a stream of bytes with a position.
 //!
-//! Whole blocks are transferred directly between the caller's memory and the device. At the ends of
-//! other ranges, a block is read into a buffer, changed and written back.
+//! Whole blocks are transferred directly between the caller's memory and the device. A block that a
+//! write covers only in part is read into a buffer, changed and written back.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 

@@ -12,7 +12,8 @@ use millrace_block::{
 use millrace_drives::nearest;
 use millrace_machine::Native;
 
-/// Name of the group of all I/O without a group. Its settings can be changed like any other's.
+/// Name of the group of all I/O without a group. Its settings can be changed like those of any
+/// other group.
 pub const DEFAULT_GROUP: &str = "default";
 
 /// Configuration of a group of clients that share drives.
@@ -86,7 +87,7 @@ impl GroupConfig {
     /// Converts to the block layer's configuration.
     ///
     /// # Errors
-    /// Returns `InvalidSetting` if there is no group of the parent's name.
+    /// Returns `InvalidSetting` if no group has the parent's name.
     pub fn for_layer(&self, groups: &Groups<Native>) -> Result<millrace_block::GroupConfig, Error> {
         let parent = self.parent.as_deref().map(|parent| find_group(groups, parent)).transpose();
         let parent = parent.map_err(|error| {
@@ -123,10 +124,10 @@ pub fn open_groups(configs: &[GroupConfig]) -> Result<Arc<Groups<Native>>, Error
     Ok(groups)
 }
 
-/// Returns the group of a name.
+/// Returns the group with this name.
 ///
 /// # Errors
-/// Returns `InvalidSetting` if there is none. The text suggests the most similar name.
+/// Returns `InvalidSetting` if no group has this name. The text suggests the most similar name.
 pub fn find_group(groups: &Groups<Native>, name: &str) -> Result<GroupId, Error> {
     groups.find(name).ok_or_else(|| {
         let names: Vec<String> = groups.list().into_iter().map(|(_, group)| group.name).collect();
@@ -136,7 +137,7 @@ pub fn find_group(groups: &Groups<Native>, name: &str) -> Result<GroupId, Error>
     })
 }
 
-/// Returns the group of a name among the groups of a volume's drives.
+/// Returns the group with this name among the groups of a volume's drives.
 pub(crate) fn group_of(volume: &Volume<Native>, name: &str) -> Result<GroupId, Error> {
     match volume.groups() {
         Some(groups) => find_group(groups, name),

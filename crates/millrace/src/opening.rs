@@ -85,7 +85,7 @@ impl Opened {
         Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site: None })
     }
 
-    /// Forgets where closed drives kept their data, so that other drives may use the same places.
+    /// Forgets where closed drives kept their data, so that other drives may use the same files.
     pub(crate) fn forget_drives(&mut self, is_closed: impl Fn(&str) -> bool) {
         self.site.iter_mut().for_each(|site| site.places.forget(&is_closed));
     }
@@ -97,10 +97,10 @@ impl Opened {
 }
 
 impl Opened {
-    /// Returns the volume of a name.
+    /// Returns the volume with this name.
     ///
     /// # Errors
-    /// Returns `InvalidSetting` if there is none.
+    /// Returns `InvalidSetting` if no volume has this name.
     pub fn volume(&self, name: &str) -> Result<&Arc<Volume<Native>>, Error> {
         let volume = self.volumes.iter().find(|volume| volume.name() == name);
         let text = || format!("no volume {name} was opened");
@@ -161,7 +161,7 @@ impl Opened {
 /// Findings of [`Opened::dry_run`].
 #[derive(Debug, Default)]
 pub struct DryOpened {
-    /// Volumes whose drives are all there, without their caches.
+    /// Volumes of which all drives could be opened, without their caches.
     pub volumes: Vec<Arc<Volume<Native>>>,
     /// Reasons why drives or volumes could not be opened.
     pub errors: Vec<StartError>,
@@ -174,7 +174,7 @@ pub struct DryOpened {
 /// Volumes, and their caches with the queue number of each flusher.
 type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)>);
 
-/// Drives that are being opened. If it is dropped before [`Opening::finish`], it removes the files
+/// Drives that are being opened. Dropping this value before [`Opening::finish`] removes the files
 /// that it created.
 pub struct Opening<'a> {
     config: &'a OpenConfig,
@@ -199,8 +199,8 @@ impl<'a> Opening<'a> {
     /// Starts an opening, in which no drive is open yet.
     ///
     /// # Errors
-    /// Returns an error of [`OpenConfig::validate`], or about groups or a controller that are
-    /// invalid on this machine.
+    /// Fails as [`OpenConfig::validate`] does, and if groups or a controller are invalid on this
+    /// machine.
     pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
         config.validate()?;
         let mut host = OpenContext::new(0, &config.controllers)?;
@@ -320,7 +320,7 @@ impl<'a> Opening<'a> {
         Some(made.map_err(|error| StartError::new(ConfigPart::Volume(number), error)))
     }
 
-    /// Returns the number of I/O threads that use a drive of this volume.
+    /// Returns the number of I/O threads that need a queue on each drive of this volume.
     fn io_threads_of(&self, volume: usize) -> u16 {
         let threads = self.config.io_threads.get(volume).copied().unwrap_or(1);
         match self.config.volumes[volume].cache {
@@ -343,8 +343,8 @@ fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Ve
     workers
 }
 
-/// Decides that workers are pinned if the configuration pins I/O threads to the CPUs `busy` and
-/// leaves a CPU for the workers. Otherwise the kernel chooses free CPUs.
+/// Returns `Pinned` if the configuration pins I/O threads to the CPUs `busy` and another CPU is
+/// left for workers. Otherwise the kernel chooses the workers' CPUs.
 fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
     let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
     match !busy.is_empty() && topology.cpus().iter().any(is_free) {

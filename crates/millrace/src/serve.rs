@@ -40,7 +40,8 @@ pub use self::servers::{ExportFailures, Observers, Servers};
 use crate::config::StartError;
 use crate::opening::Opened;
 
-/// Running servers with their volumes. If it is dropped without [`Server::stop`], it stops at once.
+/// Running servers with their volumes. Dropping this value without [`Server::stop`] stops the
+/// servers at once.
 ///
 /// # Example
 ///
@@ -85,7 +86,7 @@ pub struct Server {
     config: ServeConfig,
     /// Queues of each volume's drives, by the volume's name.
     queues: HashMap<String, VolumeQueues>,
-    /// Open files of directories.
+    /// Files of exported directories that are open.
     files: OpenFiles,
 }
 
@@ -154,8 +155,8 @@ impl Server {
         report
     }
 
-    /// Does the first part of [`Server::stop`]: everything except joining threads, which hang if a
-    /// drive hangs.
+    /// Does the first part of [`Server::stop`]: everything except joining threads, which never ends
+    /// if a drive hangs.
     #[must_use]
     pub fn halt(&mut self, timeout: Duration) -> StopReport {
         self.servers.halt(timeout)

@@ -1,4 +1,4 @@
-//! Computes the space of its drives that a volume cannot use, and explains it.
+//! Computes and explains the space on drives that their volume cannot use.
 //!
 //! A stripe uses whole chunks, and as much of each drive as the smallest one has; both layouts use
 //! whole blocks of the drive with the largest block. Unused space is reported to the user, because

@@ -1,4 +1,5 @@
-//! The client's side: server addresses, negotiation, and replies. Owns no connection.
+//! The client's side of NBD: server addresses, negotiation, and replies. The module owns no
+//! connection.
 
 pub mod answers;
 pub mod handshake;

@@ -1,8 +1,8 @@
 //! Errors: protocol violations that end a connection, and the error numbers of replies.
 //!
 //! [`ProtocolError`] means that the peer violated the protocol, or that a client was refused.
-//! [`Errno`] is the outcome of one request; the connection continues. All other modules use this
-//! one.
+//! [`Errno`] is the outcome of one request; the connection continues. All other modules of the
+//! crate use this module.
 //!
 //! Invariant: a message names the field and the value that was found. Specification: "Error
 //! values"; "Termination of the session during option haggling".
@@ -109,9 +109,9 @@ pub enum Errno {
     Enomem = 12,
     Einval = 22,
     Enospc = 28,
-    /// Result too long for one chunk.
+    /// The result is too long for one chunk.
     Eoverflow = 75,
-    /// Not supported, or cannot be done without writing slowly (fast zero).
+    /// The request is not supported, or a fast zeroing would need slow writes.
     Enotsup = 95,
     Eshutdown = 108,
 }
@@ -137,7 +137,7 @@ impl Errno {
         Errno::Eshutdown,
     ];
 
-    /// Returns the number on the wire.
+    /// Returns the error's number on the wire.
     pub const fn to_wire(self) -> u32 {
         self as u32
     }

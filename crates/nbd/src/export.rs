@@ -68,8 +68,8 @@ impl TransmissionFlags {
         self.0 & other.0 == other.0
     }
 
-    /// Returns the flags to show to a client with this reply style: DF needs chunks, and fast zero
-    /// needs write-zeroes.
+    /// Returns the flags to announce to a client with this reply style. The don't-fragment flag
+    /// needs replies in chunks, and fast zero needs write-zeroes.
     pub const fn negotiated(self, style: ReplyStyle) -> Self {
         let mut flags = self;
         if matches!(style, ReplyStyle::Simple) {

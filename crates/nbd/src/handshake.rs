@@ -173,7 +173,7 @@ impl Handshake {
     /// again, except that the client's flags stay.
     ///
     /// # Panics
-    /// If the last progress was not [`Progress::StartTls`].
+    /// Panics if the last progress was not [`Progress::StartTls`].
     pub const fn secured(&mut self) {
         assert!(
             matches!(self.tls, TlsState::Upgrading),
@@ -191,7 +191,8 @@ impl Handshake {
     /// again, together with bytes received since, in a buffer of [`INPUT_BYTES_MAX`].
     ///
     /// # Errors
-    /// A violation after which the connection must be closed; answers already in `out` may be sent.
+    /// Returns an error if the client violated the protocol. The connection must then be closed;
+    /// answers already in `out` may be sent first.
     pub fn feed(
         &mut self,
         catalog: &dyn Catalog,

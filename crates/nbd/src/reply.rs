@@ -83,7 +83,7 @@ impl Reply {
     /// Encodes a simple reply of 16 bytes.
     ///
     /// # Panics
-    /// If extended headers were negotiated, which have no simple replies.
+    /// Panics if extended headers were negotiated, which have no simple replies.
     pub fn simple(&self, buffer: &mut ReplyBuffer, errno: Option<Errno>) -> usize {
         assert!(self.style != ReplyStyle::Extended, "extended headers have no simple replies");
         let mut out = Writer::new(buffer);

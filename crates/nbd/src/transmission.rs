@@ -19,7 +19,7 @@ use crate::wire::{
 
 /// Largest payload of a read or write in bytes, whatever the export allows.
 pub const PAYLOAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Largest payload that is discarded to keep a connection, in bytes.
+/// Largest payload of a refused request that is discarded to keep the connection, in bytes.
 pub const DRAIN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Command of a request.
@@ -74,7 +74,7 @@ impl Command {
 pub struct Request {
     /// Identifier chosen by the client, repeated in the reply.
     pub cookie: u64,
-    /// `CMD_FLAG_*` bits.
+    /// Command flags, as `CMD_FLAG_*` bits.
     pub flags: u16,
     /// Command to execute.
     pub command: Command,

@@ -71,7 +71,7 @@ pub const CMD_WRITE: u16 = 1;
 pub const CMD_DISC: u16 = 2;
 pub const CMD_FLUSH: u16 = 3;
 pub const CMD_TRIM: u16 = 4;
-/// Command: prefetch.
+/// Command: prefetch a range into the server's cache.
 pub const CMD_CACHE: u16 = 5;
 pub const CMD_WRITE_ZEROES: u16 = 6;
 pub const CMD_BLOCK_STATUS: u16 = 7;
@@ -118,7 +118,7 @@ pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
 /// Number of reserved bytes after the answer to `OPT_EXPORT_NAME`.
 pub const EXPORT_NAME_ZEROES: usize = 124;
 pub const REQUEST_BYTES: usize = 28;
-/// Length in bytes of an extended request header, which is longer than the other kind.
+/// Length of an extended request header in bytes. Compact headers are shorter.
 pub const EXTENDED_REQUEST_BYTES: usize = 32;
 pub const STRUCTURED_REPLY_BYTES: usize = 20;
 pub const EXTENDED_REPLY_BYTES: usize = 32;
@@ -229,7 +229,7 @@ pub fn string(bytes: &[u8]) -> Option<&str> {
 /// Appends a complete option, as a client sends it.
 ///
 /// # Panics
-/// If `data` has 4 GiB or more.
+/// Panics if `data` has 4 GiB or more.
 pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
     let len = u32::try_from(data.len()).expect("an option's data is shorter than 4 GiB");
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());

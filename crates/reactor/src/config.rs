@@ -30,22 +30,22 @@ impl fmt::Display for Backend {
 /// Configuration of a reactor.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Mechanism to use.
+    /// Mechanism that executes the operations.
     pub backend: Backend,
     /// Entries of the submission queue, clamped to 1..=32768. The completion queue has 4 times as
-    /// many. Operations in flight are not limited by this: more than the queue holds cost an
-    /// additional system call.
+    /// many. The queue does not limit the operations in flight; operations that exceed the queue's
+    /// size cost an additional system call.
     pub entries: u32,
-    /// Number of queued operations, at least 1, at which they are submitted without waiting for the
-    /// end of the turn, so that a drive starts on the first ones while the last are still being
+    /// Number of queued operations, at least 1, at which the queue is submitted before the end of
+    /// the turn, so that a drive starts with the first operations while others are still being
     /// prepared. A larger number saves system calls; a smaller one keeps a drive busier. (On a
     /// virtio disk at queue depth 64, batches of 64 cost 10 % of the rate of single submissions,
     /// and batches of 8 cost 5 %.) File operations are submitted earlier while few operations are
     /// in flight.
     pub submit_batch: u32,
-    /// Maximum time, in nanoseconds, for which a turn that has to wait polls before the thread
-    /// sleeps; 0 sleeps at once. A turn polls only if the previous waits were short as well, and
-    /// yields the CPU while it polls.
+    /// Maximum time, in nanoseconds, for which a turn without completions polls before the thread
+    /// sleeps; 0 means that it sleeps at once. A turn polls only if the previous waits were short
+    /// as well, and yields the CPU while it polls.
     pub spin_ns: u64,
     /// Condition for polling, in addition to short previous waits.
     pub spin_rule: SpinRule,
@@ -54,12 +54,12 @@ pub struct Config {
 /// Condition for a busy poll before a turn sleeps, in addition to short previous waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinRule {
-    /// No further condition.
+    /// Polls whenever the previous waits were short, without a further condition.
     #[default]
     Always,
-    /// Polls only if that moves at least an eighth more bytes. To find out, the thread measures
-    /// alternating periods of a few milliseconds with and without polling, and repeats this from
-    /// time to time.
+    /// Polls only if polling increases the bytes moved by at least an eighth. To find out, the
+    /// thread measures alternating periods of a few milliseconds with and without polling, and
+    /// repeats this from time to time.
     IfItPays,
 }
 
@@ -75,7 +75,7 @@ impl Default for Config {
     }
 }
 
-/// File operations that a source will push.
+/// Description of the file operations that a source will push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDemand {
     /// Maximum number of operations that may block at the same time.
@@ -89,10 +89,10 @@ pub struct FileDemand {
 /// Mechanism that executes a source's file operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileCarrier {
-    /// io_uring.
+    /// The ring (io_uring) executes the operations.
     Ring,
-    /// Threads of the process execute the operations. They use file descriptors, so registered
-    /// files do not help them.
+    /// Threads of the process execute the operations. The threads use file descriptors, so
+    /// registering a file has no benefit.
     Threads,
 }
 
@@ -146,16 +146,16 @@ impl fmt::Display for Features {
     }
 }
 
-/// Counters of a reactor since it was created. They do not include the work of pool threads.
+/// Counters of a reactor since its creation. The work of pool threads is not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// System calls made by the reactor's thread on the data path.
     pub system_calls: u64,
-    /// Calls of `turn`.
+    /// Number of calls of `turn`.
     pub turns: u64,
-    /// Operations submitted to the kernel (epoll: started).
+    /// Operations submitted to the kernel, or started on the epoll back end.
     pub sqes: u64,
-    /// Completions received (epoll: delivered).
+    /// Completions received from the kernel, or delivered on the epoll back end.
     pub cqes: u64,
     /// Number of turns in which the thread blocked in the kernel to wait for events.
     pub sleeps: u64,

@@ -1,10 +1,10 @@
 //! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
 //!
 //! The epoll back end is used where io_uring is refused, and behaves like the io_uring back end.
-//! Invariants: an operation in flight is in exactly one of these places, which its slot's phase
-//! tells: the queue of pushed operations, the waiters of one descriptor, the timers, the pool.
-//! Attempts on one direction of a descriptor are made in the order of pushing. The wake eventfd
-//! stays registered and is read only when epoll reports it.
+//! Invariants: an operation in flight is in exactly one of four lists, which its slot's phase
+//! names: the queue of pushed operations, the waiters of one descriptor, the timers, or the pool.
+//! Operations in one direction of a descriptor are attempted in the order in which they were
+//! pushed. The wake eventfd stays registered and is read only when epoll reports it.
 
 #![allow(unsafe_code)]
 
@@ -117,7 +117,7 @@ impl Epoll {
         }
     }
 
-    /// Returns the time until the caller's limit or the next timer, whichever is first.
+    /// Returns the time until the end of `wait` or the next timer, whichever is first.
     fn limit_ns(&mut self, hub: &mut ReactorState, wait: Wait) -> Option<u64> {
         let limit_ns = ReactorState::wait_ns(wait);
         let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
@@ -176,8 +176,8 @@ impl Epoll {
         }
     }
 
-    /// Attempts the operation at once, unless other operations wait ahead of it. If it would block,
-    /// it waits until the descriptor is ready.
+    /// Attempts the operation at once, unless other operations wait ahead of it. An operation that
+    /// would block waits until its descriptor is ready.
     fn start_socket(
         &mut self,
         hub: &mut ReactorState,
@@ -237,8 +237,7 @@ impl Epoll {
             (OperationPhase::Pooled, _) => return hub.cancel_job(target),
             _ => return -libc::ENOENT,
         }
-        // Bytes that a MSG_WAITALL operation has already moved are reported, not lost, as on
-        // io_uring.
+        // A MSG_WAITALL operation reports the bytes that it has already moved, as on io_uring.
         let moved = hub.table.get(target).map_or(0, |slot| slot.moved as i32);
         let result = if moved > 0 { moved } else { -libc::ECANCELED };
         hub.table.complete(target, result, 0);
@@ -311,8 +310,8 @@ impl Epoll {
         unsafe { libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, limit, no_mask, 0) }
     }
 
-    /// Waits before Linux 5.11, where epoll has no finer timeout than milliseconds. Rounds up, so
-    /// that no wait ends early.
+    /// Waits for events on kernels before Linux 5.11, where epoll has no finer timeout than
+    /// milliseconds. Rounds up, so that no wait ends early.
     fn wait_ms(&mut self, limit_ns: Option<u64>) -> i64 {
         let limit_ms = match limit_ns {
             Some(ns) => i32::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(i32::MAX),
@@ -323,7 +322,8 @@ impl Epoll {
         i64::from(unsafe { libc::epoll_wait(epoll, events, EVENTS as i32, limit_ms) })
     }
 
-    /// Cancels all waits and timers, and waits for the pool within the limit.
+    /// Cancels all operations that wait for descriptors or timers, and waits for the pool's jobs
+    /// within the limit.
     pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.start_pushed(hub);
         let mut keys = Vec::new();

@@ -18,14 +18,14 @@ pub(crate) struct ReactorState {
     pub(crate) pool: Pool,
     pub(crate) wake: Arc<OwnedFd>,
     pub(crate) counters: Counters,
-    /// Share of each source in the pool, indexed by source.
+    /// Each source's share of the thread pool, indexed by source.
     shares: Vec<Option<FileShare>>,
 }
 
 struct FileShare {
     share: Arc<PoolShare>,
-    /// If `Threads`, all file operations of the source, including reads and writes, run on the
-    /// pool.
+    /// Mechanism that executes the source's file operations. If it is `Threads`, reads and writes
+    /// also run on the pool.
     carrier: FileCarrier,
 }
 
@@ -96,9 +96,9 @@ impl ReactorState {
         0
     }
 
-    /// Returns the maximum time for which a turn may sleep, given the time `limit_ns` that it would
-    /// like to sleep (`None`: without limit). Returns `None` if the pool has results, so that the
-    /// turn must not sleep.
+    /// Returns the maximum time for which a turn may sleep, given the caller's limit `limit_ns`
+    /// (`None` means no limit). Returns `None` if the pool has results, so that the turn must not
+    /// sleep.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
         let Some(again_ns) = self.pool.prepare_sleep()? else { return Some(limit_ns) };
         let until_ns = again_ns.saturating_sub(sys::now_ns());

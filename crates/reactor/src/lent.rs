@@ -1,10 +1,11 @@
-//! Tracks the memory regions of a ring, and which of their pieces are registered under which index.
+//! Tracks the memory regions that a ring may register as buffers, and the indexes of their
+//! registered pieces.
 //!
 //! Owners lend regions to a ring; pieces of a region are registered on request, or when an
 //! operation first uses them. If the kernel refuses a piece, no further piece of that region is
-//! registered while it is lent; registered pieces stay registered, and operations elsewhere in the
-//! region use unregistered memory. A region that its owner registered itself is one piece. Regions
-//! do not overlap. Invariant: an index belongs to one piece of one region.
+//! registered while the region is lent. Pieces that are already registered stay so, and operations
+//! elsewhere in the region use unregistered memory. A region that its owner registered itself is
+//! one piece. Regions do not overlap. Invariant: an index belongs to one piece of one region.
 
 use std::io;
 
@@ -20,7 +21,7 @@ pub(crate) struct LentRegions(Vec<LentRegion>);
 struct LentRegion {
     extent: AddressRange,
     piece_bytes: usize,
-    /// Number of times that the region is lent; each drive of a thread lends it once.
+    /// Number of times that the region is lent; each drive of a thread lends the region once.
     lenders: usize,
     /// Index of each registered piece; `None` for a piece that is not registered.
     pieces: Vec<Option<u16>>,
@@ -40,7 +41,7 @@ pub(crate) enum LentLookup {
 }
 
 impl LentRegions {
-    /// Lends a region, or counts one more lender if it is lent already.
+    /// Lends a region, or counts one more lender if the region is already lent.
     pub(crate) fn lend(&mut self, extent: AddressRange, piece_bytes: usize) {
         if let Some(at) = self.position(extent) {
             self.0[at].lenders += 1;
@@ -75,7 +76,8 @@ impl LentRegions {
         let AddressRange { start, len } = self.0[at].extent;
         (address < start + len).then_some(at)
     }
-    /// Takes a region back. Returns the indexes to free if it has no other lender.
+    /// Takes a region back from one lender. If that was the last lender, returns the indexes of the
+    /// region's registered pieces, which the caller must free.
     pub(crate) fn take_back(&mut self, extent: AddressRange) -> Vec<u16> {
         let Some(at) = self.position(extent) else { return Vec::new() };
         self.0[at].lenders -= 1;
@@ -98,8 +100,8 @@ impl LentRegions {
         }
     }
 
-    /// Returns a piece of the region that is not registered yet, unless the kernel refused one
-    /// before.
+    /// Returns a piece of the region that is not registered yet. Returns `None` if all pieces are
+    /// registered or the kernel has refused one.
     pub(crate) fn unregistered(&self, extent: AddressRange) -> Option<AddressRange> {
         let region = self.position(extent).map(|at| &self.0[at]).filter(|one| !one.is_refused)?;
         let piece = region.pieces.iter().position(Option::is_none)?;

@@ -12,7 +12,7 @@ pub struct Source(pub(crate) u16);
 /// Result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The value passed to `push`.
+    /// User data that was passed to `push` with the operation.
     pub user_data: u64,
     /// Result of the system call of the same name: at least 0, or `-errno`.
     pub result: i32,
@@ -37,13 +37,14 @@ pub enum Op {
     Accept { fd: RawFd },
     /// Receives from a socket. The result is 0 at the end of the stream.
     Recv { fd: RawFd, buf: *mut u8, len: u32 },
-    /// Receives with `recvmsg`. The result may be short, even with `MSG_WAITALL`.
+    /// Receives with `recvmsg`. The result may be less than requested, even with `MSG_WAITALL`.
     RecvMsg { fd: RawFd, msg: *mut libc::msghdr, flags: i32 },
-    /// Sends on a socket with `MSG_NOSIGNAL`. The result may be short.
+    /// Sends on a socket with `MSG_NOSIGNAL`. The result may be less than `len`.
     Send { fd: RawFd, buf: *const u8, len: u32, flags: i32 },
-    /// Sends with `sendmsg` and `MSG_NOSIGNAL`. The result may be short.
+    /// Sends with `sendmsg` and `MSG_NOSIGNAL`. The result may be less than the message's length.
     SendMsg { fd: RawFd, msg: *const libc::msghdr, flags: i32 },
-    /// Reads at `offset`. `buffer` is the registered region that contains `buf`, if any.
+    /// Reads at `offset`. `buffer` is the index of the registered region that contains `buf`, if
+    /// any.
     Read { file: FileRef, buf: *mut u8, len: u32, offset: u64, buffer: Option<u16> },
     /// Writes at `offset`, with the `rw_flags` of `pwritev2` (such as `RWF_DSYNC`).
     Write {
@@ -54,10 +55,10 @@ pub enum Op {
         buffer: Option<u16>,
         rw_flags: i32,
     },
-    /// Reads at `offset` into `count` segments. `buffer` is the registered region that contains
-    /// them all, from [`Handle::fixed_vector`](crate::Handle::fixed_vector).
+    /// Reads at `offset` into `count` segments. `buffer` is the index of the registered region that
+    /// contains all of them, from [`Handle::fixed_vector`](crate::Handle::fixed_vector).
     ReadV { file: FileRef, iov: *const libc::iovec, count: u32, offset: u64, buffer: Option<u16> },
-    /// Writes at `offset` from `count` segments, with `buffer` as in `ReadV`.
+    /// Writes at `offset` from `count` segments. `buffer` has the same meaning as in `ReadV`.
     WriteV {
         file: FileRef,
         iov: *const libc::iovec,
@@ -79,7 +80,7 @@ pub enum Op {
     /// Cancels the operation pushed with this source and user data. The target still completes,
     /// with `-ECANCELED` or its own result. The cancel completes with 0, with `-ENOENT` (no such
     /// operation, or it cannot be cancelled), or with `-EALREADY` (a thread is already executing
-    /// it). Costs a scan of all operations in flight.
+    /// it). A cancel scans all operations in flight.
     Cancel { source: Source, user_data: u64 },
     /// Closes a descriptor. No other operation may be in flight on it.
     Close { fd: RawFd },
@@ -126,7 +127,7 @@ impl Op {
         )
     }
 
-    /// Returns the descriptor and the direction that a readiness wait is for.
+    /// Returns the descriptor of the operation, and the direction in which it must become ready.
     pub(crate) fn readiness(&self) -> Option<(RawFd, Direction)> {
         match *self {
             Op::Accept { fd }

@@ -1,13 +1,13 @@
-//! Thread pool for operations without an asynchronous form: file operations on epoll, ioctl
-//! everywhere.
+//! Thread pool for operations without an asynchronous form: file operations on the epoll back end,
+//! ioctl on both back ends.
 //!
 //! One pool serves all reactors of the process. Threads start when jobs wait, and end after being
 //! idle for [`IDLE`], except for a few that `reserve` starts. A thread that finds more work wakes
 //! the next one, so a submitter wakes only one thread for each batch. No other lock is taken under
-//! the pool's mutex, and the mutex is never held across a system call. The owner of an inbox sets
-//! `asleep` under the mutex if it finds no results. A worker that adds a result, under the mutex,
-//! clears `asleep` and, if it was set, writes the eventfd once. So the eventfd is written once for
-//! each batch of results, and never while the owner is awake.
+//! the pool's mutex, and the mutex is never held across a system call. The owner of an inbox (a
+//! reactor) sets `asleep` under the mutex if it finds no results. A pool thread that adds a result
+//! clears `asleep` under the mutex and, if `asleep` was set, writes the eventfd. So the eventfd is
+//! written once for each batch of results, and never while the owner is awake.
 
 #![allow(unsafe_code)]
 
@@ -26,8 +26,7 @@ use std::time::Duration;
 /// Maximum number of threads that all drives share. Beyond this number, a drive can have one thread
 /// of its own.
 pub const POOL_THREADS_SHARED: usize = 128;
-/// Number of threads that never end. If fewer drives need threads, one thread for each of them
-/// never ends.
+/// Maximum number of pool threads that never end: one for each drive that needs threads.
 pub const POOL_THREADS_KEPT: usize = 4;
 const IDLE: Duration = Duration::from_secs(10);
 const LIMITS: PoolLimits = PoolLimits {
@@ -44,8 +43,8 @@ struct PoolLimits {
     lane: usize,
     /// Maximum number of threads that never end.
     kept: usize,
-    /// Time that a drive without a thread waits before the pool starts one beyond `shared`, in
-    /// nanoseconds.
+    /// Time that a drive without a thread waits before the pool exceeds `shared` to start one for
+    /// it, in nanoseconds.
     growth_ns: u64,
     /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,
@@ -59,8 +58,8 @@ struct PoolJob {
     op: Op,
 }
 
-// SAFETY: the pointers in `op` stay valid and unaliased until the completion is taken (contract of
-// `Handle::push`), and only the one worker that took the job uses them.
+// SAFETY: the pointers in `op` stay valid and unaliased (contract of `Handle::push`).
+// Only the pool thread that takes the job uses the pointers of its operation.
 unsafe impl Send for PoolJob {}
 
 struct SharedPool {
@@ -81,7 +80,7 @@ fn lock() -> MutexGuard<'static, JobQueue> {
 pub struct PoolShare(u32);
 
 impl PoolShare {
-    /// Opens a share without any jobs.
+    /// Opens a new share, which has no jobs yet.
     #[must_use]
     pub fn new() -> Arc<PoolShare> {
         Arc::new(PoolShare(lock().open_lane()))
@@ -109,8 +108,8 @@ impl Drop for PoolShare {
     }
 }
 
-/// Returns a warning when the system begins to refuse threads. Later refusals return none until a
-/// thread has started again.
+/// Returns a warning once when the system begins to refuse threads, and `None` for later refusals
+/// until a thread has started again.
 #[must_use]
 pub fn take_thread_refusal() -> Option<String> {
     let mut queue = lock();
@@ -141,8 +140,8 @@ impl Pool {
         self.jobs.push(PoolJob { key, lane: share.0, inbox: self.inbox, op });
     }
 
-    /// Submits the batch. If no thread exists and none can be started, the calling thread executes
-    /// the jobs at once.
+    /// Submits the jobs that were added since the last call. If no thread exists and none can be
+    /// started, the calling thread executes the jobs at once.
     pub(crate) fn submit(&mut self) {
         if self.jobs.is_empty() {
             return;
@@ -179,8 +178,9 @@ impl Pool {
         }
     }
 
-    /// Requests a wake-up at the next result. Returns `None` if results are waiting. Otherwise
-    /// returns the time, if any, at which the pool must be queried again.
+    /// Requests a wake-up of this reactor at the next result. Returns `None` if results are
+    /// waiting. Otherwise returns the time, if any, at which the pool must be asked again whether
+    /// to start a thread.
     pub(crate) fn prepare_sleep(&mut self) -> Option<Option<u64>> {
         if self.outstanding == 0 {
             return Some(None);
@@ -195,7 +195,7 @@ impl Pool {
         queue.sleep(self.inbox).then(|| queue.next_growth_ns())
     }
 
-    /// Ends the state that `prepare_sleep` began.
+    /// Withdraws the request for a wake-up that `prepare_sleep` made.
     pub(crate) fn awake(&mut self) {
         if self.outstanding != 0 {
             lock().awake(self.inbox);
@@ -216,7 +216,7 @@ fn summon(call: ThreadCall) {
         ThreadCall::Nobody => {}
         ThreadCall::Idle => POOL.work.notify_one(),
         ThreadCall::New => {
-            // If other threads exist, they continue and request a new thread again later.
+            // If other pool threads exist, they do the work and request a new thread again later.
             if spawn().is_err() && lock().threads == 0 {
                 drop(serve(lock()));
             }
@@ -251,8 +251,7 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
         let next = queue.call(now_ns);
         drop(queue);
         summon(next);
-        // SAFETY: by the contract of `Handle::push`, all that the operation names is valid
-        // until its completion is taken, which happens after this.
+        // SAFETY: the operation's memory is valid until its completion is taken, which is later.
         let result = unsafe { run_file_op(&job.op) };
         now_ns = sys::now_ns();
         queue = lock();
@@ -265,8 +264,8 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
     queue
 }
 
-/// Waits until the thread is called. Returns `None` if it must end because it was idle for too
-/// long.
+/// Waits until the thread is called to run jobs. Returns `None` if the thread must end because it
+/// was idle for too long.
 fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
     queue.idle += 1;
     loop {
@@ -286,13 +285,13 @@ fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, 
     }
 }
 
-/// Runs one file operation to its end on the calling thread. Returns its result or `-errno`;
-/// `-EINVAL` if it is not a file operation. The file must be given by descriptor, not as an index
-/// into a ring's table.
+/// Runs one file operation to its end on the calling thread. Returns the operation's result or
+/// `-errno`, which is `-EINVAL` if it is not a file operation. The file must be given by
+/// descriptor, not as an index into a ring's table.
 ///
 /// # Safety
 ///
-/// As for [`Handle::push`](crate::Handle::push), until this function returns.
+/// The requirements of [`Handle::push`](crate::Handle::push) must hold until this function returns.
 #[inline]
 pub unsafe fn run_file_op(op: &Op) -> i32 {
     // SAFETY: the caller vouches for all memory and descriptors that the operation names.

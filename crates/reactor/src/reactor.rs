@@ -1,10 +1,10 @@
 //! The reactor and its handles: the public interface over the two back ends.
 //!
 //! The reactor and its handles share the core through an `Rc`, so none of them can leave the thread
-//! that created them. A reactor that is dropped cancels everything in flight and waits up to 5 s
-//! for it. After that, handles still work, but everything pushed completes with `-ECANCELED` at
-//! once. The reactor behaves in the same way in a child process after a fork, because the parent
-//! keeps the ring.
+//! that created them. A reactor that is dropped cancels all operations in flight and waits up to 5
+//! s for them. After that, handles still work, but every pushed operation completes with
+//! `-ECANCELED` at once. The reactor behaves in the same way in a child process after a fork,
+//! because the parent keeps the ring.
 
 #![allow(unsafe_code)]
 
@@ -85,11 +85,10 @@ extern "C" fn after_fork() {
     });
 }
 
-/// Registers a reactor, so that it abandons its ring in the child of a fork.
+/// Registers a reactor, so that the reactor abandons its ring in the child of a fork.
 fn watch_forks(core: &Rc<RefCell<ReactorCore>>) {
     static HANDLER: Once = Once::new();
-    // SAFETY: the handler runs on the forking thread, between two of its statements, and uses only
-    // memory of that thread.
+    // SAFETY: the handler runs on the forking thread and uses only that thread's memory.
     HANDLER.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(after_fork));
     });
@@ -153,7 +152,7 @@ impl Reactor {
         self.backend
     }
 
-    /// Returns why io_uring is not used, if it was tried.
+    /// Returns the reason why io_uring is not used, or `None` if it is used or was not tried.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.fallback_reason.as_deref()
     }
@@ -173,14 +172,14 @@ impl Reactor {
         Arc::clone(&self.wake)
     }
 
-    /// Submits everything that was pushed, waits as requested unless something has completed
-    /// already, and moves completions to the inboxes. Returns the number of completions: wake-ups
-    /// and an expired `Wait::Until` count as 0. May return 0 early (signal, internal completion).
+    /// Submits all pushed operations, waits as requested unless an operation has completed already,
+    /// and moves completions to the inboxes. Returns the number of completions; wake-ups and an
+    /// expired `Wait::Until` count as 0. May return 0 early (signal, internal completion).
     ///
     /// # Errors
     ///
-    /// An error only if the ring or the epoll instance itself fails. Failures of operations are in
-    /// their completions.
+    /// Returns an error only if the ring or the epoll instance itself fails. Failures of operations
+    /// are in their completions.
     pub fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
         self.core.borrow_mut().turn(wait)
     }
@@ -192,7 +191,7 @@ impl Reactor {
 }
 
 impl Drop for Reactor {
-    /// Cancels everything and waits up to 5 s for operations that the kernel still executes. If an
+    /// Cancels all operations and waits up to 5 s for those that the kernel still executes. If an
     /// operation is left even then, the ring is leaked, because the kernel still uses the ring's
     /// memory. The owner of such an operation must not free the operation's memory either.
     fn drop(&mut self) {
@@ -225,16 +224,16 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// As for [`Reactor::turn`].
+    /// Returns an error in the same cases as [`Reactor::turn`].
     pub fn turn(&self, wait: Wait) -> Result<usize, io::Error> {
         self.core.borrow_mut().turn(wait)
     }
 
-    /// Opens an inbox. The numbers of released inboxes are reused.
+    /// Opens an inbox for completions. The numbers of released inboxes are reused.
     ///
     /// # Panics
     ///
-    /// If 65536 sources are open already.
+    /// Panics if 65536 sources are open already.
     pub fn source(&self) -> Source {
         self.core.borrow_mut().hub.table.open()
     }
@@ -246,8 +245,9 @@ impl Handle {
         self.core.borrow_mut().hub.release(source);
     }
 
-    /// Queues an operation, which the next turn submits. This never blocks and never fails: an
-    /// error appears in the completion. If the submission queue is full, this makes a system call.
+    /// Queues an operation, which the next turn submits. The function never blocks and never fails:
+    /// an error appears in the completion. If the submission queue is full, the function makes a
+    /// system call.
     ///
     /// # Safety
     ///
@@ -256,7 +256,7 @@ impl Handle {
     ///
     /// # Panics
     ///
-    /// If the source was released, or `user_data` is 2^48 or more.
+    /// Panics if the source was released, or `user_data` is 2^48 or more.
     pub unsafe fn push(&self, source: Source, user_data: u64, op: Op) {
         assert!(user_data < USER_DATA_END, "user data has at most 48 bits");
         let core = &mut *self.core.borrow_mut();
@@ -293,9 +293,9 @@ impl Handle {
         }
     }
 
-    /// Registers a memory region for use as `buffer` in reads and writes. Returns `None` if this is
-    /// not supported, the table (1024 entries) is full, the region is larger than 1 GiB, or the
-    /// limit on locked memory forbids it.
+    /// Registers a memory region for use as `buffer` in reads and writes. Returns `None` if the
+    /// kernel does not support this, the table (1024 entries) is full, the region is larger than 1
+    /// GiB, or the limit on locked memory forbids it.
     ///
     /// # Safety
     ///
@@ -305,7 +305,7 @@ impl Handle {
         self.with_tables(|tables, ring| unsafe { tables.register_buffer(ring, ptr, len) })?
     }
 
-    /// Ends the registration of a region.
+    /// Ends the registration of a memory region.
     ///
     /// # Safety
     ///
@@ -315,8 +315,8 @@ impl Handle {
         self.with_tables(|tables, ring| unsafe { tables.unregister_buffer(ring, index) });
     }
 
-    /// Lends a region. Pieces of `piece_bytes` (at most 1 GiB) are registered when
-    /// [`Handle::fixed_buffer`] is first called for memory in them, so that unused pieces cost
+    /// Lends a memory region to the reactor. Pieces of `piece_bytes` (at most 1 GiB) are registered
+    /// when [`Handle::fixed_buffer`] is first called for memory in them, so that unused pieces cost
     /// nothing. A region may be lent several times. If buffers cannot be registered, nothing
     /// happens.
     ///
@@ -327,7 +327,7 @@ impl Handle {
     ///
     /// # Panics
     ///
-    /// If `piece_bytes` is 0.
+    /// Panics if `piece_bytes` is 0.
     pub unsafe fn lend(&self, ptr: *mut u8, len: usize, piece_bytes: usize) {
         assert!(piece_bytes > 0, "piece_bytes must not be 0");
         let region = AddressRange { start: ptr as usize, len };
@@ -336,8 +336,8 @@ impl Handle {
     }
 
     /// Registers all pieces of a lent region, up to the first that the kernel refuses, so that no
-    /// operation has to wait for it. Blocks: the system must find and clear memory that was not
-    /// used yet, which takes seconds for each GiB on some machines.
+    /// operation has to wait for the registration. Blocks, because the system must find and clear
+    /// memory that was not used yet, which takes seconds for each GiB on some machines.
     pub fn register_lent(&self, ptr: *mut u8, len: usize) {
         let region = AddressRange { start: ptr as usize, len };
         self.with_tables(|tables, ring| tables.register_lent(ring, region));
@@ -347,22 +347,22 @@ impl Handle {
     ///
     /// # Safety
     ///
-    /// No operation in the region may be in flight, unless another user lends it to this reactor,
-    /// too.
+    /// No operation in the region may be in flight, unless another user also lends the region to
+    /// this reactor.
     pub unsafe fn take_back(&self, ptr: *mut u8, len: usize) {
         let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
         self.with_tables(|tables, ring| unsafe { tables.take_back(ring, region) });
     }
 
-    /// Returns the kernel's error if it refused to register a piece of a lent region, once for each
-    /// region.
+    /// Returns the error with which the kernel refused to register a piece of a lent region, once
+    /// for each region.
     pub fn take_refusal(&self) -> Option<io::Error> {
         self.with_tables(|tables, _| tables.lent.take_refusal())?
     }
 
-    /// Returns the index of the registered region that contains the whole range. O(log n), except
-    /// that the first range in a piece of a lent region registers the piece.
+    /// Returns the index of the registered region that contains the whole range. The first call for
+    /// a piece of a lent region registers the piece; all other calls take O(log n).
     pub fn fixed_buffer(&self, ptr: *const u8, len: usize) -> Option<u16> {
         self.with_tables(|tables, ring| tables.fixed_buffer(ring, ptr as usize, len))?
     }
@@ -382,11 +382,11 @@ impl Handle {
         })?
     }
 
-    /// Prepares a source's file operations: makes sure that operations which block have a thread,
-    /// either of the kernel or of the process. Returns which of the two executes the operations.
-    /// `share` is the drive's share of the pool, common to all its sources. Without this call, a
-    /// file whose operations hang could occupy all threads of the ring. May wait for a thread to
-    /// start.
+    /// Prepares a source's file operations: makes sure that a thread of the kernel or of the
+    /// process is available for operations that block. Returns which of the two executes the
+    /// operations. `share` is the drive's share of the pool, common to all its sources. Without
+    /// this call, a file whose operations hang could occupy all threads of the ring. May wait for a
+    /// thread to start.
     ///
     /// # Errors
     ///

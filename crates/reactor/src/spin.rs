@@ -3,14 +3,15 @@
 //! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
 //! machine.
 //!
-//! A thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at once. A
-//! wait that was slept through counts as short up to twice the longest spin, because the wake-ups
-//! alone may take that long. A spin yields to other threads that wait for the CPU, above all to the
-//! client whose request it waits for. A spin ends at once if another thread took the CPU and
-//! nothing completed in the meantime. A thread that lost its CPU for longer than a whole spin
-//! without a completion, or had [`VAIN`] spins without a completion in a row, sleeps through the
-//! next waits. CPU time that no other thread of this machine got does not count: a hypervisor takes
-//! it from spinning and sleeping threads alike. Kernel counterpart: `halt_poll_ns` of KVM.
+//! A thread spins (polls) only after [`STREAK`] short waits in a row, so an idle thread sleeps at
+//! once. A wait that the thread slept through counts as short up to twice the longest spin, because
+//! the wake-ups alone may take that long. A spin yields to other threads that wait for the CPU,
+//! above all to the client whose request it waits for. A spin ends at once if another thread took
+//! the CPU and nothing completed in the meantime. A thread that lost its CPU for longer than a
+//! whole spin without a completion, or had [`VAIN`] spins without a completion in a row, sleeps
+//! through the next waits. CPU time that no other thread of this machine got does not count: a
+//! hypervisor takes it from spinning and sleeping threads alike. Kernel counterpart: `halt_poll_ns`
+//! of KVM.
 
 mod worth;
 
@@ -23,7 +24,8 @@ use self::worth::SpinTrial;
 
 /// Number of short waits in a row before the first spin.
 const STREAK: u32 = 4;
-/// Number of spins without a completion in a row, after which some waits are slept through.
+/// Number of consecutive spins without a completion after which the thread sleeps through some
+/// waits.
 const VAIN: u32 = 4;
 /// Time between two yields, in nanoseconds.
 const YIELD_NS: u64 = 5_000;
@@ -31,10 +33,11 @@ const YIELD_NS: u64 = 5_000;
 const ALONE_NS: u64 = 3_000;
 /// Time between two polls, in nanoseconds, above which another thread must have had the CPU.
 const GAP_NS: u64 = 20_000;
-/// Number of waits that are slept through after the CPU was lost for long. It doubles each time.
+/// Number of waits that the thread sleeps through after it lost the CPU for long. The number
+/// doubles with each loss.
 const PAUSE_MIN: u32 = 64;
-/// Maximum number of waits slept through in a row. After this many other waits without a loss of
-/// the CPU, the number falls back to `PAUSE_MIN`.
+/// Maximum number of consecutive waits that the thread sleeps through. After this many other waits
+/// without a loss of the CPU, the number falls back to `PAUSE_MIN`.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +54,11 @@ pub(crate) struct BusyPoll {
     short: u32,
     /// Number of consecutive spins in which nothing completed.
     vain: u32,
-    /// Number of waits that are still to be slept through. `pause_next` is the length of the next
-    /// pause.
+    /// Number of waits that the thread must still sleep through. `pause_next` is the number after
+    /// the next loss of the CPU.
     pause: u32,
     pause_next: u32,
-    /// Number of waits since the CPU was last lost for long, without those slept through.
+    /// Number of waits since the last pause from spinning began, except the waits of that pause.
     unhurt: u32,
     /// Times of the current wait: its start, the end of its spin, the last poll, and the next
     /// yield.
@@ -65,7 +68,7 @@ pub(crate) struct BusyPoll {
     yield_ns: u64,
     /// Duration of the last yield if another thread ran during it, otherwise 0.
     away_ns: u64,
-    /// Number of times that the kernel had preempted this thread, at the last check.
+    /// Value of this thread's preemption counter at the last check.
     taken: u64,
     /// Measures whether spinning improves throughput, for `SpinRule::IfItPays`.
     worth: Option<SpinTrial>,
@@ -95,7 +98,7 @@ impl BusyPoll {
         self.longest_ns > 0
     }
 
-    /// Begins a wait of at most `limit_ns`. Returns true if it should begin with a spin.
+    /// Begins a wait of at most `limit_ns`. Returns true if the wait should begin with a spin.
     pub(crate) fn start(&mut self, now_ns: u64, limit_ns: Option<u64>) -> bool {
         let spin_ns = limit_ns.map_or(self.longest_ns, |limit_ns| limit_ns.min(self.longest_ns));
         (self.start_ns, self.seen_ns, self.yield_ns) = (now_ns, now_ns, now_ns);
@@ -112,7 +115,7 @@ impl BusyPoll {
         self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
     }
 
-    /// Ends a wait, whether it was slept through or not. `bytes` is the total transferred so far.
+    /// Ends a wait, whether the thread slept or spun. `bytes` is the total transferred so far.
     pub(crate) fn end(&mut self, now_ns: u64, bytes: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
         let is_short = waited_ns <= self.longest_ns.saturating_mul(2);
@@ -149,7 +152,7 @@ impl BusyPoll {
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
         let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
-        // Nothing completed in this time, so the loss of the CPU gained nothing.
+        // The thread lost the CPU for longer than a whole spin, and nothing completed in that time.
         if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }

@@ -35,8 +35,7 @@ pub(crate) fn result_of(returned: isize) -> i32 {
 #[inline]
 pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> isize {
     #[cfg(target_pointer_width = "64")]
-    // SAFETY: promised by the caller; with 64-bit pointers, the system call takes the offset as one
-    // argument.
+    // SAFETY: promised by the caller. The system call takes a 64-bit offset as one argument.
     unsafe {
         libc::syscall(libc::SYS_pread64, fd, buf, len, offset) as isize
     }
@@ -54,8 +53,7 @@ pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> 
 #[inline]
 pub(crate) unsafe fn pwrite(fd: RawFd, buf: *const u8, len: usize, offset: u64) -> isize {
     #[cfg(target_pointer_width = "64")]
-    // SAFETY: promised by the caller; with 64-bit pointers, the system call takes the offset as one
-    // argument.
+    // SAFETY: promised by the caller. The system call takes a 64-bit offset as one argument.
     unsafe {
         libc::syscall(libc::SYS_pwrite64, fd, buf, len, offset) as isize
     }
@@ -76,8 +74,7 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
 
 pub(crate) fn eventfd_write(fd: &OwnedFd) {
     let one = 1u64;
-    // SAFETY: the eight bytes come from a live local. The only failure (a full counter) means
-    // that the reader is awake already.
+    // SAFETY: the eight bytes come from a live local. A full counter means an awake reader.
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
@@ -94,7 +91,7 @@ pub(crate) fn close(fd: RawFd) -> i32 {
     result_of(unsafe { libc::close(fd) } as isize)
 }
 
-/// Returns which events of `interest` hold on `fd` now; 0 if none, `-errno` on failure.
+/// Returns the events of `interest` for which `fd` is ready now: 0 if none, `-errno` on failure.
 pub(crate) fn poll_now(fd: RawFd, interest: i16) -> i32 {
     let mut entry = libc::pollfd { fd, events: interest, revents: 0 };
     // SAFETY: one live local entry.
@@ -121,7 +118,7 @@ pub(crate) fn is_storage(fd: RawFd) -> bool {
     mode == libc::S_IFREG || mode == libc::S_IFBLK
 }
 
-/// Returns true for sockets that carry a byte stream, for which `MSG_WAITALL` has a meaning.
+/// Returns true for sockets that carry a byte stream, to which `MSG_WAITALL` applies.
 pub(crate) fn is_stream(fd: RawFd) -> bool {
     let mut kind: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -133,7 +130,7 @@ pub(crate) fn is_stream(fd: RawFd) -> bool {
     ret == 0 && kind == libc::SOCK_STREAM
 }
 
-/// Makes sure that calls on `fd` do not block.
+/// Sets `O_NONBLOCK` on `fd` if it is not set. Returns 0 or `-errno`.
 pub(crate) fn set_nonblocking(fd: RawFd) -> i32 {
     // SAFETY: fcntl with these commands touches no memory.
     unsafe {

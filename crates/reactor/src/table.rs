@@ -3,7 +3,7 @@
 //! Invariants: a key is not reused within 2^32 reuses of its slot, so a late cancel cannot affect
 //! another operation. The index of a source is reused only after it was released and has nothing in
 //! flight, so no completion can reach a wrong inbox. Memory is allocated only when more operations
-//! are in flight than ever before; then the lists grow to hold them all.
+//! are in flight than ever before. The lists then grow to hold all operations.
 
 use crate::op::{Completion, Op, Source};
 use crate::sys;
@@ -60,7 +60,7 @@ struct CompletionInbox {
     open: bool,
 }
 
-/// Number of operations in flight for which there is room without growing the table.
+/// Initial capacity of the table, in operations in flight.
 const SLOTS: usize = 256;
 
 pub(crate) struct Table {
@@ -68,15 +68,16 @@ pub(crate) struct Table {
     free_slots: Vec<u32>,
     inboxes: Vec<CompletionInbox>,
     free_sources: Vec<u16>,
-    /// Number of completions put into inboxes since the last `take_delivered`.
+    /// Number of completions that were put into inboxes since the last call of `take_delivered`.
     pub(crate) delivered: usize,
-    /// Sum of the positive results of all delivered operations, which approximates the bytes moved.
-    /// Wraps.
+    /// Sum of the positive results of all delivered operations, which approximates the number of
+    /// bytes moved. The sum wraps around.
     pub(crate) moved_bytes: u64,
 }
 
 impl Default for Table {
-    /// Creates a table with room for as many operations as most threads have in flight at most.
+    /// Creates a table with room for the number of operations in flight that most threads never
+    /// exceed.
     fn default() -> Table {
         Table {
             slots: Vec::with_capacity(SLOTS),

@@ -1,11 +1,12 @@
 //! The io_uring back end: one ring, and in the common case at most one system call for each turn.
 //!
-//! The user data of an entry is the operation's `OperationKey`, except for three values of the
-//! ring's own: `WAKE` (the permanent read of the wake eventfd), `IGNORE` (cancels whose result is
-//! not needed) and `TRIAL`. Invariants: an operation in phase `Started` or `Polling` is on the ring
-//! or in `again`, never in both. The kernel copies a time specification at submission, and at most
-//! `entries` entries are unsubmitted, so a round-robin array of that size never overwrites one in
-//! use. Kernel counterpart: io_uring(7).
+//! The user data of a submission entry is the operation's `OperationKey`, except for three reserved
+//! values: `WAKE` (the permanent read of the wake eventfd), `IGNORE` (cancels whose result is not
+//! needed) and `TRIAL` (the test for a worker thread). Invariants: an operation in phase `Started`
+//! or `Polling` is either on the ring or in `again`, the list of operations to submit again. The
+//! kernel copies the time specification of a timeout at submission, and at most `entries` entries
+//! are unsubmitted, so a round-robin array of that size never overwrites a specification in use.
+//! Kernel counterpart: io_uring(7).
 
 #![allow(unsafe_code)]
 
@@ -38,8 +39,7 @@ const WORKERS_MAX: u32 = 4096;
 const BATCH: usize = 32;
 /// Fraction of the operations in flight (1/n) at which queued file operations are submitted early.
 const EARLY_SHARE: usize = 8;
-/// Number of times that a push yields to a kernel that is short of memory before the push fails the
-/// operation.
+/// Number of attempts to submit to a kernel that is short of memory before the operation fails.
 const PUSH_ATTEMPTS: usize = 10_000;
 
 pub(crate) struct Uring {
@@ -58,14 +58,14 @@ pub(crate) struct Uring {
     tables: Tables,
     /// Maximum number of kernel threads for operations that block; 0 for the kernel's default.
     workers: u32,
-    /// True if the kernel has started a worker for this thread, which it keeps; `None` before the
-    /// trial.
+    /// True if the kernel has started a worker thread for this thread, which stays; `None` before
+    /// the test.
     has_worker: Option<bool>,
 }
 
 #[derive(Default)]
 struct SubmissionState {
-    /// True if the last turn left entries in the queue.
+    /// True if the last turn left entries in the queue instead of submitting them.
     held_back: bool,
     /// Number of file operations queued since the last system call.
     file_ops: u32,
@@ -74,7 +74,7 @@ struct SubmissionState {
 /// The read of the wake eventfd that is always in flight.
 struct WakeRead {
     fd: RawFd,
-    /// Target of the read: a leaked box, freed together with the ring.
+    /// Target of the read: a leaked box that is freed together with the ring.
     value: *mut u64,
     armed: bool,
     /// True if the read completed in this turn.
@@ -142,13 +142,13 @@ impl Uring {
             self.workers = most[0];
         }
         self.workers = self.workers.saturating_add(operations).min(WORKERS_MAX);
-        // Ignores failure: a kernel before 5.15 does not support it and keeps its own limit.
+        // Ignores failure: a kernel before 5.15 does not support this call and keeps its own limit.
         let _ = ring.register_iowq_max_workers(&mut [self.workers, 0]);
     }
 
-    /// Returns true if the kernel has a worker for operations of this thread that would block. The
-    /// first call makes the kernel start one, which then stays. Without a worker, such operations
-    /// fail with `ECANCELED`, or some kernels retry them forever.
+    /// Returns true if the kernel has a worker thread for operations of this thread that would
+    /// block. The first call makes the kernel start a worker, which then stays. Without a worker,
+    /// such operations fail with `ECANCELED`, or some kernels retry them forever.
     pub(crate) fn has_worker(&mut self, hub: &mut ReactorState) -> bool {
         if let Some(known) = self.has_worker {
             return known;
@@ -237,8 +237,8 @@ impl Uring {
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         for _ in 0..PUSH_ATTEMPTS {
-            // SAFETY: what the entry points to is valid until its completion: operations by the
-            // contract of `Handle::push`, the wake value and time specifications by this struct.
+            // SAFETY: an operation's memory stays valid until completion (see `Handle::push`).
+            // The `Uring` struct owns the wake value and the time specifications.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -256,8 +256,9 @@ impl Uring {
         hub.table.complete(OperationKey(user_data), -libc::EBUSY, 0);
     }
 
-    /// Calls io_uring_enter once: submits everything and waits for `want` completions, for at most
-    /// `timeout`. It always asks for events, so that deferred completion work runs, too.
+    /// Calls io_uring_enter once: submits all queued entries and waits for `want` completions, for
+    /// at most `timeout`. The call always asks for events, so that deferred completion work also
+    /// runs.
     fn enter(
         &mut self,
         counters: &mut Counters,
@@ -282,8 +283,8 @@ impl Uring {
         }
         counters.system_calls += 1;
         self.queued.file_ops = 0;
-        // SAFETY: the argument and the time specification it names are live locals of this call
-        // and its caller; the ring is owned by this struct and only this thread submits to it.
+        // SAFETY: the argument and its time specification are live locals.
+        // The `Uring` struct owns the ring, and only its thread submits entries.
         let returned = unsafe {
             let (fd, flags) = (self.enter_fd, flags.bits());
             libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, want, flags, pointer, len)
@@ -324,9 +325,9 @@ impl Uring {
         Ok(())
     }
 
-    /// Returns true if a short queue need not be submitted yet: the users of the available
-    /// completions will soon push more operations, or return to sleep. Never returns true twice in
-    /// a row.
+    /// Returns true if a short queue need not be submitted yet, because the receivers of the
+    /// available completions will soon push more operations or call `turn` again. Never returns
+    /// true twice in a row.
     fn may_hold_back(&mut self, hub: &ReactorState) -> bool {
         let queue = self.ring.submission();
         let short = queue.len() < self.config.submit_batch as usize;
@@ -344,7 +345,7 @@ impl Uring {
         hub.collect_jobs();
     }
 
-    /// Enters the kernel only if there is something to submit or to collect.
+    /// Enters the kernel, but only if there are entries to submit or completions to collect.
     fn submit(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             let queue = self.ring.submission();
@@ -463,7 +464,8 @@ impl Uring {
         }
     }
 
-    /// Cancels everything and waits for it. Leaks the ring if the wait exceeds the limit.
+    /// Cancels all operations and waits for their completions. Leaks the ring if the wait exceeds
+    /// the limit.
     pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.closing = true;
         self.scratch.clear();
@@ -489,8 +491,8 @@ impl Uring {
             // blocking.
             hub.table.take_delivered();
         }
-        // SAFETY: nothing is outstanding, so the kernel holds neither the wake value nor the
-        // ring's memory; both are used by nobody after this, as the reactor drops this struct.
+        // SAFETY: nothing is outstanding, so the kernel uses neither the wake value nor the ring.
+        // The reactor drops its `Uring` now, so nobody uses the wake value or the ring again.
         unsafe {
             drop(Box::from_raw(self.wake.value));
             ManuallyDrop::drop(&mut self.ring);

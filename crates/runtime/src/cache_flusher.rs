@@ -1,10 +1,10 @@
 //! `CacheFlusher`: the thread of a cache that writes dirty pages to its volume.
 //!
 //! The flusher is an I/O thread that owns the hardware queue of the given number on each disk of
-//! the volume. The flusher is stopped after everything that writes to the cache, and before the
-//! drives' workers. Dirty pages that remain then stay in memory, so flush the cached volume first.
-//! If that flush failed, the flusher flushes the drives, which makes the data that they did accept
-//! durable.
+//! the volume. The flusher is stopped after all writers to the cache, and before the drives'
+//! workers. A stopped flusher leaves dirty pages in memory, so flush the cached volume first. If
+//! that flush failed, the flusher flushes the drives at its end, so that the data that the drives
+//! did accept become durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +20,18 @@ use crate::io_context::{IoConfig, IoContext};
 use crate::join::{JoinOutcome, join_within};
 
 /// Maximum number of write-backs in flight to each drive: enough to keep a drive busy, and few
-/// enough for readers, which wait behind them in a drive without a scheduler.
+/// enough for readers, whose requests wait behind the write-backs in a drive without a scheduler.
 const DRIVE_WRITES: u32 = 16;
 /// Maximum time for the final flush of the drives, in nanoseconds.
 const FLUSH_NS: u64 = 1_000_000_000;
 /// Maximum time for the thread to end: the final flush, plus 5 s in which its ring waits.
 const HANG: Duration = Duration::from_secs(8);
 /// Maximum number of write-backs in flight over all drives. A volume with more drives than this has
-/// one for each drive.
+/// one write-back in flight for each drive.
 const WRITES_MAX: u32 = 1024;
 
-/// The thread of a cache that writes dirty pages to its volume. Dropping it stops the thread.
+/// The thread of a cache that writes dirty pages to its volume. Dropping the value stops the
+/// thread.
 pub struct CacheFlusher {
     thread: Option<<Native as Machine>::Thread>,
     bell: Arc<Doorbell<Native>>,
@@ -38,8 +39,9 @@ pub struct CacheFlusher {
 }
 
 impl CacheFlusher {
-    /// Starts the flusher of a cache on a thread called `millrace-flush`. `number` is the index of
-    /// the hardware queue that the thread owns on each of the volume's drives.
+    /// Starts the flusher of a cache on a new thread called `millrace-flush-` and the volume's
+    /// name. `number` is the index of the hardware queue that the thread owns on each of the
+    /// volume's drives.
     ///
     /// # Errors
     /// `System` if no ring can be created, or the error of opening a queue.
@@ -68,8 +70,8 @@ impl CacheFlusher {
         Ok(CacheFlusher { thread, bell, stop })
     }
 
-    /// Stops the flusher after its I/O in flight has ended. If the thread hangs because of a drive,
-    /// it is abandoned after some seconds.
+    /// Stops the flusher after its I/O in flight has ended. A thread that hangs because of a drive
+    /// is abandoned after some seconds.
     ///
     /// # Errors
     /// Returns an error if the thread panicked or hangs.
@@ -111,14 +113,14 @@ fn run(
     let (mut io, below) = match made {
         Ok(made) => made,
         Err(error) => {
-            // The thread that starts the flusher may have stopped waiting, so sending may fail.
+            // The thread that started the flusher may have stopped waiting, so sending may fail.
             let _ = up.send(Err(error));
             return;
         }
     };
     let mut flusher = Flusher::new(cache, below, io.bell());
     let _ = up.send(Ok(Arc::clone(io.bell())));
-    // A flusher whose ring fails panics. Queues that find no flusher write dirty pages themselves.
+    // A flusher whose ring fails panics. The cache's queues then write dirty pages themselves.
     let failed = |error: Error| panic!("flusher of volume {}: {error}", cache.below().name());
     while !stop.load(Ordering::SeqCst) {
         flusher.turn();

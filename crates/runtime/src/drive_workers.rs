@@ -1,10 +1,10 @@
 //! `DriveWorkers`: threads that serve the drives of volumes on behalf of submitting threads.
 //!
-//! Workers are started after the disks, and before the channels that hand I/O over to them; they
+//! Workers are started after the disks and before the channels that hand I/O over to them. Workers
 //! are stopped after those channels. There is one I/O thread (`millrace-drive0`...) for each CPU to
 //! which a drive's worker is assigned; the drives of one CPU share it. At a stop, drives hand no
-//! new I/O to their workers, I/O in flight completes (for 5 s at most), and then the threads end;
-//! submitters serve the drives themselves from then on. Source: \[FALCON\], which gives each drive
+//! new I/O to their workers, I/O in flight gets up to 5 s to complete, and then the threads end.
+//! Submitters serve the drives themselves from then on. Source: \[FALCON\], which gives each drive
 //! a thread on a core of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ const HANG: Duration = Duration::from_secs(12);
 /// Maximum sleep of one turn while a worker stops, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Whether worker threads are pinned to the CPUs that they are assigned to.
+/// Policy for pinning worker threads to the CPUs that they are assigned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pinning {
     /// The kernel chooses the CPU of each thread.
@@ -40,9 +40,9 @@ pub enum Pinning {
     Pinned,
 }
 
-/// Returns the CPUs for drives' workers: those to which nothing else is pinned (`busy` lists the
-/// others). If none is left, or `busy` is empty, returns all CPUs but the first. Returns none on a
-/// machine with one CPU.
+/// Returns the CPUs for drives' workers: all CPUs except those in `busy`, to which other threads
+/// are pinned. If no CPU is left, or no CPU is busy, returns all CPUs but the first. The list is
+/// empty on a machine with one CPU.
 #[must_use]
 pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     let all = topology.cpus();
@@ -55,7 +55,7 @@ pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     }
 }
 
-/// Assigns workers' CPUs to drives, one drive after the other, for
+/// Distributes the workers' CPUs over drives, one drive after the other, for
 /// [`DiskConfig::worker`](millrace_block::DiskConfig::worker).
 #[derive(Debug, Clone, Default)]
 pub struct WorkerCpus {
@@ -71,9 +71,9 @@ impl WorkerCpus {
         WorkerCpus { cpus: cpus.iter().map(cpu).collect() }
     }
 
-    /// Returns the CPU for the next drive: the first one with the fewest drives, on `node` if the
-    /// node of the drive's controller is known and has any of the CPUs. `None` if there are no CPUs
-    /// at all.
+    /// Returns the CPU for the next drive: the first of the CPUs with the fewest drives. Only CPUs
+    /// on `node`, the NUMA node of the drive's controller, are considered if there are any. Returns
+    /// `None` if there are no CPUs at all.
     pub fn next(&mut self, node: Option<NodeId>) -> Option<CpuId> {
         let has_near = self.cpus.iter().any(|cpu| Some(cpu.1) == node);
         let near = self.cpus.iter_mut().filter(|cpu| !has_near || Some(cpu.1) == node);
@@ -99,7 +99,7 @@ pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Ar
 
 #[derive(Default)]
 struct WorkersState {
-    /// Error of the first thread that ended although nobody stopped it.
+    /// Error of the first thread that ended without being stopped.
     failure: Mutex<Option<Error>>,
     system_calls: AtomicU64,
 }
@@ -115,7 +115,7 @@ struct WorkerThread {
     thread: <Native as Machine>::Thread,
     cpu: CpuId,
     disks: Vec<Arc<Disk<Native>>>,
-    /// Doorbell of the thread. `None` if the thread never reported that it was up.
+    /// Doorbell of the thread. `None` if the thread never reported a successful start.
     bell: Option<Arc<Doorbell<Native>>>,
     stop: Arc<AtomicBool>,
 }
@@ -132,10 +132,10 @@ impl WorkerThread {
     }
 }
 
-/// Index of a thread, with its doorbell if it has started, or the error if it has not.
+/// Report of a new thread: its index, and its doorbell or the error that prevented its start.
 type WorkerUp = (usize, Result<Arc<Doorbell<Native>>, Error>);
 
-/// Threads that serve drives for their submitters. Dropping this stops them.
+/// Threads that serve drives for their submitters. Dropping the value stops the threads.
 pub struct DriveWorkers {
     threads: Vec<WorkerThread>,
     reactor: Config,
@@ -167,7 +167,8 @@ impl DriveWorkers {
     /// Starts the workers of more disks, on threads of their own.
     ///
     /// # Errors
-    /// As for [`DriveWorkers::start`]. In these cases none of the new threads is left running.
+    /// Returns an error in the same cases as [`DriveWorkers::start`]. None of the new threads is
+    /// then left running.
     pub fn add(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<(), Error> {
         let before = self.threads.len();
         let (up, ups) = channel();
@@ -192,8 +193,8 @@ impl DriveWorkers {
             }
         }
         drop(up);
-        // Waits for all new threads, so that each can be woken and stopped if one of them failed to
-        // start.
+        // Waits for the reports of all new threads, so that each can be woken and stopped if one of
+        // them failed to start.
         let mut silent = self.threads.len() - before;
         for (number, outcome) in ups {
             silent -= 1;
@@ -213,7 +214,7 @@ impl DriveWorkers {
     }
 
     /// Takes disks away from their workers, so that the disks can be closed. Submitters serve the
-    /// other disks of the same threads until a new thread serves those.
+    /// other disks of the same threads until a new thread takes over.
     ///
     /// # Errors
     /// Returns an error if a thread hangs because of a drive and was abandoned, or if no thread
@@ -232,11 +233,11 @@ impl DriveWorkers {
         ended.and(self.add(&others))
     }
 
-    /// Starts the flusher of a cache. It is stopped before the workers. `number` is the index of
-    /// its queue on the drives below.
+    /// Starts the flusher of a cache, which will be stopped before the workers. `number` is the
+    /// index of the flusher's hardware queue on the drives below the cache.
     ///
     /// # Errors
-    /// As for [`CacheFlusher::start`].
+    /// Returns an error in the same cases as [`CacheFlusher::start`].
     pub fn add_flusher(
         &mut self,
         cache: &Arc<Cache<Native>>,
@@ -250,7 +251,7 @@ impl DriveWorkers {
     /// Stops the flusher of a cache, if it has one.
     ///
     /// # Errors
-    /// As [`CacheFlusher::stop`].
+    /// Returns an error in the same cases as [`CacheFlusher::stop`].
     pub fn remove_flusher(&mut self, cache: &Arc<Cache<Native>>) -> Result<(), Error> {
         let place = self.flushers.iter().position(|(its, _)| *its == address(cache));
         place.map_or(Ok(()), |place| self.flushers.swap_remove(place).1.stop())
@@ -262,8 +263,8 @@ impl DriveWorkers {
         self.threads.len()
     }
 
-    /// Returns a text that lists the drives of each thread, and its CPU if it is pinned: `on CPU 1:
-    /// d0 d2; on CPU 2: d1 d3`, or `not pinned: d0 d2; d1 d3`.
+    /// Returns a text that lists the drives of each thread, and the thread's CPU if it is pinned:
+    /// `on CPU 1: d0 d2; on CPU 2: d1 d3`, or `not pinned: d0 d2; d1 d3`.
     #[must_use]
     pub fn describe(&self) -> String {
         let one = |one: &WorkerThread| match self.pinning {
@@ -277,15 +278,16 @@ impl DriveWorkers {
         }
     }
 
-    /// Returns the number of system calls that the threads made. Valid after they have stopped.
+    /// Returns the number of system calls that the threads made. The number is valid after the
+    /// threads have stopped.
     #[must_use]
     pub fn system_calls(&self) -> u64 {
         // Relaxed: no other memory access depends on this statistic.
         self.shared.system_calls.load(Ordering::Relaxed)
     }
 
-    /// Returns why a thread ended without being stopped, if one did. Submitters then serve the
-    /// thread's drives.
+    /// Returns the error of a thread that ended without being stopped, if there is one. Submitters
+    /// serve the drives of such a thread.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         lock_unpoisoned(&self.shared.failure).clone()
@@ -295,7 +297,7 @@ impl DriveWorkers {
     /// for five seconds at most.
     ///
     /// # Errors
-    /// Returns an error if a thread failed before, panicked, or hangs because of a drive and was
+    /// Returns an error if a thread failed earlier, panicked, or hangs because of a drive and was
     /// abandoned.
     pub fn stop(&mut self) -> Result<(), Error> {
         let flushed = self.flushers.drain(..).map(|(_, mut flusher)| flusher.stop());
@@ -407,7 +409,7 @@ fn serve(
     Ok(())
 }
 
-/// Completes the I/O in the worker's queues, within a limit.
+/// Waits until the I/O in the worker's queues has completed, for `DRAIN_NS` at most.
 fn drain(worker: &mut Worker<Native>, io: &mut IoContext) -> Result<(), Error> {
     let mut limit = Deadline::<Native>::after_ns(DRAIN_NS);
     while !worker.is_idle() && !limit.is_over() {

@@ -23,7 +23,7 @@ use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
 pub struct Current {
     /// Handle of the reactor.
     pub handle: Handle,
-    /// Eventfd that ends a blocked turn, from any thread.
+    /// Eventfd that any thread may write to end a blocked turn of the reactor.
     pub wake: Arc<OwnedFd>,
     /// Back end of the reactor.
     pub backend: Backend,
@@ -61,7 +61,8 @@ fn turn_current(
     turn_ring(|wait| handle.turn(wait), bell, deadline_ns, has_work).map(|_| ())
 }
 
-/// Runs a turn that sleeps unless there is work. `has_work` is called after the doorbell is armed.
+/// Runs a turn of the reactor that sleeps unless there is work. `has_work` is called after the
+/// doorbell is armed.
 fn turn_ring(
     turn: impl FnOnce(Wait) -> Result<usize, std::io::Error>,
     bell: &Doorbell<Native>,
@@ -118,8 +119,8 @@ impl IoContext {
         Ok(IoContext { reactor, thread, volumes: Vec::new() })
     }
 
-    /// Opens a channel of this thread to a volume. Before that, opens the thread's queue of each
-    /// drive if it is not open.
+    /// Opens a channel of this thread to a volume. First opens the thread's hardware queue of each
+    /// drive, if that queue is not open yet.
     ///
     /// # Errors
     /// Returns an error if a drive cannot open its queue.
@@ -139,12 +140,13 @@ impl IoContext {
         Channel::open(volume, ChannelConfig { depth, stamp, thread })
     }
 
-    /// Claims a queue without owner on each of the volume's drives, whatever this thread's number
-    /// is. [`IoContext::channel`] uses these queues from then on.
+    /// Claims a hardware queue that has no owner on each of the volume's drives, whatever this
+    /// thread's number is. Channels to the volume ([`IoContext::channel`]) use these queues from
+    /// then on.
     ///
     /// # Errors
     /// `Busy` if other threads own all queues of a drive, or the error of opening a queue. In these
-    /// cases nothing is claimed.
+    /// cases no queue is claimed.
     pub fn join(&mut self, volume: &Arc<Volume<Native>>) -> Result<(), Error> {
         if self.volumes.iter().any(|known| Arc::ptr_eq(known, volume)) {
             return Ok(());
@@ -155,8 +157,8 @@ impl IoContext {
     }
 
     /// Gives up this thread's queues on the volume's drives, so that other threads can claim them.
-    /// The thread's channels to the volume must be gone. The drives' files stay open as long as the
-    /// volume lives.
+    /// The thread's channels to the volume must be closed already. The drives' files stay open as
+    /// long as the volume lives.
     pub fn leave(&mut self, volume: &Arc<Volume<Native>>) {
         self.volumes.retain(|known| !Arc::ptr_eq(known, volume));
         for disk in volume.disks() {
@@ -168,11 +170,12 @@ impl IoContext {
     }
 
     /// Creates a worker on this thread that serves these disks for other threads. The caller must
-    /// turn it between the turns of the reactor, and drop it before this context.
+    /// call `Worker::turn` between the turns of the reactor, and drop the worker before this
+    /// context.
     ///
     /// # Errors
-    /// `Busy` if a disk has no CPU for a worker, or another worker, or the error of opening its
-    /// queue.
+    /// `Busy` if a disk has no CPU for a worker or already has another worker, or the error of
+    /// opening the disk's queue.
     pub fn worker(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<Worker<Native>, Error> {
         let mut worker = Worker::new(&self.thread);
         for disk in disks {
@@ -194,15 +197,15 @@ impl IoContext {
         &mut self.reactor
     }
 
-    /// Returns the doorbell that other threads ring when they have work for this one.
+    /// Returns the doorbell that other threads ring when they have work for this thread.
     #[must_use]
     pub fn bell(&self) -> &Arc<Doorbell<Native>> {
         &self.thread.bell
     }
 
-    /// Runs one turn of the reactor: submits everything and sleeps until something happens, or
-    /// until `deadline_ns` on the clock of `Native::now`. Does not sleep if `has_work` returns
-    /// true, which is called after the doorbell is armed.
+    /// Runs one turn of the reactor: submits all pushed operations and sleeps until an operation
+    /// completes, the doorbell rings, or the clock of `Native::now` reaches `deadline_ns`. Calls
+    /// `has_work` after arming the doorbell, and does not sleep if it returns true.
     ///
     /// # Errors
     /// `System` if the ring itself fails.

@@ -27,7 +27,7 @@ impl JoinOutcome {
     /// Returns `Ok` if all threads ended without a panic.
     ///
     /// # Errors
-    /// Returns a text for people that describes the failure.
+    /// Returns a text that describes the failure to the user.
     pub fn in_words(self) -> Result<(), String> {
         match self {
             JoinOutcome::Ended => Ok(()),
@@ -43,7 +43,7 @@ impl JoinOutcome {
 pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> JoinOutcome {
     let (tell, told) = channel();
     let join = move || {
-        // The receiver no longer exists if the limit has passed.
+        // Sending fails if the limit has passed, because the receiver no longer exists.
         let _ = tell.send(threads.into_iter().fold(true, |whole, thread| thread.join() & whole));
     };
     // If the thread cannot be started, the closure and the handles in it are dropped. Threads that

@@ -2,8 +2,8 @@
 //! can read.
 //!
 //! The recorder writes `NAME.blktrace.N`, one file for each CPU N on which a traced thread ran when
-//! an event began, and empty files for the CPUs below N. Events are written in order of time if
-//! they reach the recorder within 10 ms. If a file cannot be written, the recording ends with an
+//! an event began, and empty files for the CPUs below N. Events are written in chronological order
+//! if they reach the recorder within 10 ms. If a file cannot be written, the recording ends with an
 //! error, without affecting I/O. `Recording` is a recording without a thread, for simulated
 //! machines: it writes the rings' content when it ends.
 
@@ -26,30 +26,31 @@ use cpu_file::{CpuFile, DropCounts, named};
 pub use cpu_file::trace_file;
 
 const TURN: Duration = Duration::from_millis(10);
-/// Age in nanoseconds below which events are kept until the next turn, because another thread's
-/// ring may have older ones.
+/// Minimum age of the events that are written, in nanoseconds. Younger events are kept until the
+/// next turn, because another thread's ring may contain older events.
 const HELD_NS: u64 = 10_000_000;
-/// Beginning of a message that names its device; the name follows. blkparse prints the message
-/// unchanged.
+/// Beginning of a trace message that names the message's device. The name follows. blkparse prints
+/// the message unchanged.
 pub const DEVICE_NAME: &str = "millrace names this device ";
 /// Filter for events: an event is recorded if it matches every criterion that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceFilter {
-    /// Device numbers, as in the records; empty for all devices.
+    /// Device numbers, as in the trace records; an empty list stands for all devices.
     pub devices: Vec<u32>,
-    /// Actions, such as queue or issue; empty for all actions.
+    /// Actions, such as queue or issue; an empty list stands for all actions.
     pub acts: Vec<EventCode>,
     /// Categories (`category::WRITE`...), of which an event must have at least one; 0 for all.
     pub categories: u16,
     /// Tenant that the I/O is accounted to; `None` for all.
     pub tenant: Option<u32>,
-    /// First sector of a range on the drive, and the sector after its last. An I/O must overlap the
-    /// range.
+    /// Range of sectors on the drive that an I/O must overlap: first sector, and the sector after
+    /// the last.
     pub sectors: Option<(u64, u64)>,
 }
 
 impl TraceFilter {
-    /// Returns true if all these events certainly pass the filter. Only their times are examined.
+    /// Returns true if all these events certainly pass the filter: the filter has no criterion, and
+    /// no event is older than the recording.
     fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
@@ -111,7 +112,7 @@ pub struct Recorded {
     pub events: u64,
     /// Number of events lost because their thread's ring was full.
     pub dropped: u64,
-    /// Paths of the files, by CPU.
+    /// Paths of the trace files, in the order of their CPUs.
     pub files: Vec<PathBuf>,
 }
 
@@ -189,10 +190,10 @@ impl Recorder {
         self.shared.ended.load(Ordering::SeqCst)
     }
 
-    /// Ends the recording after everything that happened before is in the files.
+    /// Ends the recording after all events that occurred before this call are in the files.
     ///
     /// # Errors
-    /// Returns the first error of writing, with the file's path.
+    /// Returns the first error of writing to a file, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
         let whole = self.end();
         let failure = lock_unpoisoned(&self.shared.failure).take();
@@ -224,8 +225,8 @@ fn end<M: Machine>(tracer: &Tracer<M>, volumes: &[Arc<Volume<M>>]) {
     tracer.stop();
 }
 
-/// A recording without a thread, for a machine with simulated threads. It writes the events when it
-/// ends, so the rings must have room for all of them.
+/// A recording without a thread of its own, for a machine with simulated threads. The events are
+/// written when the recording ends, so the rings must have room for all of them.
 pub struct Recording<M: Machine> {
     tracer: Arc<Tracer<M>>,
     volumes: Vec<Arc<Volume<M>>>,
@@ -240,14 +241,14 @@ impl<M: Machine> Recording<M> {
     /// Starts to record, as [`Recorder::start`] does. Ignores the lease.
     ///
     /// # Errors
-    /// As for [`Recorder::start`].
+    /// Returns an error in the same cases as [`Recorder::start`].
     pub fn start(
         tracer: &Arc<Tracer<M>>,
         volumes: &[Arc<Volume<M>>],
         config: RecorderConfig,
     ) -> io::Result<Recording<M>> {
-        // The tracer is started before any file is changed, because the files may belong to the
-        // recording in progress.
+        // The tracer is started before any file is changed, because the files may belong to another
+        // recording that is still in progress.
         if !tracer.start(config.stamp) {
             let text = "a recording is in progress: stop it first";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
@@ -255,8 +256,8 @@ impl<M: Machine> Recording<M> {
         // The first file is created at once, so that a missing directory is reported by this call.
         let mut first = CpuFile::create::<M>(&config, 0).inspect_err(|_| tracer.stop())?;
         first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
-        // Files of an earlier recording on more CPUs are deleted, because readers would take them
-        // for a part of this one.
+        // Files of an earlier recording on more CPUs are deleted, because readers of the trace
+        // would take them for a part of this recording.
         let others = (1..).map(|cpu| trace_file(&config.name, cpu));
         others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
         let (began_ns, files) = (M::now(), BTreeMap::from([(0, first)]));
@@ -268,7 +269,7 @@ impl<M: Machine> Recording<M> {
     /// Ends the recording and writes all its events to the files.
     ///
     /// # Errors
-    /// Returns the first error of writing, with the file's path.
+    /// Returns the first error of writing to a file, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
         end(&self.tracer, &self.volumes);
         let events = self.turn(u64::MAX)?;
@@ -312,8 +313,8 @@ impl<M: Machine> Recording<M> {
         for file in files.values_mut() {
             written += file.write_held(until_ns, config, drops)?;
         }
-        // These events were dropped by threads that recorded no event afterwards, so no file has
-        // reported them yet.
+        // The remaining dropped events come from threads that recorded no event afterwards, so no
+        // file has reported these drops yet.
         let untold = drops.take(u32::MAX);
         match files.values_mut().next() {
             Some(file) if until_ns == u64::MAX => {
@@ -328,7 +329,7 @@ impl<M: Machine> Recording<M> {
 }
 
 impl Recording<Native> {
-    /// Empties the rings regularly until it is stopped, and then once more.
+    /// Empties the rings regularly until the recording is stopped, and then once more.
     fn run(&mut self, shared: &RecorderState) -> io::Result<()> {
         let mut clock = RunningClock::new();
         loop {
@@ -352,7 +353,7 @@ impl Recording<Native> {
     }
 }
 
-/// Adds the names of groups that occur in waiting notes and are not known yet.
+/// Adds the names of groups that are not known yet and occur in messages waiting to be written.
 fn learn<M: Machine>(
     groups: &Groups<M>,
     files: &BTreeMap<u32, CpuFile>,
@@ -366,7 +367,7 @@ fn learn<M: Machine>(
     }
 }
 
-/// Returns the trace categories of an operation's name, as given with `--op`.
+/// Returns the trace category of an operation's name, as given with the option `--op`.
 #[must_use]
 pub fn categories_of(word: &str) -> Option<u16> {
     Some(match word {

@@ -1,7 +1,7 @@
 //! Checks names, dates and purposes of X.509 certificates as far as rustls does not.
 //!
-//! The configuration calls this for the certificates in its own files, and sessions call it for the
-//! peer's certificate once rustls has verified it.
+//! The configuration uses these functions to check its own certificate files. Sessions use them for
+//! the peer's certificate once rustls has verified that certificate.
 
 use std::time::{Duration, SystemTime};
 

@@ -112,14 +112,14 @@ impl ServerConfig {
         Ok(Refreshed::Reloaded)
     }
 
-    /// Returns the dates of the certificate that new sessions use.
+    /// Returns the validity period of the certificate that new sessions use.
     #[must_use]
     pub fn lifetime(&self) -> Option<Lifetime> {
         self.in_use().lifetime.clone()
     }
 
-    /// Returns the dates of all certificates that new sessions use. A CA is left out if the file
-    /// has a later-expiring certificate of the same CA.
+    /// Returns the validity periods of all certificates that new sessions use. A CA is left out if
+    /// the file has a later-expiring certificate of the same CA.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
         let of_file = |name: String, file: Option<&PathBuf>| match file {

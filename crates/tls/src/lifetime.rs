@@ -1,4 +1,5 @@
-//! `Lifetime`: the dates of a certificate chain. It decides when a warning about the expiry is due.
+//! `Lifetime`: the validity period of a certificate chain, and when a warning about its expiry is
+//! due.
 //!
 //! `certificate.rs` reads the dates once: the configuration from its own certificate, and a session
 //! from the peer's. Code that logs warnings queries the state repeatedly.
@@ -8,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 /// Maximum time before the expiry at which a warning is due.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
-/// Fraction of the total validity, as a divisor: a warning is due in the last third at the
-/// earliest, so that certificates that are renewed every day cause no warnings.
+/// Divisor of the total validity period: a warning is due in the last third at the earliest, so
+/// that certificates that are renewed every day cause no warnings.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 
@@ -23,8 +24,8 @@ pub struct Lifetime {
     pub(crate) end_text: String,
 }
 
-/// Expiry state of a certificate. Changes daily near the end, so that each state can be logged
-/// once.
+/// Expiry state of a certificate. The state changes daily near the end of the validity period, so
+/// that each state can be logged once.
 #[allow(missing_docs)] // `days` are whole days until or since the expiry, `end` is its date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expiry {

@@ -1,6 +1,7 @@
 //! `PeerNames`: the names in a certificate, which are compared with access lists.
 //!
-//! `certificate.rs` creates it; the server compares the names, and logs show them.
+//! `certificate.rs` reads the names; the server compares them with access lists, and logs show
+//! them.
 
 /// Names in a certificate: those of a peer, which are compared with an access list, or those of the
 /// local certificate.

@@ -1,14 +1,14 @@
 //! One TLS session of a server or a client, with its received ciphertext and its ciphertext to
 //! send.
 //!
-//! This type owns both buffers and the state of the session. A connection calls it and transfers
-//! the bytes. The session uses rustls until the handshake is over, and records.rs afterwards for
-//! TLS 1.3.
+//! A [`Session`] owns both buffers and the state of the session. Its caller transfers the bytes of
+//! the connection. The session uses rustls until the handshake is over, and records.rs afterwards
+//! for TLS 1.3.
 //!
 //! Invariants: the output buffer never moves, so bytes of it may be in a send operation while more
-//! are appended. rustls is passed the same ciphertext again until it has consumed it, at the same
-//! position relative to the bytes before it. Messages of rustls itself (handshake, alerts, new
-//! keys) keep their order with records of plaintext, and are limited by [`CONTROL_BYTES_MAX`].
+//! are appended. Each call passes all ciphertext that rustls has not consumed to rustls again, at
+//! the same position relative to the bytes before it. Messages of rustls itself (handshake, alerts,
+//! new keys) keep their order with records of plaintext, and are limited by [`CONTROL_BYTES_MAX`].
 
 mod buffers;
 mod engine;
@@ -38,7 +38,7 @@ pub struct Session {
     engine: Engine,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// Decrypted bytes for which no caller had room, from `plain_start` on.
+    /// Decrypted bytes that did not fit into the caller's memory, from `plain_start` on.
     plain: Vec<u8>,
     plain_start: usize,
     /// Plaintext of a record that is not full and not encrypted yet.
@@ -104,16 +104,18 @@ impl Session {
         }
     }
 
-    /// Returns the memory for the next ciphertext. The memory is empty only if [`Session::read`]
-    /// must be called first, and stays in place until [`Session::received`].
+    /// Returns the memory into which the next ciphertext must be received. The memory stays in
+    /// place until [`Session::received`] is called. It is empty only if [`Session::read`] must be
+    /// called first.
     pub fn room(&mut self) -> &mut [u8] {
         if self.is_waiting() { &mut [] } else { self.incoming.room() }
     }
 
-    /// Records that `bytes` of ciphertext were received into the room.
+    /// Records that `bytes` of ciphertext were received into the memory returned by
+    /// [`Session::room`].
     ///
     /// # Panics
-    /// If `bytes` is more than the room.
+    /// If `bytes` is more than the length of that memory.
     pub fn received(&mut self, bytes: usize) {
         let came = self.incoming.received(bytes);
         if self.first.len() < 8 {
@@ -208,7 +210,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns true if the handshake is over and the output has room for a record.
+    /// Returns true if the handshake is over and the output has space for a record.
     #[must_use]
     pub fn can_write(&self) -> bool {
         self.progress.established && !self.progress.closed && self.outgoing.has_room()
@@ -255,8 +257,8 @@ impl Session {
         self.progress.peer_closed
     }
 
-    /// Returns true if decrypted plaintext is left for which no caller had room. No ciphertext can
-    /// be received until that plaintext is read.
+    /// Returns true if decrypted plaintext is left that did not fit into the caller's memory. No
+    /// ciphertext can be received until that plaintext is read.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.plain_start < self.plain.len()
@@ -294,8 +296,8 @@ impl Session {
         bytes
     }
 
-    /// Runs one step of the engine. Returns the outcome, and the number of bytes written by the
-    /// action `want`.
+    /// Runs one step of the TLS engine (engine.rs). Returns the outcome, and the number of bytes
+    /// written by the action `want`.
     fn turn(
         &mut self,
         into: &mut [u8],
@@ -339,7 +341,7 @@ impl Session {
         error
     }
 
-    /// Encrypts a record. Returns false if the output has no room.
+    /// Encrypts a record. Returns false if the output has no space for the record.
     fn seal(&mut self, plain: &[u8]) -> Result<bool, Error> {
         loop {
             self.outgoing.settle();

@@ -56,7 +56,8 @@ impl ClientConfig {
 }
 
 #[derive(Debug)]
-/// The private field keeps code that handles a session from counting as unreachable.
+/// The field is private, so that the compiler does not report code that handles a session as
+/// unreachable.
 pub struct NoSession(std::convert::Infallible);
 
 impl NoSession {

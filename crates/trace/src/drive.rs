@@ -141,7 +141,7 @@ pub struct Drive {
     pub issued: u64,
     /// Sectors of each completed request.
     pub blocks: Measure,
-    /// Requests at the driver when a request was issued, including that request.
+    /// Number of requests at the driver, sampled at each issue, including the issued request.
     pub depth: Measure,
     /// Seeks between queued I/Os (index 0), and between issued requests (index 1).
     pub seeks: [Seeks; 2],
@@ -200,7 +200,7 @@ impl Drive {
         self.active += 1;
     }
 
-    /// Counts an I/O as no longer active by itself, because it was merged or issued.
+    /// Counts an I/O as no longer active, because it was merged into a request or was issued.
     pub(super) fn deactivate(&mut self) {
         self.active = self.active.saturating_sub(1);
     }

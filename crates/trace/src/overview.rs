@@ -14,14 +14,14 @@ use serde_json::{Map, Value, json};
 use super::drive::STAGES;
 use super::{Drive, Measure, Measures, Seeks, Span, Spans};
 
-/// Grouping of the additional tables, beside the table of all I/Os.
+/// Grouping of the tables that are printed in addition to the table of all I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanGrouping {
     /// A table for each device.
     Drive,
     /// A table for each CPU on which I/Os were queued.
     Cpu,
-    /// A table each for reads, writes and discards.
+    /// One table each for reads, writes and discards.
     Op,
 }
 
@@ -200,7 +200,7 @@ fn overheads(text: &mut String, spans: &Spans) {
     for (drive, overhead) in &rows {
         put(&padded(spans, drive.device), overhead.shares());
     }
-    // Sums only over devices that have a Q2C, as btt does.
+    // The sums include only devices that have a Q2C, as in btt.
     let total = |span| rows.iter().map(|(drive, _)| drive.measures().of(span).total).sum::<u64>();
     let all = total(Span::Q2C) as f64;
     put("Overall", STAGES.map(|span| (span.name(), total(span) as f64 / all)));

@@ -1,16 +1,16 @@
 //! `Reader`: merges the files of a trace into one stream of events, in blkparse's order and in
 //! constant memory.
 //!
-//! The reader owns the files and at most `BATCH` records of each. Its order is that of blkparse and
-//! btt, because only then are lines and spans the same as theirs:
+//! The reader owns the files and at most `BATCH` records of each. The order of events is that of
+//! blkparse and btt, because lines and spans must equal theirs:
 //! - Files are merged by the time of their first waiting event.
 //! - The order of a file's records is kept even where times step back a little, as they do when an
 //!   interrupt comes between taking the timestamp and writing the record.
-//! - If times are equal, the file of the last event goes on. A file that is queued again goes
-//!   behind the first waiting file, but before all others that are not earlier.
-//! - A process name applies from when its record is read, up to a batch before the record's turn.
+//! - If times are equal, reading continues with the file of the last event. A file that enters the
+//!   queue again goes behind the first file in it, but before all others that are not earlier.
+//! - A process name applies as soon as its record is read, which is up to `BATCH` events too early.
 //!
-//! A damaged file ends at the damage, and the others are read on.
+//! A damaged file is read up to the damage, and the other files to their end.
 
 mod pipe;
 mod sequence;
@@ -147,7 +147,7 @@ impl<R: Read> FileStream<R> {
         })
     }
 
-    /// Reads up to a batch. Returns true if an event or an error is waiting.
+    /// Reads up to `BATCH` records. Returns true if an event or an error is waiting.
     fn prime(&mut self, names: &mut TraceNames) -> bool {
         while !self.ended && self.waiting.len() < BATCH {
             match self.file.read() {
@@ -184,7 +184,7 @@ pub struct Reader<R = Box<dyn Read + Send>> {
     /// Used instead of `streams` if the input is a pipe.
     pipe: Option<PipeReader<R>>,
     notes: Vec<String>,
-    /// Streams with an event or error waiting, the next one to read first.
+    /// Streams with an event or error waiting, in the order in which they will be read.
     order: VecDeque<usize>,
     names: TraceNames,
     /// Time of the first event, set when that event is returned.
@@ -356,7 +356,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Ends the trace: with an error if a file's damage left no event to read.
+    /// Ends the trace. Returns an error if no event could be read because of damaged files.
     fn end(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         let is_first = !std::mem::replace(&mut self.has_ended, true);
         let nothing_told = is_first && self.genesis_ns.is_none() && !self.damage.is_empty();
@@ -386,7 +386,7 @@ impl<R: Read> Reader<R> {
         &self.damage
     }
 
-    /// Makes the entry to return, with its time relative to the first event's.
+    /// Converts a record to an entry, whose time is relative to the first event.
     fn entry(&mut self, item: TraceRecord, trace: usize, cpu: u32) -> TraceEntry {
         let TraceRecord { mut record, data } = item;
         let genesis_ns = *self.genesis_ns.get_or_insert(record.time_ns);

@@ -29,10 +29,10 @@ pub struct Show {
 /// Treatment of driver-specific data events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverData {
-    /// Not shown; blkparse does the same.
+    /// The events are not shown, as in blkparse.
     #[default]
     Hidden,
-    /// Shown as lines with the action `d`.
+    /// The events are shown as lines with the action `d`.
     Shown,
 }
 
@@ -43,7 +43,7 @@ impl Show {
         Show { summary: Summary::new(traces), line: Vec::new(), data, has_hidden: false }
     }
 
-    /// Formats one event as a line; empty for an event that blkparse does not show.
+    /// Formats one event as a line, which is empty if blkparse does not show the event.
     pub fn entry(&mut self, entry: &TraceEntry, names: &TraceNames) -> &[u8] {
         self.line.clear();
         self.summary.entry(entry);
@@ -91,8 +91,8 @@ pub(super) enum ShownPart {
     Code(EventCode),
 }
 
-/// Returns how blkparse shows a record, or `None` if it does not. For passthrough commands it shows
-/// fewer kinds of events.
+/// Returns how blkparse shows a record, or `None` if blkparse does not show it. For passthrough
+/// commands, blkparse shows fewer kinds of events.
 pub(super) fn shown(record: &Record) -> Option<ShownPart> {
     if record.action >> 16 == 0 {
         return None;

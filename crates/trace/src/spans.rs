@@ -8,17 +8,18 @@
 //! - Q2G, S2G, G2I, Q2M and Q2A are measured at their end. I2D, or M2D for a merged I/O, is
 //!   measured at D, and again if the request is requeued (R) and reissued. D2C and Q2C are measured
 //!   at C, once for every I/O inside.
-//! - In millrace's recordings S comes after I, so I2D is split in two, unlike in btt: I2S, until
-//!   the I/O waits for a tag (the whole I2D if it does not wait), and S2D, until it has the tag.
+//! - In millrace's recordings S comes after I, so I2D is split in two, unlike in btt: I2S, from
+//!   insertion until the I/O starts to wait for a tag (the whole I2D if it does not wait), and S2D,
+//!   from then until issue.
 //! - If two I/Os in flight have the same first sector, only the later one is followed.
 //! - Events without a length, of passthrough commands, or before the device's first Q or A do not
 //!   count. A time that does not advance counts as 1 ns.
 //! - A split (X) is ignored. The parts lie inside the queued range, so only their G, I and D are
 //!   seen. A split I/O has no Q2C unless a single C covers it.
 //!
-//! An `IoListener` learns which I/Os are found and when each completes. For it, completions of
-//! parts count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q and
-//! A.
+//! An `IoListener` learns which I/Os are found and when each completes. For listeners, completions
+//! of parts count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q
+//! and A.
 //!
 //! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
 //! oldest one of the busiest device is dropped, and at most `DRIVES_MAX` devices, past which events

@@ -99,8 +99,8 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Adds an entry. If one with this first sector exists, the new one takes over its place and
-    /// age, and the function returns true.
+    /// Adds an entry. If one with this first sector exists, the new one replaces it, keeps its age,
+    /// and the function returns true.
     pub(super) fn insert(&mut self, (start, end): (u64, u64), value: T) -> bool {
         let (mut parent, mut at, mut side) = (NIL, self.root, LEFT);
         while at != NIL {
@@ -217,7 +217,7 @@ impl<T> RangeTree<T> {
         usize::from(self.at(parent).children[RIGHT] == place)
     }
 
-    /// Puts `new`, which may be `NIL`, in the place of `old` below its parent.
+    /// Makes `new`, which may be `NIL`, a child of the parent of `old`, instead of `old`.
     fn replace(&mut self, old: u32, new: u32) {
         let parent = self.at(old).parent;
         match parent {
@@ -232,7 +232,7 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Moves the child of `place` that is not on `side` up into the place of `place`.
+    /// Rotates the subtree of `place` towards `side`: the child on the other side becomes its root.
     fn rotate(&mut self, place: u32, side: usize) {
         let up = self.at(place).children[1 - side];
         let between = self.at(up).children[side];

@@ -23,7 +23,7 @@ const STACK_BYTES: usize = 256 * 1024;
 
 type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
 
-/// Coroutines of the current execution, and stacks for the next one.
+/// Coroutines of the current execution, and unused stacks for the next execution.
 #[derive(Default)]
 pub(super) struct CoroutinePool {
     running: Vec<ThreadCoroutine>,
@@ -40,8 +40,8 @@ impl CoroutinePool {
                 break;
             }
             while self.running.len() <= next {
-                // Coroutines are created in the order of thread numbers, even if they run in
-                // another order.
+                // Threads may first run in any order, but coroutines are created in the order of
+                // thread numbers.
                 let index = self.running.len() - 1;
                 let UnstartedThread(thread) = session::with(|s| {
                     core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))
@@ -55,13 +55,12 @@ impl CoroutinePool {
         }
         for mut coroutine in self.running.drain(..) {
             if !coroutine.done() {
-                // SAFETY: nothing refers to data on the coroutine's stack any more: the execution
-                // is over, and memory that other threads could reach is on the heap.
+                // SAFETY: the execution is over, so nothing refers to data on this stack.
                 unsafe { coroutine.force_reset() };
             }
             self.stacks.push(coroutine.into_stack());
         }
-        // Bodies of threads that were never resumed are leaked.
+        // Leak the closures of threads that never ran, because their destructors could panic.
         session::with(|s| s.started.drain(..).for_each(core::mem::forget));
     }
 
@@ -71,7 +70,7 @@ impl CoroutinePool {
         });
         let run = move |turns: &ThreadYielder, ()| {
             session::with(|s| s.begin(turns));
-            // The panic hook has already recorded a panic, which ends the execution.
+            // A panic ends the execution. The panic hook has already recorded the message.
             let _ = catch_unwind(AssertUnwindSafe(body));
             session::with(|s| s.end());
         };

@@ -33,7 +33,7 @@ pub struct Report {
     pub executions: u64,
     /// Number of steps of the longest execution.
     pub steps_max: u32,
-    /// Elapsed real time.
+    /// Real time that the exploration took.
     pub elapsed: Duration,
 }
 
@@ -115,9 +115,9 @@ impl Explorer {
         self
     }
 
-    /// Sets the number of steps that a thread may make in a row before another thread gets a turn,
-    /// which does not count as a preemption. It is needed for loops that wait for another thread
-    /// without `spin_until`.
+    /// Sets the number of consecutive steps after which a thread must let another thread run. This
+    /// switch does not count as a preemption. Models need this limit if they wait for another
+    /// thread in a loop without `spin_until`.
     #[must_use]
     pub fn patience(mut self, steps: u32) -> Self {
         self.bounds.patience = steps;
@@ -149,8 +149,8 @@ impl Explorer {
     /// Runs `body` under every choice within the bounds.
     ///
     /// # Panics
-    /// With the first failure; if there are more executions than allowed; or if `body` behaves
-    /// differently under the same choices.
+    /// Panics with the first failure; if more executions are needed than allowed; or if `body`
+    /// behaves differently under the same choices.
     pub fn check(&self, body: impl Fn()) -> Report {
         self.explore(&body).unwrap_or_else(|failure| panic!("{failure}"))
     }
@@ -158,7 +158,7 @@ impl Explorer {
     /// Returns the first failure of `body`, or `None` if there is none within the bounds.
     ///
     /// # Panics
-    /// Like [`Explorer::check`], except that a failure is returned.
+    /// Panics like [`Explorer::check`], except that a failure is returned.
     pub fn find(&self, body: impl Fn()) -> Option<Failure> {
         self.explore(&body).err()
     }
@@ -166,7 +166,7 @@ impl Explorer {
     /// Returns every value that `body` can return, and the statistics.
     ///
     /// # Panics
-    /// Like [`Explorer::check`].
+    /// Panics like [`Explorer::check`].
     pub fn outcomes<T: Ord>(&self, body: impl Fn() -> T) -> (BTreeSet<T>, Report) {
         let seen = RefCell::new(BTreeSet::new());
         let report = self.check(|| {
@@ -179,7 +179,7 @@ impl Explorer {
     /// Runs the single execution that a failure's trail describes.
     ///
     /// # Errors
-    /// The failure, if it occurs again.
+    /// Returns the failure if it occurs again.
     pub fn replay(&self, trail: &str, body: impl Fn()) -> Result<(), Failure> {
         hook_panics();
         let mut session = Session::new(self.bounds, ChoiceMode::Replay);
@@ -236,7 +236,7 @@ impl Explorer {
         session.failure.is_some()
     }
 
-    /// Runs the last execution again, with a log.
+    /// Runs the last execution again, and records its steps in a log.
     fn logged(
         &self,
         session: &mut Session,

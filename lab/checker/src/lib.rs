@@ -1,12 +1,12 @@
 //! `Checked`: the machine that explores every interleaving and every memory order of a model.
 //!
 //! A model is a closure that creates its data, starts a few threads and asserts a property. The
-//! [`Explorer`] runs it repeatedly with different choices: the thread that runs next, the store
-//! that a load reads, the place of a store in modification order. Failures are panics, data races
-//! on lines, and threads that can never continue (lost wake-ups, deadlocks, waits that nothing
-//! ends). Executions share nothing but the trail of choices. Only tests call this. ARCHITECTURE.md
-//! lists the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et
-//! al., "Effective lock handling in stateless model checking", OOPSLA 2019.
+//! [`Explorer`] runs the model repeatedly with different choices: the thread that runs next, the
+//! store that a load reads, the position of a store in modification order. Failures are panics,
+//! data races on `Line`s, and threads that can never continue (lost wake-ups, deadlocks).
+//! Executions share nothing but the trail of choices. Only tests call this. ARCHITECTURE.md lists
+//! the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et al.,
+//! "Effective lock handling in stateless model checking", OOPSLA 2019.
 
 #![doc = include_str!("../README.md")]
 
@@ -33,8 +33,8 @@ use session::{WaitReason, fail, turn, with};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked;
 
-// SAFETY: one thread of an exploration runs at a time, so its real accesses are ordered; the memory
-// orders that a fence forbids are modelled separately.
+// SAFETY: one thread of an exploration runs at a time, so its real accesses are ordered.
+// Weak memory orders, and the fences against them, are simulated separately.
 #[allow(unsafe_code)]
 unsafe impl Machine for Checked {
     type Lock<T: Send> = CheckedLock<T>;
@@ -88,9 +88,9 @@ unsafe impl Machine for Checked {
         std::thread::panicking()
     }
 
-    /// Waits until a location changes that `ready` has read, and evaluates `ready` again. The
-    /// number of evaluations is not observable, so a failed evaluation matters only for the
-    /// locations that it read.
+    /// Evaluates `ready` until it returns true or the deadline passes. After a failed evaluation
+    /// the thread waits until one of the locations that `ready` read has a newer value. A model
+    /// must not depend on the number of evaluations.
     fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
         loop {
             let (outer, since) = with(|s| (core::mem::take(&mut s.touched), s.memory.stored));

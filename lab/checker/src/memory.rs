@@ -1,13 +1,13 @@
-//! `Memory`: the words of one execution. It has every store that may still be read, in modification
-//! order, with the view that the store carries.
+//! `Memory`: the atomic words of one execution. For each word it has all stores that may still be
+//! read, in modification order. Each store carries a view (see view.rs) of what its thread knew.
 //!
-//! A session owns the memory; primitives.rs calls it for every access. A load reads any store that
-//! is not older than those that its thread knows; a store is placed anywhere in modification order
-//! after these; a read-modify-write reads a store and is placed directly after it (atomicity).
-//! SeqCst accesses and fences have one order, the order of execution. Views of stores are kept in
-//! an arena. Invariant: the `stores` of a location are sorted by timestamp. Source: Kang et al.,
-//! POPL 2017 (views, no promises); Lahav et al., "Repairing sequential consistency in C/C++11",
-//! PLDI 2017 (order of SeqCst accesses and fences).
+//! A session owns the memory; primitives.rs calls it for every access. A load may read any store
+//! that is not older than the stores that its thread knows. A new store may take any position in
+//! modification order after those. A read-modify-write reads a store and is placed directly after
+//! it (atomicity). SeqCst accesses and fences are ordered as they were executed. Views of stores
+//! are kept in an arena. Invariant: the `stores` of a location are sorted by timestamp. Source:
+//! Kang et al., POPL 2017 (views, no promises); Lahav et al., "Repairing sequential consistency in
+//! C/C++11", PLDI 2017 (order of SeqCst accesses and fences).
 
 use std::vec::Vec;
 
@@ -15,8 +15,8 @@ use super::trail::Trail;
 use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
-/// Distance of timestamps at the end of modification order. It leaves room for 12 halvings between
-/// two stores.
+/// Increment of the timestamp for a store at the end of modification order. A store that is
+/// inserted later takes the middle between its neighbours, which works 12 times in the same gap.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -24,7 +24,7 @@ const NO_VIEW: u32 = u32::MAX;
 struct Store {
     value: u64,
     stamp: u32,
-    /// View that an acquiring load learns, as an index into the arena, or `NO_VIEW`.
+    /// View that an acquiring load of this store obtains, as an index into the arena, or `NO_VIEW`.
     view: u32,
     /// Time of the store, by the clock of `thread`, which made the store.
     epoch: u32,
@@ -53,9 +53,9 @@ pub(super) struct AccessContext<'a> {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// Thread of the last store, and the store's number as counted by `Memory::stored`.
+    /// Thread that made the last store, and the number of that store (see `Memory::stored`).
     last: (u8, u64),
-    /// Number of the last store by any other thread.
+    /// Number of the last store by any thread other than that of `last`.
     other: u64,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Memory {
     views: Vec<View>,
     /// Number of stores so far.
     pub(super) stored: u64,
-    /// Timestamps known to the SeqCst fences so far.
+    /// Latest store to each location that was known at some SeqCst fence so far.
     sc_fences: Timestamps,
     /// Latest SeqCst store to each location.
     sc_stores: Timestamps,
@@ -131,7 +131,7 @@ impl Memory {
         self.used
     }
 
-    /// Returns the oldest timestamp that an access of this order may read.
+    /// Returns the timestamp of the oldest store that an access of this order may read.
     #[inline]
     fn floor(&self, views: &ThreadViews, at: usize, order: Order) -> u32 {
         let known = views.current.stamps[at];
@@ -171,7 +171,7 @@ impl Memory {
         self.observe(views, at, index, order).value
     }
 
-    /// Stores a value at one of the possible places in modification order.
+    /// Stores a value at one of the possible positions in modification order.
     pub(super) fn store(
         &mut self,
         AccessContext { views, trail }: AccessContext<'_>,
@@ -182,8 +182,8 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // A store may be placed before each store that is newer than the floor and not bound to its
-        // predecessor.
+        // The new store may precede any store that is newer than `floor`, except the store of a
+        // read-modify-write, which must directly follow the store that it read.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
         let places = 1 + newer().filter(place).count();
@@ -222,8 +222,9 @@ impl Memory {
         views.tick();
     }
 
-    /// Returns the view of a new store: everything that its thread knows, or knew at its last
-    /// release fence. In a release sequence the view of the store that was read is added.
+    /// Returns the view that a new store carries: that of its thread for a release store, otherwise
+    /// that of the thread's last release fence. The store of a read-modify-write also carries the
+    /// view of the store that it read (release sequence).
     fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {
@@ -269,8 +270,8 @@ impl Memory {
         read.value
     }
 
-    /// Exchanges the value if it reads `old`. A failed exchange may read any other value that is
-    /// still visible.
+    /// Exchanges the value if the load returns `old`. A failed exchange may return any other value
+    /// that is still visible.
     pub(super) fn compare_exchange(
         &mut self,
         AccessContext { views, trail }: AccessContext<'_>,
@@ -298,7 +299,7 @@ impl Memory {
         Ok(old)
     }
 
-    /// Takes a lock: reads the last store, without a choice.
+    /// Takes a lock. The load reads the last store, so there is no choice.
     pub(super) fn take_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
         let read = self.observe(views, at, last, Order::Acquire);
@@ -306,7 +307,7 @@ impl Memory {
         self.insert(views, at, last + 1, new);
     }
 
-    /// Releases a lock: stores at the end of modification order.
+    /// Releases a lock. The store is placed at the end of modification order.
     pub(super) fn give_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, len) = (at as usize, self.locations[at as usize].stores.len());
         self.insert(views, at, len, PendingStore { value: 0, order: Order::Release, read: None });
@@ -322,7 +323,7 @@ impl Memory {
         if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
     }
 
-    /// Returns the timestamp of the first store that is newer than `stamp`.
+    /// Returns the timestamp of the oldest store that is newer than `stamp`.
     pub(super) fn newer(&self, at: u32, stamp: u32) -> Option<u32> {
         let stores = &self.locations[at as usize].stores;
         stores.iter().map(|store| store.stamp).find(|other| *other > stamp)
@@ -347,8 +348,8 @@ impl Memory {
         }
     }
 
-    /// Records that later SeqCst accesses read no store older than those that happened before a
-    /// fence.
+    /// Records, for a SeqCst fence, the latest store to each location that happened before the
+    /// fence. Later SeqCst accesses read no older store.
     fn raise_fenced(&mut self, known: &View) {
         for (location, fenced) in self.locations[..self.used].iter().zip(&mut self.sc_fenced) {
             let before = |store: &&Store| known.has(store.thread, store.epoch);

@@ -2,10 +2,10 @@
 //!
 //! Models use these through the `Machine` trait; each operation is a step of the session. Values of
 //! lines and locks are plain memory, which is sound because only one coroutine runs at a time;
-//! race.rs checks that accesses are ordered. A lock is a word: locking is an acquiring
-//! read-modify-write of the last store, unlocking a releasing store, so `try_lock` may fail on an
-//! old value. A guard that is dropped during unwinding changes nothing that other threads could
-//! still see.
+//! race.rs checks that accesses are ordered. A lock is an atomic word: `lock` is an acquiring
+//! read-modify-write of the last store, `unlock` a releasing store, and `try_lock` may fail because
+//! it reads an old value. A guard that is dropped during unwinding changes nothing that other
+//! threads could still see.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, UnsafeCell};
@@ -57,8 +57,8 @@ impl CheckedWord {
     }
 }
 
-// SAFETY: one thread of an exploration runs at a time, and each method reads and writes the
-// modelled memory in one step, with the results that the given ordering allows.
+// SAFETY: one thread of an exploration runs at a time, and each method is a single step.
+// The results are those that the given memory ordering allows.
 unsafe impl Word for CheckedWord {
     fn new(value: u64) -> Self {
         CheckedWord(add_location(value))
@@ -120,7 +120,7 @@ unsafe impl Word for CheckedWord {
     }
 }
 
-/// A lock. Every order of its owners is explored.
+/// A lock. The explorer tries every order in which threads can take it.
 #[derive(Debug)]
 pub struct CheckedLock<T> {
     at: u32,
@@ -296,7 +296,8 @@ impl Counter for CheckedCounter {
     }
 }
 
-/// Parking without the memory effects that a real implementation happens to have.
+/// A parker whose `park` and `unpark` order no memory accesses, since callers must not rely on
+/// that.
 #[derive(Debug, Clone)]
 pub struct CheckedParker(u32);
 

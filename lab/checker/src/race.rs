@@ -1,9 +1,9 @@
 //! `LineAccesses`: records the last write and the reads of each `Line`, to find unordered accesses.
 //!
-//! A session owns this; `CheckedLine` calls it at every access. A race is a failure even if its
-//! outcome would not differ. Every earlier access of another thread must have happened before a
-//! write, and the last write before a read. Source: Flanagan and Freund, "FastTrack", PLDI 2009
-//! (with the full clock for reads, because there are few threads).
+//! A session owns this; `CheckedLine` calls it at every access. A race is a failure even if the
+//! order of its accesses does not change the outcome. All earlier accesses by other threads must
+//! happen before a write, and the last write must happen before a read. Source: Flanagan and
+//! Freund, "FastTrack", PLDI 2009 (with the full clock for reads, because there are few threads).
 
 use std::vec::Vec;
 
@@ -37,7 +37,7 @@ impl LineAccesses {
         self.lines.clear();
     }
 
-    /// Adds a line that its creator has just written.
+    /// Adds a `Line`. Its creation counts as a write by the current thread.
     pub(super) fn add(&mut self, views: &ThreadViews) -> u32 {
         let (writer, written) = (views.thread, views.epoch());
         self.lines.push(LineHistory { writer, written, read: [0; THREADS_MAX] });

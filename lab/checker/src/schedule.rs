@@ -1,12 +1,12 @@
 //! Scheduling of one execution: decides which thread continues and which waits, and detects
 //! deadlocks.
 //!
-//! This is the part of `Session` that decides; session.rs is the part that records. A thread may
-//! lose its turn only before an operation whose outcome depends on its time (loads,
-//! read-modify-writes, SeqCst stores and fences, locks, parking): these are the bounded
-//! preemptions. Other stores follow at once: any thread may read older stores and place its own
-//! before them, so no behaviour is lost. A thread that must wait loses its turn without a
-//! preemption. Invariant: the picked thread can run at once.
+//! The methods of `Session` in this file decide; those in session.rs record. A thread may be
+//! preempted only before an operation whose outcome depends on its time (loads, read-modify-writes,
+//! SeqCst stores and fences, locks, parking), and these preemptions are bounded. No preemption is
+//! needed before other stores: any thread may read older stores and place its own before them, so
+//! no behaviour is lost. A switch away from a thread that must wait does not count as a preemption.
+//! Invariant: the picked thread can run at once.
 
 use std::format;
 use std::string::{String, ToString};
@@ -46,7 +46,7 @@ impl Session {
             return self.fail(text);
         }
         if self.here().fresh {
-            // The choice to start this thread was already the choice of its first step.
+            // The choice of this thread's start already covers its first step.
             self.here().fresh = false;
             return None;
         }
@@ -69,8 +69,8 @@ impl Session {
         Some(turns)
     }
 
-    /// Gives another thread a turn because the current one has run for long and may be waiting for
-    /// another thread in a loop of its own.
+    /// Switches to another thread, because the current thread has made many steps in a row and may
+    /// be waiting for another thread in a loop of its own.
     fn give_way(&mut self) -> Option<*const ThreadYielder> {
         self.spent.in_a_row = 0;
         let turns = self.here().turns;
@@ -98,7 +98,7 @@ impl Session {
         }
     }
 
-    /// Picks one of the threads that can run: `current`, which is the default choice, or another.
+    /// Picks a thread that can run. The default choice is `current` if that thread can run.
     fn pick(&mut self, current: Option<usize>) -> Option<usize> {
         let (mut ready, mut count) = ([0u8; THREADS_MAX], 0);
         let before = self.current;
@@ -137,8 +137,8 @@ impl Session {
         }
     }
 
-    /// Iterates over the locations of a set that have stores newer than a thread knows, with the
-    /// first such store of each.
+    /// Iterates over the locations of `set` that have stores newer than the thread knows, each with
+    /// the oldest such store.
     fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = &self.threads[thread].views.current.stamps;
         let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);
@@ -152,9 +152,10 @@ impl Session {
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)
     }
 
-    /// Resumes a wait, because a store was made since the condition was evaluated, or because one
-    /// of the locations that it read is now known to be newer. Returns false if neither is the
-    /// case, so that the deadline has passed.
+    /// Decides how a wait for a change of the locations in `set` ends. Returns true if `ready` must
+    /// be evaluated again, because another thread has stored since `since`, or because the thread
+    /// now sees a newer store at one of the locations. Returns false if the deadline has passed
+    /// instead.
     pub(super) fn resume_await(&mut self, set: u64, since: u64, deadline_ns: u64) -> bool {
         if self.has_moved(self.current, set, since) {
             return true;

@@ -1,8 +1,8 @@
 //! `Session`: the state of one execution: its threads, memory, choices and, in a replay, its log.
 //!
-//! explorer.rs owns it and makes it the current session of the exploring thread; the primitives
-//! reach it through [`with`], and yield through the functions here. schedule.rs decides which
-//! thread continues.
+//! explorer.rs owns the session and makes it the current session of the exploring thread. The
+//! primitives reach it through [`with`], and suspend their coroutine through the functions here.
+//! schedule.rs decides which thread continues.
 //!
 //! Invariants: one thread runs at a time; no code suspends inside [`with`]; after a failure no
 //! thread is resumed.
@@ -48,7 +48,7 @@ pub(super) struct Bounds {
 pub(super) struct BoundUsage {
     pub(super) preemptions: u32,
     pub(super) steps: u32,
-    /// Steps since the current thread got its turn.
+    /// Steps since the scheduler switched to the current thread.
     pub(super) in_a_row: u32,
     pub(super) deadlines: u32,
 }
@@ -76,8 +76,8 @@ pub(super) struct ModelThread {
     pub(super) views: ThreadViews,
     pub(super) wait: WaitReason,
     pub(super) turns: *const ThreadYielder,
-    /// True until the thread's first visible operation, because scheduling its start was already a
-    /// choice.
+    /// True until the thread's first visible operation. No preemption is tried before that
+    /// operation, because the start of the thread was already a choice.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }
@@ -130,14 +130,14 @@ impl Drop for EnteredSession {
     }
 }
 
-/// Runs a step on the calling thread's session. The step must neither suspend nor call back.
+/// Runs a step on the calling thread's session. The step must neither suspend nor call `with`
+/// again.
 #[inline]
 pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();
     assert!(!session.is_null(), "a primitive of `Checked` is used outside an exploration");
-    // SAFETY: `EnteredSession` keeps the pointer valid, and all threads of an exploration are
-    // coroutines of this one thread that are never suspended inside a step, so no second reference
-    // exists.
+    // SAFETY: `EnteredSession` keeps the pointer valid.
+    // No second reference exists, because no coroutine is suspended inside a step.
     step(unsafe { &mut *session })
 }
 
@@ -151,7 +151,7 @@ fn suspend(turns: *const ThreadYielder) {
     unsafe { (*turns).suspend(()) }
 }
 
-/// Lets another thread run first, before an operation whose outcome depends on its time.
+/// Offers the scheduler a preemption before an operation whose outcome depends on its time.
 #[inline]
 pub(super) fn turn() {
     if let Some(turns) = with(Session::turn) {
@@ -159,7 +159,8 @@ pub(super) fn turn() {
     }
 }
 
-/// Waits until the reason `wait` has ended and the scheduler has picked the calling thread.
+/// Waits for the event that `wait` describes, and until the scheduler has picked the calling
+/// thread.
 pub(super) fn wait(wait: WaitReason) {
     if let Some(turns) = with(|session| session.wait(wait)) {
         suspend(turns);
@@ -193,7 +194,7 @@ impl Session {
         }
     }
 
-    /// Prepares another execution of the same trail, with its first thread about to start.
+    /// Prepares an execution in which the first thread is about to start. The trail is kept.
     pub(super) fn reset(&mut self) {
         self.memory.reset();
         self.lines.reset();
@@ -215,7 +216,7 @@ impl Session {
         index
     }
 
-    /// Starts a thread with the knowledge of the current thread. Returns `None` if there are too
+    /// Starts a thread whose view is that of the current thread. Returns `None` if there are too
     /// many threads.
     pub(super) fn spawn(
         &mut self,
@@ -266,7 +267,7 @@ impl Session {
         self.parkers[parker as usize] = true;
     }
 
-    /// Consumes a wake-up, or passes the deadline if there was none.
+    /// Consumes a pending wake-up. Without a wake-up, the thread has waited until its deadline.
     pub(super) fn parked(&mut self, parker: u32, deadline_ns: Option<u64>) {
         let woken = core::mem::take(&mut self.parkers[parker as usize]);
         self.note(|| format!("leaves parker {parker}"));
@@ -279,7 +280,7 @@ impl Session {
         self.parkers[parker as usize]
     }
 
-    /// Adds the knowledge of a thread that has ended to the current thread.
+    /// Adds the view of a thread that has ended to the view of the current thread.
     pub(super) fn joined(&mut self, other: usize) {
         let knows = self.threads[other].views.current;
         let locations = self.memory.locations();
@@ -296,7 +297,7 @@ impl Session {
         self.lines.add(&self.threads[current].views)
     }
 
-    /// Checks an access to a line. Returns a description if the access races.
+    /// Checks an access to a `Line`. Returns a description if the access is a data race.
     pub(super) fn touch_line(&mut self, line: u32, what: LineAccessKind) -> Option<String> {
         let views = &self.threads[self.current].views;
         let raced = match what {

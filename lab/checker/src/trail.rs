@@ -24,7 +24,7 @@ pub(super) enum ChoiceMode {
 #[derive(Debug, Clone, Copy)]
 struct ChoiceStep {
     chosen: u16,
-    /// Number of alternatives; 0 if a replayed string does not contain it.
+    /// Number of alternatives. 0 if unknown, because a decoded string contains only the choices.
     of: u16,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Trail {
     steps: Vec<ChoiceStep>,
     at: usize,
     mode: ChoiceMode,
-    /// True if a choice of an earlier execution does not fit this execution.
+    /// True if a choice had another number of alternatives in an earlier execution.
     pub(super) diverged: bool,
 }
 
@@ -42,7 +42,8 @@ impl Trail {
         Trail { steps: Vec::with_capacity(64), at: 0, mode, diverged: false }
     }
 
-    /// Chooses one of `of` (at least 2) alternatives. 0 is the default.
+    /// Chooses one of `of` (at least 2) alternatives, numbered from 0. Alternative 0 is the
+    /// default.
     #[inline]
     pub(super) fn choose(&mut self, of: usize) -> usize {
         let place = self.at;
@@ -59,7 +60,7 @@ impl Trail {
         chosen
     }
 
-    /// Returns to the beginning, to repeat the same choices.
+    /// Returns to the first choice, so that the next execution repeats all choices.
     pub(super) fn rewind(&mut self) {
         (self.at, self.diverged) = (0, false);
     }

@@ -1,11 +1,11 @@
-//! `View`: the knowledge of a thread, store or fence about the memory, and the clock of the events
-//! that happened before it.
+//! `View`: the stores that a thread, store or fence knows, and the clock of the events that
+//! happened before it.
 //!
 //! memory.rs owns the views that stores carry, and session.rs those of threads. For each location a
 //! view holds the timestamp of the oldest store that may still be read there; for each thread, the
-//! number of its events that happened before. SeqCst fences also spread timestamps, but only
-//! synchronisation spreads the clock, so the clock decides about races. Source: Kang et al., "A
-//! promising semantics for relaxed-memory concurrency", POPL 2017 (without promises).
+//! number of its events that happened before the view. SeqCst fences also spread timestamps, but
+//! only synchronisation spreads the clock, so the clock decides about races. Source: Kang et al.,
+//! "A promising semantics for relaxed-memory concurrency", POPL 2017 (without promises).
 
 /// Maximum number of locations (words and locks) in one execution, because a wait keeps a set of
 /// them in a `u64`.
@@ -24,7 +24,7 @@ pub(super) struct View {
 impl View {
     pub(super) const EMPTY: View = View { stamps: [0; LOCATIONS_MAX], clock: [0; THREADS_MAX] };
 
-    /// Adds the knowledge of `other` about the first `locations` locations.
+    /// Adds everything that `other` knows about the first `locations` locations.
     #[inline]
     pub(super) fn join(&mut self, other: &View, locations: usize) {
         raise(&mut self.stamps, &other.stamps, locations);
@@ -33,7 +33,7 @@ impl View {
         }
     }
 
-    /// Returns true if event `epoch` of `thread` happened before.
+    /// Returns true if event `epoch` of `thread` happened before this view.
     #[inline]
     pub(super) fn has(&self, thread: u8, epoch: u32) -> bool {
         self.clock[usize::from(thread)] >= epoch
@@ -50,11 +50,11 @@ pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usiz
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadViews {
-    /// Current knowledge of the thread.
+    /// View of the thread now.
     pub(super) current: View,
-    /// Knowledge from relaxed loads. An acquire fence adds it to `current`.
+    /// Views of stores that relaxed loads have read. An acquire fence adds them to `current`.
     pub(super) acquired: View,
-    /// Knowledge at the last release fence. Relaxed stores carry it.
+    /// View at the last release fence. Relaxed stores carry it.
     pub(super) released: View,
     /// True if the thread has executed a release fence.
     pub(super) has_released: bool,
@@ -74,8 +74,7 @@ impl ThreadViews {
         views
     }
 
-    /// Advances the thread's clock, so that later events are not part of the views published so
-    /// far.
+    /// Advances the thread's clock, so that views published so far do not cover later events.
     #[inline]
     pub(super) fn tick(&mut self) {
         self.current.clock[usize::from(self.thread)] += 1;

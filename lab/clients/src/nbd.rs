@@ -1,9 +1,10 @@
 //! An NBD client for measuring and testing servers: one connection, many requests in flight.
 //!
-//! [`Client::connect`] negotiates; [`Client::submit`] queues a request, [`Client::flush`] sends all
-//! queued requests with one system call, [`Client::wait`] returns completions, many of them from
-//! one receive. One thread uses a client; buffers belong to the caller, and to the client while
-//! their request is in flight. The benchmark and tests call it; it calls `millrace-nbd`.
+//! [`Client::connect`] negotiates; [`Client::submit`] queues a request; [`Client::flush`] sends all
+//! queued requests with one system call; [`Client::wait`] returns completions, many of them from
+//! one receive. A client is used by one thread. A buffer belongs to the client while its request is
+//! in flight, and to the caller otherwise. The benchmark and tests call the client, which calls
+//! `millrace-nbd`.
 //!
 //! Invariants: a request completes once. While the client sends, it also receives replies, so that
 //! a server that waits for its replies to be read never waits forever. Lengths that a server
@@ -75,7 +76,8 @@ impl Client {
     /// Connects and negotiates structured replies, or simple replies if the server has no others.
     ///
     /// # Errors
-    /// Errors of the system, or `InvalidData` if the server refuses or violates the protocol.
+    /// Returns errors of the system, or `InvalidData` if the server refuses or violates the
+    /// protocol.
     pub fn connect(uri: &NbdUri) -> io::Result<Client> {
         Client::connect_as(uri, ReplyStyle::Structured)
     }
@@ -84,7 +86,7 @@ impl Client {
     /// status, unless the replies are simple or the server does not offer it.
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// Fails like [`Client::connect`].
     pub fn connect_as(uri: &NbdUri, style: ReplyStyle) -> io::Result<Client> {
         let socket = match &uri.address {
             Address::Tcp { host, port } => {
@@ -106,8 +108,8 @@ impl Client {
                 ClientProgress::Ready(session) => break session,
                 ClientProgress::NeedMore | ClientProgress::StartTls => {
                     socket.receive_some(&mut input).map_err(|error| {
-                        // A server may close the connection after a refusal, so the refusal is the
-                        // better error.
+                        // A server may close the connection after a refusal. The refusal explains
+                        // the failure better than the receive error.
                         handshake.refusal().map_or(error, invalid)
                     })?
                 }
@@ -136,14 +138,14 @@ impl Client {
         self.pending.len() - self.free.len() + self.done.len()
     }
 
-    /// Queues a request. A read fills `buffer` and a write sends it, so its length must be that of
-    /// the request. For other commands the buffer is kept and returned.
+    /// Queues a request. A read fills `buffer` and a write sends it, so both need a buffer as long
+    /// as the request. For other commands the buffer is kept and returned.
     ///
     /// # Errors
-    /// As [`Client::flush`], which is called if much is queued.
+    /// Fails like [`Client::flush`], which is called if many bytes are queued.
     ///
     /// # Panics
-    /// If the `buffer` of a read or write does not have the length of the request.
+    /// Panics if the `buffer` of a read or write does not have the length of the request.
     pub fn submit(&mut self, request: &Request, buffer: Vec<u8>) -> io::Result<()> {
         let &Request { cookie, command, offset, length, .. } = request;
         let has_data = matches!(command, Command::Read | Command::Write);
@@ -178,7 +180,7 @@ impl Client {
     /// Sends all queued requests. Replies that arrive meanwhile are kept for `poll` and `wait`.
     ///
     /// # Errors
-    /// Errors of the system, or `InvalidData` if the server violates the protocol.
+    /// Returns errors of the system, or `InvalidData` if the server violates the protocol.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.out.len() {
@@ -195,22 +197,23 @@ impl Client {
         Ok(())
     }
 
-    /// Sends queued requests and returns available completions without waiting. Returns their
-    /// number.
+    /// Sends queued requests and passes available completions to `take`, without waiting. Returns
+    /// their number.
     ///
     /// # Errors
-    /// As [`Client::flush`], and `UnexpectedEof` if the server has closed the connection.
+    /// Fails like [`Client::flush`], or with `UnexpectedEof` if the server has closed the
+    /// connection.
     pub fn poll(&mut self, take: impl FnMut(Completion)) -> io::Result<usize> {
         self.flush()?;
         self.receive()?;
         Ok(self.hand_out(take))
     }
 
-    /// Sends queued requests and waits until at least `min` completions (or all in flight, if
-    /// fewer) were returned. Returns their number.
+    /// Sends queued requests, and waits until at least `min` completions were passed to `take`, or
+    /// all if fewer are in flight. Returns their number.
     ///
     /// # Errors
-    /// As [`Client::poll`].
+    /// Fails like [`Client::poll`].
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> io::Result<usize> {
         self.flush()?;
         let mut handed = self.hand_out(&mut take);
@@ -226,7 +229,7 @@ impl Client {
     /// Executes one request and waits for its completion. No other request may be in flight.
     ///
     /// # Errors
-    /// As [`Client::poll`].
+    /// Fails like [`Client::poll`].
     pub fn call(&mut self, request: &Request, buffer: Vec<u8>) -> io::Result<Completion> {
         self.submit(request, buffer)?;
         let mut answer = None;
@@ -237,7 +240,7 @@ impl Client {
     /// Ends the session with NBD's disconnect request.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Returns errors of the system.
     pub fn disconnect(mut self) -> io::Result<()> {
         let (flags, offset, length) = (0, 0, 0);
         let request = Request { cookie: 0, flags, command: Command::Disc, offset, length };
@@ -268,7 +271,7 @@ impl Client {
 /// received earlier do not count, so call [`Client::poll`] of each connection first.
 ///
 /// # Errors
-/// Errors of the system.
+/// Returns errors of the system.
 pub fn wait_any<'a>(
     clients: impl IntoIterator<Item = &'a Client>,
     most: Duration,

@@ -97,8 +97,8 @@ impl Client {
     /// Connects, negotiates, and starts the queues.
     ///
     /// # Errors
-    /// If there is no server, if it lacks a required feature, or if the options contradict each
-    /// other.
+    /// Fails if there is no server, if the server lacks a required feature, or if the options
+    /// contradict each other.
     pub fn connect(path: &Path, options: Options) -> Result<Client, ClientError> {
         let stream = reach(path)?;
         let copy = stream.try_clone().map_err(|source| system("a copy of the socket", source))?;
@@ -140,8 +140,9 @@ fn ring_options(options: &Options, features: u64) -> RingOptions {
     }
 }
 
-/// Connects, and requests the features once without the `vhost` crate: a server that is busy with
-/// another client accepts the connection and never answers, and the crate would wait forever.
+/// Connects, and requests the server's features once without the `vhost` crate. A server that is
+/// busy with another client accepts the connection but never answers, and the crate has no time
+/// limit.
 fn reach(path: &Path) -> Result<UnixStream, ClientError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
@@ -280,8 +281,8 @@ impl Session {
             let offset = usize::from(number) * ring_bytes;
             let start = NonNull::new(memory.as_ptr().wrapping_add(offset));
             let start = start.expect("mapped memory is never at address zero");
-            // SAFETY: each queue has a part of the mapping for itself, as long as its layout; the
-            // mapping lives in `Shared`, which every queue holds beside its ring.
+            // SAFETY: each queue has its own part of the mapping, as long as its layout.
+            // The mapping lives in `Shared`, which every queue owns together with its ring.
             let ring = unsafe { DriverRing::new(start, GUEST_BASE + offset as u64, ring) }?;
             let notify = Notify::new(&self.stream).map_err(|source| system("eventfds", source))?;
             self.start_queue(number.into(), &ring, &notify, start.as_ptr().addr() as u64)?;
@@ -337,7 +338,7 @@ fn share_pages(bytes: usize, pages: MemfdFlags) -> io::Result<(File, MmapRegion)
     let file = File::from(memfd_create("millrace-guest", MemfdFlags::CLOEXEC | pages)?);
     file.set_len(bytes as u64)?;
     if pages.contains(MemfdFlags::HUGETLB) {
-        // If the pages were not allocated here, the first access could raise SIGBUS.
+        // Without this allocation, the first access could raise SIGBUS if no huge pages are left.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
     }
     let offset = FileOffset::new(file.try_clone()?, 0);

@@ -4,10 +4,10 @@
 //! submitters, faults and disturbances. The scenario runs on the simulated machine (run.rs,
 //! submitter.rs, disturbance.rs) against model drives (drive.rs, disk_image.rs), with or without
 //! worker threads (serving.rs, workers.rs). An oracle with a plain model of the volume checks every
-//! step (oracle.rs, history.rs, map.rs). A scenario that fails is made smaller (shrinker.rs). A
-//! page cache (caching.rs, flusher.rs), schedulers and groups are parts of scenarios.
+//! step (oracle.rs, history.rs, map.rs). The shrinker (shrinker.rs) reduces a scenario that fails.
+//! A page cache (caching.rs, flusher.rs), schedulers and groups are parts of scenarios.
 //!
-//! Called by `millrace-lab explore` and by tests. Invariant: the same scenario gives the same
+//! `millrace-lab explore` and tests call this module. Invariant: the same scenario gives the same
 //! outcome, bit for bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
 
 mod cache_spec;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use millrace_block::{Arena, Driver, DriverQueue, Error, Extent, HwQueues, QueueLimits, Sector};
 use millrace_machine::{Machine, Topology};
 
-/// Methods of a driver that a filter may change; all others go to the inner driver.
+/// Methods of a driver that a filter can change. The inner driver handles all others.
 pub(crate) trait DriverFilter<M: Machine>: Send + Sync {
     fn inner(&self) -> &dyn Driver<M>;
 

@@ -1,11 +1,12 @@
 //! Workloads, experiments and reports that measure millrace; production does not need this crate.
 //!
-//! Folders are layers, of which each stands on those before it. `filter` has drivers around a
-//! driver, `page` figures, tables and checks as HTML and text. `load` is the load generator with
-//! its jobs, fio's job files and rows of results. `trace` reads and writes traces of block I/O.
-//! `simulation` runs rows on simulated machines, `programs` servers and utilities there, `vm` a
-//! virtual machine. `replay` sends the I/Os of a trace again. `papers` repeats experiments of
-//! papers. `explorer` looks for bugs by simulation. Called by the binary's verbs and by tests.
+//! Folders are layers, and each layer uses only the layers before it. `filter` has drivers that
+//! wrap another driver. `page` renders figures, tables and checks as HTML and text. `load` is the
+//! load generator with its jobs, fio's job files and rows of results. `trace` reads and writes
+//! traces of block I/O. `simulation` runs rows on simulated machines, `programs` runs servers and
+//! utilities there, and `vm` a virtual machine. `replay` repeats the I/Os of a trace. `papers`
+//! repeats experiments of papers. `explorer` looks for bugs by simulation. The verbs of the
+//! `millrace-lab` binary and tests call this crate.
 
 pub mod explorer;
 mod filter;

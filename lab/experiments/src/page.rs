@@ -1,10 +1,10 @@
 //! `Page`: the results of an experiment as plain data: checks, figures, tables and machines.
 //!
-//! Owns no logic except the calculation of deviations. Filled by experiments such as `millrace-lab
-//! paper`; rendered by `html` (one self-contained file), `text` (for a terminal) and `json`. Plots
-//! are SVG written here: they adapt to the reader's colours, can be printed, and need no script,
-//! unlike uPlot (a canvas and 50 KB of script) and plotters (fixed colours). A page gives the same
-//! bytes each time.
+//! The only logic here is the calculation of deviations. Experiments such as `millrace-lab paper`
+//! fill a page; `html` (one self-contained file), `text` (for a terminal) and `json` render it.
+//! Plots are SVG that this module writes: they adapt to the reader's colours, can be printed, and
+//! need no script, unlike plots by uPlot (a canvas and 50 KB of script) and by the crate plotters
+//! (fixed colours). Rendering is deterministic.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 mod escape;
@@ -19,24 +19,24 @@ pub use heat::HeatCells;
 pub use machines::{Constant, MachineTable, ORIGINS, Source};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Role of a check in the tally.
+/// Kind of a check, by which checks are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
-    /// A value given to the model as an input; not counted.
+    /// A value that the model takes from the paper as an input. Not counted as a check.
     Input,
-    /// A statement that must hold.
+    /// A statement that either holds or does not, without a tolerance.
     Qualitative,
-    /// Numbers of the paper that our numbers must be close to.
+    /// Numbers that must be within a tolerance of the paper's.
     Quantitative,
-    /// Numbers whose order must match the paper's: the number that is larger there must be larger
-    /// here. Their sizes may differ.
+    /// Numbers whose order must be the paper's: if one is larger than another in the paper, it must
+    /// be larger in our results. Their sizes may differ.
     #[serde(rename = "order only")]
     OrderOnly,
 }
 
 impl CheckKind {
-    /// Returns the name of the kind, for people and JSON.
+    /// Returns the kind's name as shown to people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             CheckKind::Input => "input",
@@ -47,7 +47,7 @@ impl CheckKind {
     }
 }
 
-/// Result of a check. In JSON `true`, `false` or `"not there yet"`.
+/// Result of a check. In JSON: `true`, `false` or `"not there yet"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Yes,
@@ -57,7 +57,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict as text for people.
+    /// Returns the verdict as shown to people.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Yes => "holds",
@@ -83,12 +83,12 @@ impl Serialize for Verdict {
     }
 }
 
-/// A statement of a paper or a result of ours: text, and the numbers in it.
+/// A statement of a paper, or a result of our run: its text, and the numbers in the text.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Quantity {
-    /// Text for people, with units.
+    /// Text with units, as shown to people.
     pub text: String,
-    /// Numbers to compare, in base units and in the same order on both sides; may be empty.
+    /// Numbers in base units. Both sides of a check have the same order of numbers; may be empty.
     pub numbers: Vec<f64>,
 }
 
@@ -98,7 +98,7 @@ impl Quantity {
     }
 }
 
-/// A statement of a paper, compared with our result.
+/// A check: a statement of a paper, compared with our result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
     /// Name of the check, such as `mq.sq-cap`.
@@ -106,13 +106,13 @@ pub struct Check {
     pub kind: CheckKind,
     pub paper: Quantity,
     pub ours: Quantity,
-    /// Largest relative deviation: our number divided by the paper's, minus 1; None if there is no
-    /// pair of numbers to compare.
+    /// Largest relative deviation of our numbers: ours divided by the paper's, minus 1. None if
+    /// there is no pair of numbers to compare.
     pub deviation: Option<f64>,
     pub holds: Verdict,
-    /// Reason, or a suspected cause; may be empty.
+    /// Explanation of the verdict or suspected cause of a deviation; may be empty.
     pub note: String,
-    /// Result of a second run without some mechanisms; None if there was no such run.
+    /// Result of a second run with some mechanisms switched off; None if there was no such run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without: Option<AblationResult>,
 }
@@ -123,17 +123,17 @@ pub struct AblationResult {
     /// Names of the mechanisms, separated by commas.
     pub mechanisms: String,
     pub ours: Quantity,
-    /// Largest relative change against the full run: number divided by the full run's, minus 1;
-    /// None if there is no pair of numbers to compare.
+    /// Largest relative change from the full run: this run's number divided by the full run's,
+    /// minus 1. None if there is no pair of numbers to compare.
     pub change: Option<f64>,
-    /// Deviation of the second run from the paper, as in the check.
+    /// Relative deviation of the second run's number from the paper's.
     pub deviation: Option<f64>,
-    /// Verdict that the check would have in the second run.
+    /// Verdict of the check on the numbers of the second run.
     pub holds: Verdict,
 }
 
 impl Check {
-    /// Creates a check with this verdict; the deviation is calculated from the numbers.
+    /// Creates a check with the given verdict. The deviation is calculated from the numbers.
     pub fn new(
         id: &str,
         kind: CheckKind,
@@ -153,7 +153,7 @@ impl Check {
         Check::new(id, CheckKind::Quantitative, (paper, ours), holds)
     }
 
-    /// Creates a check for which nothing was run.
+    /// Creates a check that was not made.
     pub fn not_yet(id: &str, kind: CheckKind, paper: Quantity) -> Check {
         Check::new(id, kind, (paper, Quantity::default()), Verdict::NotYet)
     }
@@ -163,8 +163,8 @@ impl Check {
     }
 }
 
-/// Returns the largest relative deviation: our number divided by the paper's, minus 1. None unless
-/// both sides have the same number of numbers, at least one, and the paper's are not 0.
+/// Returns the largest relative deviation: our number divided by the paper's, minus 1. None if the
+/// sides have different counts of numbers or none, or if one of the paper's numbers is 0.
 pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     if paper.len() != ours.len() || paper.contains(&0.0) {
         return None;
@@ -190,9 +190,9 @@ pub enum Unit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// Linear, starting at 0.
+    /// Linear scale that starts at 0.
     Linear,
-    /// Logarithmic, by powers of ten.
+    /// Logarithmic scale with powers of ten.
     Log,
 }
 
@@ -200,20 +200,21 @@ pub enum Scale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
-    /// We ran it: a solid line.
+    /// Points that we measured or simulated: a solid line.
     Ours,
-    /// The paper states it: hollow points and a dotted line.
+    /// Points that the paper states: hollow points and a dotted line.
     Paper,
-    /// We ran it on a machine that nobody has measured: a dashed line, marked in the legend.
+    /// Points that we simulated on a machine without measurements to compare with: a dashed line,
+    /// marked in the legend.
     Prediction,
-    /// We ran it with some mechanisms switched off: a thin dashed line.
+    /// Points of a run with some mechanisms switched off: a thin dashed line.
     Without,
 }
 
-/// One line of a panel. Lines of the same name have the same colour in all panels of a figure.
+/// A line in a panel. Lines of the same name have the same colour in all panels of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// Name of the design, such as `MQ`.
+    /// Name of the line, such as the design `MQ`.
     pub name: String,
     /// Origin of the points.
     pub kind: SeriesKind,
@@ -222,7 +223,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Creates a line from results of ours.
+    /// Creates a line from our own results.
     pub fn ours(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), kind: SeriesKind::Ours, points }
     }
@@ -232,7 +233,7 @@ impl Series {
         Series { name: name.into(), kind: SeriesKind::Paper, points: points.into() }
     }
 
-    /// Returns the name with the kind, for legends and tables.
+    /// Returns the line's name and kind, for legends and tables.
     pub fn label(&self) -> String {
         match self.kind {
             SeriesKind::Ours => self.name.clone(),
@@ -243,17 +244,17 @@ impl Series {
     }
 }
 
-/// A vertical line across a panel, such as at the core where a socket begins.
+/// A vertical line across a plot, such as at the first core of a socket.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Mark {
     pub x: f64,
     pub label: String,
 }
 
-/// One plot.
+/// A plot: its axes, lines and marks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Panel {
-    /// Title that distinguishes the panel from its neighbours, such as the machine.
+    /// Title that distinguishes the panel from the figure's other panels, such as a machine's name.
     pub title: String,
     /// Label of the x axis, such as `cores`.
     pub x_label: String,
@@ -264,7 +265,7 @@ pub struct Panel {
     pub series: Vec<Series>,
     /// Vertical lines across the plot; may be empty.
     pub marks: Vec<Mark>,
-    /// Counts of a heat map, which is drawn in place of lines and only in the HTML file.
+    /// Counts of a heat map, drawn instead of lines. Only the HTML file shows heat maps.
     #[serde(skip)]
     pub heat: Option<HeatCells>,
 }
@@ -290,7 +291,7 @@ impl Panel {
     }
 }
 
-/// A figure: panels under one title.
+/// A figure with one or more panels.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// Name of the figure, such as `fig4`; letters, digits and dashes.
@@ -313,7 +314,7 @@ impl Figure {
     }
 }
 
-/// A table of a paper, or of results.
+/// A table from a paper, or of our results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DataTable {
     /// Name of the table, such as `table2`; letters, digits and dashes.
@@ -322,12 +323,12 @@ pub struct DataTable {
     /// Caption that says what the table shows.
     pub caption: String,
     pub head: Vec<String>,
-    /// Rows, each as long as the head.
+    /// Rows of cells. Each row is as long as the head.
     pub rows: Vec<Vec<String>>,
 }
 
 impl DataTable {
-    /// Creates a table; every row must be as long as the head.
+    /// Creates a table. Every row must be as long as the head.
     pub fn new(
         (id, title): (&str, impl Into<String>),
         caption: &str,
@@ -345,27 +346,27 @@ pub struct Page {
     pub title: String,
     /// Paragraphs of the introduction.
     pub intro: Vec<String>,
-    /// Warnings that a reader needs, such as what was left out; may be empty.
+    /// Warnings for the reader, for example about parts that were left out; may be empty.
     pub remarks: Vec<String>,
-    /// Names and values, such as the seed and the command that makes the page again.
+    /// Facts as names and values, such as the seed and the command that creates the page again.
     pub facts: Vec<(String, String)>,
-    /// Origin of the statements that the checks compare with.
+    /// Source of the statements with which the checks compare results.
     #[serde(skip)]
     pub against: ReferenceKind,
-    /// Checks, in the order of the papers' list.
+    /// Checks, in the order in which the paper's file lists them.
     pub checks: Vec<Check>,
     pub figures: Vec<Figure>,
     pub tables: Vec<DataTable>,
     pub machines: Vec<MachineTable>,
 }
 
-/// Origin of the statements that checks compare our results with.
+/// Source of the statements with which checks compare our results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {
     #[default]
     Paper,
-    /// A promise of millrace about itself.
+    /// A claim about millrace itself, instead of a statement of a paper.
     Promise,
 }
 
@@ -378,7 +379,7 @@ impl ReferenceKind {
     }
 }
 
-/// Number of checks with each verdict; inputs are counted separately.
+/// Number of checks with each verdict. Checks of inputs are counted separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CheckTally {
     pub hold: usize,
@@ -408,12 +409,13 @@ impl Page {
         html::page(self)
     }
 
-    /// Renders tables for a terminal, with x down and series across, then the checks.
+    /// Renders tables for a terminal, with a row for each x and a column for each line, then the
+    /// checks.
     pub fn text(&self) -> String {
         text::page(self)
     }
 
-    /// Renders `{"checks": [...], "figures": [...], ...}`; points are pairs of x and y.
+    /// Renders JSON: `{"checks": [...], "figures": [...], ...}`, with points as pairs of x and y.
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
         text.expect("plain data with text for keys is always JSON")

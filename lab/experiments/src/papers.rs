@@ -1,5 +1,5 @@
-//! Repetition of papers' experiments: the table of all papers, the frame of a page, and the code
-//! that runs points.
+//! Repetition of papers' experiments: the table of all papers, the common parts of their pages, and
+//! the code that runs points (single simulations).
 //!
 //! `papers/NAME.toml` has a paper's points, figures, tables and checks. `sheet` reads the file and
 //! renders the page, `formula` evaluates the file's formulas, and a paper's module turns the
@@ -38,18 +38,17 @@ pub use points::PartSelection;
 pub(crate) use points::run_without;
 pub(crate) use points::{Point, Results, mechanisms, repeat};
 
-/// Callback that is called when a point begins, and that may end the run.
+/// Callback for each point that begins. Its result can end the run.
 pub type Tell<'a> = dyn FnMut(Step<'_>) -> ControlFlow<()> + Send + 'a;
 
-/// A paper, or other experiment, that can be repeated.
+/// A paper whose experiments can be repeated, or another experiment in the same form.
 #[derive(Debug)]
 pub struct Paper {
-    /// Name on the command line.
+    /// Name of the paper on the command line.
     pub name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) intro: Vec<&'static str>,
-    /// Names of the paper's parts, in the order of the page; empty if the paper is not divided into
-    /// parts.
+    /// Names of the parts of the paper's page, in order. Empty if the page has a single part.
     pub parts: Vec<&'static str>,
     pub(crate) run: fn(PartSelection<'_>, &mut Tell<'_>) -> Result<Page, BenchError>,
     pub(crate) mechanisms: fn(&[&'static str]) -> Result<Vec<Mechanism>, BenchError>,
@@ -78,9 +77,9 @@ impl Paper {
         Paper { name, title: &sheet.title, intro, parts: sheet.parts(), run, mechanisms }
     }
 
-    /// Runs the wanted parts and returns their page. A check that needs a part that is not wanted
-    /// is listed as not made. `tell` is called for each point that begins and may end the run; the
-    /// page then contains the parts of which all points were run.
+    /// Runs the wanted parts and returns their page. If a check needs another part, the page lists
+    /// the check as not made. `tell` is called for each point that begins, and can end the run. The
+    /// page then has only the parts whose points were all run.
     ///
     /// # Errors
     /// If a machine's file is invalid, a simulation fails, or this machine cannot measure.
@@ -97,10 +96,10 @@ impl Paper {
 pub(crate) struct Repetition<'a> {
     pub(crate) paper: &'a Paper,
     pub(crate) seed: u64,
-    /// Mechanisms that were switched off in a second run of each point.
+    /// Mechanisms that a second run of each point switched off.
     pub(crate) without: &'a [Mechanism],
     pub(crate) rows: usize,
-    /// Number of cache-line and lock events in all points.
+    /// Number of simulated cache-line and lock events, summed over all points.
     pub(crate) events: u64,
     pub(crate) models: &'a [Model],
 }
@@ -183,7 +182,7 @@ pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> 
     all
 }
 
-/// Progress of a long run.
+/// Progress of a run of several tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step<'a> {
     /// Number of tasks that have ended.
@@ -194,14 +193,14 @@ pub struct Step<'a> {
     pub task: &'a str,
 }
 
-/// Runs one point for each name, several in parallel. Before each point, `tell` is called with the
-/// point's name and may end the run; the results of points that have not begun by then are `None`.
+/// Runs one point for each name, several in parallel. `tell` is called with the name before each
+/// point, and can end the run. The results of points that did not begin are `None`.
 pub(crate) fn run_points<T: Send>(
     names: &[String],
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Option<T>>, BenchError> {
-    // The number of points that have ended, and the callback for progress.
+    // Pair of the number of points that have ended and the callback.
     let told = Mutex::new((0, tell));
     let begin = |index: usize| {
         let (done, tell) = &mut *lock(&told);
@@ -214,8 +213,7 @@ pub(crate) fn run_points<T: Send>(
     run_rows(names.len(), run, |_| lock(&told).0 += 1)
 }
 
-/// Returns the parts whose points were all run, and the results of those points. Results of
-/// incomplete parts are dropped.
+/// Returns the parts whose points were all run, and the results of these parts' points.
 pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     parts: &[P],
     points_of: impl Fn(P) -> Vec<Q>,

@@ -1,7 +1,7 @@
 //! The application programs of \[FALCON\]'s evaluation, as threads on the simulated volume.
 //!
-//! A `Task` is the program of a point, with its CPUs and its number of threads. The modules below
-//! have the code of the threads, which does not depend on the volume's serving mode. `atc17` runs
+//! A `Task` is the program of a point, with its CPUs and its number of threads. The submodules have
+//! the code of the threads, which does not depend on the volume's serving mode. `atc17` runs
 //! programs on the simulated machine, and `bench --program` on this machine.
 
 mod files;
@@ -19,28 +19,28 @@ use crate::load::bench::BenchError;
 use crate::simulation::program::{Program, run_program};
 use crate::simulation::{ObservedRow, SimPlan};
 
-/// CPU of the cache's flusher, on the controller's socket, like the submitter of other points.
+/// CPU of the cache's flusher: on the controller's socket, as the submitter in runs without a
+/// cache.
 const FLUSHER_CPU: u32 = 0;
-/// CPUs on which no drive's worker runs, with eight drives.
+/// CPUs that have no worker if there are eight drives.
 const FREE_CPUS: [u32; 3] = [9, 10, 11];
 
-/// CPUs of servers, which have more threads than there are CPUs: all CPUs except the flusher's,
-/// including those of workers, since the paper's machine has 24 hyper-threads and reserves none for
-/// workers.
+/// CPUs of a server's threads: all except the flusher's. Threads share CPUs with workers, because
+/// the paper's machine has 24 hyper-threads and reserves none for workers.
 const ALL_CPUS: RangeInclusive<u32> = 1..=11;
-/// Most I/Os in flight of one thread: pieces of a single read or write call.
+/// Largest number of I/Os that a read or write call of a thread has in flight.
 const CALLS: u32 = 4;
 
 /// Program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Eight writers of random pages, through the cache.
+    /// Eight threads that write random pages through the cache.
     Writers,
-    /// Graph engine that reads edges, with this number of threads.
+    /// Graph engine that reads edges directly, with the given number of threads.
     Graph(u32),
-    /// A server's mix of file operations, through the cache.
+    /// File operations of a server, through the cache.
     Server(servers::Kind),
-    /// A utility with one thread, through the cache.
+    /// Utility with one thread that copies, packs or unpacks files through the cache.
     Utility(utilities::Kind),
 }
 
@@ -55,7 +55,7 @@ impl Task {
         }
     }
 
-    /// Returns true if the task writes to the volume.
+    /// Returns true if the program writes to the volume.
     pub fn writes(self) -> bool {
         !matches!(self, Task::Graph(_) | Task::Utility(utilities::Kind::CopyFrom))
     }
@@ -78,8 +78,8 @@ impl Task {
         }
     }
 
-    /// Returns the largest number of I/Os that each thread has in flight, if the point's depth is
-    /// `depth`.
+    /// Returns the largest number of I/Os in flight per thread. `depth` is the total of a program
+    /// that does direct I/O.
     pub(crate) fn depth(self, depth: u32) -> u32 {
         match self {
             Task::Graph(threads) => depth / threads,

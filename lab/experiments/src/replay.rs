@@ -1,15 +1,15 @@
-//! Replay: sends the I/Os of a trace again, at their times or as fast as possible, and measures
-//! them.
+//! Replay: repeats the I/Os of a trace, at their times or as fast as possible, and measures them.
 //!
 //! `lane` defines targets, and `route` maps the trace's I/Os to their lanes. `fit` has the
 //! arithmetic of addresses, and `order` the dependencies between I/Os. `feed` reads ahead, `engine`
 //! is the loop, `tally` holds its counts, and `report` is the result. `volumes` and `servers` are
 //! targets (`nbd` and `vhost` connect to servers); `simulated` runs a replay on a simulated
-//! machine. Memory does not depend on the trace's length. The verb calls this module; `trace` reads
-//! the I/Os.
+//! machine. Memory does not depend on the trace's length. The verb `replay` calls this module;
+//! `trace` reads the I/Os.
 //!
-//! Source: open loop and lateness as in btreplay and fio's `read_iolog`; as fast as possible with
-//! dependencies kept as in \[FALCON\]'s replay of traces.
+//! Sources: the open loop and the measurement of lateness are those of btreplay and of fio's
+//! `read_iolog`. Replaying as fast as possible while keeping dependencies is the method of
+//! \[FALCON\].
 
 mod engine;
 mod feed;

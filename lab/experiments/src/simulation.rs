@@ -6,8 +6,8 @@
 //! outside of the block layer, and `bounce` a drive whose data is copied. `window` selects the
 //! measured part of a run; `job` and `raw_job` are submitters; `workers` serve drives; `file_costs`
 //! is the extra cost of files; `program` has threads that do I/O like programs, through a cache or
-//! directly; `tags` samples the tags in use; `run` runs one row, `rows` many. Everything below a
-//! job is the production code of the block layer and the drives. Called by the binary's verbs.
+//! directly; `tags` samples the tags in use; `run` runs one row, `rows` many. Jobs use the
+//! production code of the block layer and the drives. The binary's verbs call this module.
 
 mod bounce;
 mod coalescing;
@@ -55,19 +55,20 @@ pub use window::Length;
 pub(crate) use window::{Window, WindowStep};
 pub(crate) use workers::Workers;
 
-/// Thread or CPU that handles the interrupts of drives that complete asynchronously.
+/// Handling of the interrupts of drives that complete asynchronously.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Irq {
-    /// No interrupts: the submitter polls for completions, on its own core.
+    /// No interrupts: the submitter polls for completions on its own CPU.
     #[default]
     Submitter,
-    /// CPU 0 takes all interrupts and forwards them.
+    /// CPU 0 takes all interrupts and notifies the submitters' CPUs.
     Core0,
-    /// The first CPU of the hardware queue's socket takes the interrupts and forwards them.
+    /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
+    /// submitters' CPUs.
     Steered,
-    /// Each poll that finds completions costs the polling thread the time of one interrupt. A poll
-    /// that finds several, because the thread was busy before, costs no more, although a drive
-    /// without interrupt coalescing would have raised one interrupt for each.
+    /// The thread that polls spends the time of one interrupt for each poll that finds completions.
+    /// A poll that finds several costs no more, although a drive without interrupt coalescing would
+    /// have raised an interrupt for each.
     Poller,
 }
 
@@ -88,10 +89,10 @@ impl Words for Irq {
 
 text_by_words!(Irq);
 
-/// Configuration of a row's drives and of the modelled kernel.
+/// Configuration of a row's drives and of the kernel that the simulation models.
 #[derive(Debug, Clone, Default)]
 pub struct Service {
-    /// Controllers that the drives' specifications may name.
+    /// Controllers to which the specifications of drives may refer by name.
     pub controllers: Vec<ControllerConfig>,
     /// Serving mode of the volume.
     pub serving: ServingConfig,
@@ -106,21 +107,21 @@ pub struct Service {
     pub nomerges: bool,
     /// Number of threads that may dispatch from a hardware queue at a time.
     pub inside: Inside,
-    /// State that the kernel's driver and mid-layer shared between all drives.
+    /// State outside of the block layer that the commands of all drives share.
     pub adapter: HostAdapterConfig,
     /// Settings of raw I/O as in Linux 2.4.
     pub history: Linux24,
-    /// Costs of kernels of 2013 outside of the block layer.
+    /// Costs of kernels of 2013 outside of the block layer that the simulation models.
     pub linux3: Linux3,
-    /// If true, each I/O is direct I/O of a file, which costs a simulated machine more at
-    /// submission.
+    /// If true, each I/O is direct I/O to a file, which takes more time at submission on a
+    /// simulated machine.
     pub of_file: bool,
 }
 
-/// One row to run on a simulated machine, or on this one with lock statistics.
+/// A row to run on a simulated machine, or on the real machine with lock statistics.
 #[derive(Debug, Clone)]
 pub struct SimPlan {
-    /// Drives that run on any machine: `null`, `ram` and `model`.
+    /// Drives of kinds that also run on a simulated machine: `null`, `ram` and `model`.
     pub drives: Vec<Spec>,
     /// Layout of the volume.
     pub layout: Layout,
@@ -132,48 +133,48 @@ pub struct SimPlan {
     pub software_queues: Spread,
     /// Number of hardware queues.
     pub hardware_queues: Spread,
-    /// CPUs of the jobs: job i runs on `cpus[i % len]`. Not empty on a simulated machine.
+    /// CPUs of the jobs: job i runs on `cpus[i % len]`. Must not be empty on a simulated machine.
     pub cpus: Vec<u32>,
     /// Number of submitters, 1 to 65,535.
     pub jobs: u32,
-    /// Workload of each job; its seed is also the simulation's.
+    /// Workload of each job. Its seed is also the seed of the simulation.
     pub workload: Workload,
-    /// Length of the measurement.
+    /// Length of the measured window.
     pub length: Length,
     /// Granularity of the timestamps: one for each batch or for each I/O.
     pub stamp: Stamp,
     /// Submission interface of the jobs.
     pub interface: InterfaceKind,
-    /// Number of I/Os submitted together, at least 1, as in fio's `iodepth_batch_submit`. `None`
-    /// submits as many as are free.
+    /// Number of I/Os submitted together, at least 1, as fio's `iodepth_batch_submit`. `None`
+    /// submits all free I/Os together.
     pub batch: Option<u32>,
-    /// Handler of the drives' interrupts.
+    /// Handling of the drives' interrupts.
     pub irq: Irq,
-    /// Reports to make in addition to the row.
+    /// Results to collect in addition to the row.
     pub watch: Watch,
 }
 
-/// Reports to make in addition to the row.
+/// Results to collect in addition to the row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
     /// Report lock statistics.
     pub locks: bool,
-    /// Sample the tags in use: CPU of the sampling thread, which does nothing else, and period in
-    /// nanoseconds.
+    /// If given, a thread samples the tags in use: its CPU, which does nothing else, and the period
+    /// in nanoseconds.
     pub tags: Option<(u32, u64)>,
-    /// Record every trace event of every I/O.
+    /// If given, every trace event of every I/O is recorded.
     pub trace: Option<RecordingPlan>,
 }
 
-/// Recording of a row's trace.
+/// Settings for recording a row's trace events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordingPlan {
-    /// Output and device names.
+    /// Output of the recording, and names of the devices.
     pub config: RecorderConfig,
     /// Device numbers of the drives.
     pub devices: Vec<u32>,
-    /// Events per thread's ring. On a simulated machine events that find the ring full are dropped,
-    /// since rings are emptied only after the row has ended.
+    /// Number of events in each thread's ring. On a simulated machine, rings are emptied only after
+    /// the row has ended, so events that find their ring full are dropped.
     pub ring: usize,
 }
 
@@ -192,8 +193,8 @@ impl SimPlan {
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("the plan names no CPU to run jobs on".into());
         }
-        // Besides the jobs there are the main thread, one that samples tags, the workers, and at
-        // most one interrupt handler per CPU.
+        // Other threads: the main thread, a thread that samples tags, the workers, and at most one
+        // interrupt handler per CPU.
         let others = (2 + self.service.worker_cpus.len() as u32).saturating_add(cpus);
         let most = THREADS_MAX.saturating_sub(others);
         if cpus != u32::MAX && self.jobs > most {

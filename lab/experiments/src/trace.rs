@@ -1,10 +1,11 @@
 //! Traces of block I/O in any format, as one stream of I/Os; also the report page of a trace.
 //!
-//! Owns the common form of all formats: an I/O with its time, device, range and, if the format has
-//! latencies, its latency. An `AnySource` reads any format; `millrace-lab replay`, `trace report`
-//! and `trace convert` use it and know no format. `open` detects the format and merges the I/Os of
-//! one or more files in order of arrival. `report` shows where the I/Os of a recording spend their
-//! time, and `timeline` when. Stands on millrace-trace, which reads blktrace's records.
+//! `TraceIo` is the common form of all formats: an I/O with its time, device, range and, if the
+//! format has latencies, its latency. An `AnySource` reads any format; `millrace-lab replay`,
+//! `trace report` and `trace convert` use it and know no format. `open` detects the format and
+//! merges the I/Os of one or more files in order of arrival. `report` shows in which stages the
+//! I/Os of a recording spend their time, and `timeline` has the events over time. millrace-trace
+//! reads blktrace's records.
 
 mod columns;
 mod detect;
@@ -37,8 +38,8 @@ pub use report::report_page;
 pub use timeline::Timeline;
 pub use writer::{ReadOnlyFormat, TraceWriter};
 
-/// Returns a note that some of `ios` I/Os have no latency, if `measured` of them (more than 0) have
-/// one.
+/// Returns a note that some of a trace's `ios` I/Os have no latency. `measured` I/Os have one;
+/// `None` if these are all I/Os, or none.
 pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
     (measured > 0 && ios > measured).then(|| {
         let left = ios - measured;
@@ -48,7 +49,7 @@ pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
     })
 }
 
-/// One I/O of a trace.
+/// An I/O of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceIo {
     /// Arrival time, in nanoseconds since the trace's first I/O.
@@ -68,7 +69,7 @@ pub struct TraceIo {
 }
 
 impl TraceIo {
-    /// A read of nothing at time 0, for readers to fill in.
+    /// A placeholder that readers fill in: a read of length 0 at time 0.
     const EMPTY: TraceIo = TraceIo {
         at_ns: 0,
         device: 0,
@@ -80,9 +81,9 @@ impl TraceIo {
     };
 }
 
-/// A trace that is read from its beginning to its end, in bounded memory.
+/// A trace that is read sequentially, in bounded memory.
 pub trait TraceSource {
-    /// Error of a damaged trace, with file and line or record.
+    /// Error for a damaged trace, which names the file and the line or record.
     type Error: std::error::Error;
 
     /// Returns the next I/O in order of arrival; `None` at the end.

@@ -1,12 +1,13 @@
 //! A virtual machine on the simulated machine: guest, virtqueues and I/O threads in virtual time.
 //!
-//! `costs` are the costs of virtualisation, from a file; `spinlock` is a lock of the guest's
-//! kernel; `ring` a virtqueue with its driver's lock and its notification suppression; `vcpu` a
-//! vCPU as other threads see it; `memory` QEMU's map of the guest's memory; `machine` the state
-//! shared by all threads; `guest` the thread of a vCPU: a process and the guest's driver;
-//! `iothread` the host's side: the production block layer with the production policies of vhost
-//! (`BatchPacer`, `Polling`); `run` runs one row; `bench` is a row of the command line. vCPUs and
-//! I/O threads are simulated threads that share the host's CPUs. Source: \[MIOT\].
+//! `costs` are the costs of virtualisation, from a file. `spinlock` is a lock of the guest's
+//! kernel, `ring` is a virtqueue with its driver's lock and notification suppression, and `memory`
+//! is QEMU's map of the guest's memory. `vcpu` is a vCPU as other threads see it, and `machine` is
+//! the state that all threads share. `guest` is the thread of a vCPU, with a process and the
+//! guest's driver. `iothread` is the host's side, which is the production block layer with the
+//! production policies of vhost (`BatchPacer`, `Polling`). `run` runs one row, and `bench` runs a
+//! row for the command line. vCPUs and I/O threads are simulated threads that share the host's
+//! CPUs. Source: \[MIOT\].
 //!
 //! Not modelled: idle CPUs that pull threads from busy CPUs; cache and TLB pollution by exits;
 //! nested paging; timer ticks; directed yields of spinning vCPUs.
@@ -37,21 +38,22 @@ pub(crate) use spinlock::LockSeen;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueService {
-    /// Number of virtqueues; vCPU v uses queue v mod queues.
+    /// Number of virtqueues. vCPU v uses queue v modulo this number.
     pub(crate) queues: u32,
-    /// Number of I/O threads; queue q belongs to thread q mod threads.
+    /// Number of I/O threads. Queue q belongs to thread q modulo this number.
     pub(crate) threads: u32,
-    /// If true, the drive's interrupts go to the I/O thread's core and a queue's interrupts to its
-    /// vCPU. Otherwise CPU 0 takes the drive's interrupts and forwards them, and vCPU 0 takes all
-    /// of the guest's.
+    /// If true, interrupts are steered: those of the drive to the I/O thread's core, and those of a
+    /// queue to its vCPU. Otherwise CPU 0 takes the drive's interrupts and forwards them, and vCPU
+    /// 0 takes all interrupts of the guest.
     pub(crate) steered: bool,
-    /// Longest wait of workload-aware batch submission, in nanoseconds; 0 is off.
+    /// Longest wait of workload-aware batching for further requests, in nanoseconds; 0 disables
+    /// batching.
     pub(crate) wait_max_ns: u64,
-    /// Longest polling of an I/O thread, in nanoseconds; 0 is off.
+    /// Longest time that an I/O thread polls, in nanoseconds; 0 disables polling.
     pub(crate) poll_max_ns: u64,
 }
 
-/// Longest time that workload-aware batching may hold back a submission.
+/// Default for the longest wait of workload-aware batching, in nanoseconds.
 pub(crate) const WAIT_MAX_NS: u64 = 20_000;
 
 impl QueueService {
@@ -67,9 +69,8 @@ impl QueueService {
         }
     }
 
-    /// Returns the first CPU of an I/O thread. If there are several I/O threads, each is pinned:
-    /// first one thread per core, then one on each core's second CPU. A single thread starts on the
-    /// last CPU and may move.
+    /// Returns the first CPU of an I/O thread. Several I/O threads are pinned: first one per core,
+    /// then one on each core's second CPU. A single I/O thread starts on the last CPU and may move.
     fn thread_cpu(self, thread: u32, model: &Model) -> u32 {
         if self.threads == 1 { model.cpus() - 1 } else { machine::cpu_of(model, thread) }
     }
@@ -81,15 +82,15 @@ impl QueueService {
 
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
-    /// Number of vCPUs, placed one per core first, then on the siblings.
+    /// Number of vCPUs. Each core first gets one vCPU, then a second one on its other CPU.
     pub(crate) vcpus: u32,
-    /// Number of submitting processes; process p runs on vCPU p.
+    /// Number of submitting processes. Process p runs on vCPU p.
     pub(crate) processes: u32,
     pub(crate) served: QueueService,
     /// Effects of the host that the simulation leaves out, to measure each of them.
     pub(crate) without: Vec<Effect>,
     pub(crate) workload: Workload,
-    /// Drive of the guest; `interrupts` says whether the drive raises interrupts.
+    /// Drive of the guest. `interrupts` is true if the drive raises interrupts.
     pub(crate) drive: Spec,
     pub(crate) interrupts: bool,
     pub(crate) length: Length,
@@ -103,21 +104,21 @@ impl VmPlan {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Exits by cause, in this field and the next three: device notifications, interrupts, halts,
-    /// IPIs of the guest.
+    /// Number of exits caused by device notifications. The next three fields count exits for
+    /// interrupts, halts and IPIs of the guest.
     pub(crate) kicks: u64,
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,
     pub(crate) ipis: u64,
-    /// Interrupts that the device raised, whether or not a vCPU exited for them.
+    /// Number of interrupts that the device raised, even those for which no vCPU exited.
     pub(crate) signals: u64,
-    /// Calls of `io_submit`, and the requests in them.
+    /// Number of calls of `io_submit`. `submitted` is the number of requests in these calls.
     pub(crate) submissions: u64,
     pub(crate) submitted: u64,
     /// Number of submissions that batching delayed at least once.
     pub(crate) held: u64,
     pub(crate) sleeps: u64,
-    /// Sum of latencies from submission in the guest to reaping, and their number.
+    /// Sum of the latencies from submission in the guest to reaping. `reaped` is their number.
     pub(crate) latency_ns: u64,
     pub(crate) reaped: u64,
 }

@@ -1,7 +1,7 @@
 //! `Simulated`: a many-core NUMA machine in virtual time, on which the production code runs
 //! unchanged.
 //!
-//! The crate implements `Machine` a second time. Simulated threads are coroutines that a
+//! This crate is a second implementation of `Machine`. Simulated threads are coroutines that a
 //! discrete-event loop runs on one system thread (run.rs, scheduler.rs), ordered by the clocks of
 //! their CPUs (world.rs). Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by
 //! the number of spinning CPUs (lock.rs), sleeping and waking by the threads involved (thread.rs),
@@ -41,8 +41,8 @@ use world::{pass, private, shared};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Simulated;
 
-// SAFETY: one thread of a simulation runs at a time, so all its accesses are ordered. Outside a
-// simulation, `fence` is the standard library's.
+// SAFETY: one thread of a simulation runs at a time, so all its accesses are ordered.
+// Outside a simulation, `fence` calls the standard library.
 #[allow(unsafe_code)]
 unsafe impl Machine for Simulated {
     type Lock<T: Send> = SimLock<T>;
@@ -92,7 +92,8 @@ unsafe impl Machine for Simulated {
     /// the last thread started.
     ///
     /// # Panics
-    /// Outside a simulation, if the machine has no such CPU, or if there are already 4,096 threads.
+    /// Panics outside a simulation, if the machine has no such CPU, or if there are already 4,096
+    /// threads.
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> SimThread {
         let cpus = private(|world| world.scheduler.cpus.len() as u32);
         let cpus = cpus.expect("only simulated threads can start simulated threads");
@@ -144,7 +145,7 @@ impl Simulated {
         pass(|world| scheduler::stop_all(&mut world.scheduler, ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
-    /// Spends the time of a system call that does nothing on the caller's CPU.
+    /// Advances the clock of the caller's CPU by the time of an empty system call.
     pub fn system_call() {
         pass(|world| world.scheduler.stretched(world.scheduler.prices.system_call));
     }
@@ -160,12 +161,13 @@ impl Simulated {
     }
 
     /// Protects the caller from preemption from now on, as a held lock does, even while it spins.
-    /// The protection ends after as many calls of [`Simulated::release_cpu`].
+    /// Each call needs its own call of [`Simulated::release_cpu`].
     pub fn keep_cpu() {
         private(|world| world.scheduler.me().locks += 1);
     }
 
-    /// Undoes one call of [`Simulated::keep_cpu`].
+    /// Undoes one call of [`Simulated::keep_cpu`]. After the last, the caller may be preempted
+    /// again.
     pub fn release_cpu() {
         private(|world| world.scheduler.me().locks -= 1);
     }
@@ -173,7 +175,7 @@ impl Simulated {
     /// Sends an interrupt to another CPU; both CPUs spend time on it.
     ///
     /// # Panics
-    /// If the machine has no such CPU.
+    /// Panics if the machine has no such CPU.
     pub fn interrupt(cpu: CpuId) {
         shared(|world| {
             world.events += 1;

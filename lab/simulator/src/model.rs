@@ -25,7 +25,7 @@ pub const SOCKETS_MAX: u32 = 32;
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Cost {
-    /// Nanoseconds, 0 to 1e9.
+    /// Duration in nanoseconds, 0 to 1e9.
     pub ns: f64,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
@@ -45,7 +45,7 @@ pub struct Rate {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Share {
-    /// Fraction, 0 to 1.
+    /// Value of the fraction, 0 to 1.
     pub share: f64,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
@@ -55,24 +55,24 @@ pub struct Share {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Lines {
-    /// Number of lines, 1 to 64.
+    /// Number of cache lines, 1 to 64.
     pub lines: u32,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
-/// A limit on consecutive turns, with its origin.
+/// A limit on transfers of a cache line within one socket, with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Turns {
-    /// Number of turns, 0 to 1,000.
+    /// Number of consecutive transfers, 0 to 1,000.
     pub turns: u32,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
 impl CacheCosts {
-    /// Returns the default of [`CacheCosts::near`], with which CPUs get a line in order of request.
+    /// Returns the default of [`CacheCosts::near`]: 0, so that CPUs get a line in order of request.
     #[must_use]
     pub fn in_order() -> Turns {
         Turns { turns: 0, origin: Cow::Borrowed("not given") }
@@ -107,7 +107,7 @@ pub struct HyperThreads {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Factor {
-    /// Factor, 1 to 8.
+    /// Value of the factor, 1 to 8.
     pub factor: f64,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
@@ -156,7 +156,7 @@ pub struct Model {
     pub cpu: CpuCosts,
     /// Costs of threads.
     pub threads: ThreadCosts,
-    /// Costs of the program's own work.
+    /// Costs of the program's work between its accesses to shared data.
     pub work: WorkCosts,
 }
 
@@ -164,25 +164,25 @@ pub struct Model {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct CacheCosts {
-    /// Access to a line in the CPU's own cache.
+    /// Cost of an access to a line in the CPU's own cache.
     pub l1: Cost,
-    /// Transfer of a line from another core of the socket.
+    /// Cost of a transfer of a line from another core of the socket.
     pub socket: Transfer,
-    /// Transfer of a line from a socket one hop away.
+    /// Cost of a transfer of a line from a socket one hop away.
     pub one_hop: Transfer,
-    /// Transfer of a line from a socket two hops away on the same board.
+    /// Cost of a transfer of a line from a socket two hops away on the same board.
     pub two_hops: Transfer,
-    /// Transfer of a line from another board.
+    /// Cost of a transfer of a line from another board.
     pub board: Transfer,
-    /// Access to a line that no cache holds.
+    /// Cost of an access to a line that no cache holds.
     pub memory: Cost,
     /// Bandwidth of the link between two sockets of a board.
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Fraction of the spinning CPUs' reads that are served before the next holder's read when a
-    /// ticket lock is released: all spinning CPUs then read its line again. At 0, their reads also
-    /// take no time when another CPU joins the queue.
+    /// Fraction of the spinning CPUs' reads that delays the next holder: when a ticket lock is
+    /// released, all spinning CPUs read its line again, some of them before the next holder does.
+    /// At 0, the reads also take no time when another CPU joins the queue.
     pub spinner: Share,
     /// Maximum number of times in a row that a contended line is passed to a CPU of the same socket
     /// while CPUs of other sockets wait. With 0, the default, CPUs get the line in order of
@@ -214,7 +214,7 @@ pub struct CpuCosts {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct ThreadCosts {
-    /// Entering and leaving the kernel.
+    /// Cost of entering and leaving the kernel.
     pub system_call: Cost,
     /// Cost of switching a CPU to a thread other than the one that it ran last.
     pub context_switch: Cost,
@@ -222,9 +222,9 @@ pub struct ThreadCosts {
     pub wake: Cost,
     /// Delay from the wake-up to the first instruction of the woken thread, if its CPU is idle.
     pub wake_latency: Cost,
-    /// Sending an inter-processor interrupt.
+    /// Cost of sending an inter-processor interrupt.
     pub interrupt_send: Cost,
-    /// Handling an inter-processor interrupt.
+    /// Cost of handling an inter-processor interrupt.
     pub interrupt_handle: Cost,
     /// Maximum time that a thread runs while others wait for its CPU.
     pub time_slice: Cost,
@@ -263,9 +263,9 @@ pub struct WorkCosts {
     /// Cost of [`Stage::Search`]; 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Minimum number of cache lines that each holder of the single-queue design's lock writes. It
-    /// stands for the data that this lock protected in the modelled kernel, where the program's own
-    /// value is smaller.
+    /// Minimum number of cache lines that each holder of the single-queue design's lock writes. The
+    /// data that this lock protected in the modelled kernel may be larger than the program's own
+    /// data.
     pub request_queue: Lines,
     /// Maximum relative deviation of the cost of work. Deviations are drawn from the seed, so that
     /// CPUs do not move in lockstep.
@@ -285,7 +285,7 @@ impl WorkCosts {
 pub struct ModelError {
     /// Key of the value, as in a file: `cache.l1.ns`.
     pub key: &'static str,
-    /// Requirement on the value, and the value itself.
+    /// Requirement that the value violates, and the value itself.
     pub problem: String,
 }
 
@@ -401,7 +401,7 @@ impl Model {
     /// Checks every value.
     ///
     /// # Errors
-    /// Checks all values. An error names the first key with an invalid value.
+    /// Returns the first key with an invalid value.
     pub fn validate(&self) -> Result<(), ModelError> {
         let is_name = !self.name.is_empty() && !self.name.contains(char::is_control);
         check("name", is_name, || {

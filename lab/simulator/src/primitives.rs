@@ -1,7 +1,7 @@
 //! Types of the trait `Machine` on the simulated machine, one file each.
 //!
 //! `word` has words, lines and counters, `lock` ticket locks, `thread` threads and parkers, `meter`
-//! statistics of locks built from words; `spin` is busy waiting. Each calls `world` before it
+//! statistics of locks built from words, and `spin` busy waiting. Each type calls `world` before it
 //! accesses state that threads share.
 
 pub(crate) mod lock;

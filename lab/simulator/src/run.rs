@@ -48,11 +48,11 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Creates a machine of this model. The seed decides jitter, and the order of CPUs at equal
-    /// times.
+    /// Creates a machine of this model. The seed determines the jitter, and the order of CPUs whose
+    /// clocks are equal.
     ///
     /// # Errors
-    /// If the model is invalid. The error names the key.
+    /// Fails if the model is invalid. The error names the key.
     pub fn new(model: &Model, seed: u64) -> Result<Simulation, ModelError> {
         model.validate()?;
         Ok(Simulation { model: model.clone(), seed, limit_ps: TIME_MAX_PS, cpu: 0 })
@@ -80,10 +80,10 @@ impl Simulation {
     /// thread. Results leave `main` through memory that it shares with the caller.
     ///
     /// # Errors
-    /// If the simulation could not end. In that case everything that its threads held is leaked.
+    /// Fails if the simulation could not end. Everything that its threads held is then leaked.
     ///
     /// # Panics
-    /// Inside another simulation, or if the model does not have the first CPU.
+    /// Panics inside another simulation, or if the model does not have the first CPU.
     pub fn run(&self, main: impl FnOnce() + Send + 'static) -> Result<Report, SimError> {
         static EPOCH: AtomicU32 = AtomicU32::new(1);
         let epoch = EPOCH.fetch_add(1, Relaxed).max(1);
@@ -139,9 +139,8 @@ impl ThreadCoroutines {
     /// Abandons the stacks of threads that have not ended.
     fn reset(&mut self) {
         for mut fiber in self.0.drain(..).flatten() {
-            // SAFETY: nothing on its stack is ever used again: its thread is not resumed, no other
-            // thread of the simulation runs any more, and memory that other threads may still reach
-            // is on the heap and leaks.
+            // SAFETY: its thread is never resumed and no other runs, so nothing uses its stack.
+            // Memory that other threads may still reach is on the heap and leaks.
             unsafe { fiber.force_reset() };
             keep_stack(fiber);
         }
@@ -149,7 +148,7 @@ impl ThreadCoroutines {
 }
 
 impl Drop for ThreadCoroutines {
-    /// Cleans up after a panic of the run loop itself.
+    /// Cleans up if the run loop itself panics.
     fn drop(&mut self) {
         self.reset();
     }

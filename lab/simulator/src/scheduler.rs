@@ -1,13 +1,14 @@
 //! `Scheduler`: decides which CPU of a simulation runs next, and which thread on it.
 //!
-//! `Scheduler` owns CPUs, threads and their clocks. The world calls it for the run loop between two
-//! coroutines (`pick`), and so does code that blocks or wakes a thread. A CPU runs one thread until
-//! it blocks, ends, or has used up its time slice while others wait; threads take turns in order of
-//! arrival. A thread that holds or waits for a lock is not preempted; an overdue preemption happens
-//! when it releases its last lock, as in a kernel that becomes preemptible again. A thread that
-//! spins in `spin_until` gives up its CPU as soon as another thread needs it. Options of the model:
-//! turns by run time and wake-up preemption (fairness.rs), CPUs that share a core, and threads that
-//! move when they wake (hyper_threads.rs). Kernel counterpart: `SCHED_RR` with pinned tasks.
+//! `Scheduler` owns CPUs, threads and their clocks. The world calls `pick` for the run loop between
+//! two coroutines; code that blocks or wakes a thread calls the other methods. A CPU runs one
+//! thread until it blocks, ends, or has used up its time slice while others wait; the threads of a
+//! CPU run round robin. A thread that holds or waits for a lock is not preempted; an overdue
+//! preemption happens when it releases its last lock, as in a kernel that becomes preemptible
+//! again. A thread that spins in `spin_until` gives up its CPU as soon as another thread needs it.
+//! Options of the model: fair scheduling by run time and wake-up preemption (fairness.rs), CPUs
+//! that share a core, and threads that move when they wake (hyper_threads.rs). Kernel counterpart:
+//! `SCHED_RR` with pinned tasks.
 
 pub(crate) mod clocks;
 pub(crate) mod cpu;
@@ -47,7 +48,7 @@ pub(super) enum SchedulerStop {
     TimeLimit,
 }
 
-/// Turn of the running CPU.
+/// Copies of fields of the running CPU and thread, for quick access.
 #[derive(Debug)]
 struct CpuTurn {
     slice_end_ps: u64,
@@ -58,7 +59,7 @@ struct CpuTurn {
 
 /// CPUs and threads of a simulation, and the thread that runs now.
 pub(super) struct Scheduler {
-    // Fields that every access uses: the running CPU and thread.
+    // Fields that every access uses.
     pub(super) now_ps: u64,
     pub(super) cpu: usize,
     pub(super) thread: u32,
@@ -75,7 +76,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates idle CPUs. `places` is their order at equal times.
+    /// Creates idle CPUs. `places` has the rank of each CPU among CPUs whose clocks are equal.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -109,7 +110,8 @@ impl Scheduler {
                 }
             };
             let state = &mut self.cpus[cpu];
-            // A cache line that is being transferred still arrives while its CPU is interrupted.
+            // A transfer of a cache line continues while its CPU handles an interrupt. The time of
+            // the interrupt is added afterwards.
             let is_fetching = self.pool.thread(state.current).in_line_queue;
             if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
@@ -131,7 +133,7 @@ impl Scheduler {
         if self.pool.live == 0 {
             return Ok(RunAction::Done);
         }
-        // A clock beyond `TIME_MAX_PS` is no longer in the tournament.
+        // A CPU whose clock exceeds `TIME_MAX_PS` is no longer in the tournament tree of `clocks`.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
             true => Err(SchedulerStop::TimeLimit),
             false => Err(SchedulerStop::Deadlock),
@@ -158,7 +160,7 @@ impl Scheduler {
         self.now_ps >= self.turn.slice_end_ps
     }
 
-    /// Ends the running CPU's turn at `time_ps`, or earlier.
+    /// Ends the running CPU's time slice at `time_ps`, unless it ends earlier anyway.
     pub(super) fn end_turn(&mut self, time_ps: u64) {
         self.turn.slice_end_ps = self.turn.slice_end_ps.min(time_ps);
     }
@@ -181,7 +183,7 @@ impl Scheduler {
         self.now_ps += self.stretched(self.prices.system_call);
     }
 
-    /// Resumes a thread whose deadline, the earliest of all, has come.
+    /// Resumes a thread whose deadline has come. No other deadline is earlier.
     fn expire(&mut self, thread: u32, time_ps: u64) {
         self.set_timer(thread, u64::MAX);
         match self.pool.thread(thread).state {
@@ -208,15 +210,14 @@ impl Scheduler {
                 return self.give_way();
             }
             state.is_overdue = !state.queue.is_empty();
-            // Even a CPU without waiting threads gets the end of a slice, so that it notices the
-            // time limit.
+            // A slice ends even if no thread waits for the CPU, so that the time limit is noticed.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Records that the running thread released a lock. If it was the last one, the thread also
-    /// gives up a CPU for which others have been waiting, however soon it takes the next lock.
+    /// Records that the running thread released a lock. If a preemption is overdue, the release of
+    /// the last lock ends the time slice, however soon the thread takes another lock.
     pub(super) fn release_lock(&mut self) {
         let me = self.me();
         me.locks -= 1;
@@ -228,7 +229,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts the running thread at the end of its CPU's queue and switches to the next.
+    /// Puts the running thread at the end of its CPU's queue and switches to the next thread.
     pub(super) fn give_way(&mut self) {
         let (cpu, thread) = (self.cpu, self.thread);
         self.me().state = ThreadPhase::Ready;
@@ -237,7 +238,7 @@ impl Scheduler {
         self.switch(cpu);
     }
 
-    /// Takes the running thread off its CPU until it is made ready again.
+    /// Takes the running thread off its CPU until [`Scheduler::make_ready`] is called for it.
     pub(super) fn block(&mut self, state: ThreadPhase) {
         self.me().state = state;
         self.cpus[self.cpu].clock_ps = self.now_ps;
@@ -252,7 +253,7 @@ impl Scheduler {
         self.cpus[self.cpu].clock_ps = now_ps;
     }
 
-    /// Delays the running thread until `time_ps`. It keeps its CPU.
+    /// Delays the running thread until `time_ps`. The thread keeps its CPU.
     pub(super) fn stall_until(&mut self, time_ps: u64) {
         self.now_ps = self.now_ps.max(time_ps);
         let state = &mut self.cpus[self.cpu];
@@ -260,8 +261,8 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Ends a thread's stall at `time_ps` or later. Unlike spinning, a stall counts as busy time of
-    /// the CPU.
+    /// Ends a thread's wait for a cache line at `time_ps` or later. Unlike spinning, this wait
+    /// counts as busy time of the CPU.
     pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
         state.state = ThreadPhase::Running;
@@ -338,7 +339,7 @@ impl Scheduler {
     /// order.
     ///
     /// # Panics
-    /// If there are already 4,096 threads, or the CPU does not exist.
+    /// Panics if there are already 4,096 threads, or if the CPU does not exist.
     pub(super) fn add_thread(
         &mut self,
         name: &str,
@@ -380,7 +381,7 @@ impl Scheduler {
     /// Adds the first thread, which occupies its CPU from the beginning.
     ///
     /// # Panics
-    /// If the CPU does not exist.
+    /// Panics if the CPU does not exist.
     pub(super) fn add_first_thread(&mut self, cpu: usize, body: ThreadBody) {
         self.add_thread("main", Some(cpu), body);
         let state = &mut self.cpus[cpu];
@@ -405,7 +406,7 @@ impl Scheduler {
         self.switch(cpu);
     }
 
-    /// Returns true if other threads wait for the running thread's CPU and it may be preempted.
+    /// Returns true if the running thread may be preempted and other threads wait for its CPU.
     pub(super) fn wanted(&mut self) -> bool {
         !self.cpus[self.cpu].queue.is_empty() && self.me().locks == 0
     }

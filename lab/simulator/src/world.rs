@@ -1,10 +1,10 @@
-//! `World`: the state of one running simulation, and the check that every shared access passes.
+//! `World`: the state of one running simulation, and the code that orders accesses to shared state.
 //!
-//! A thread-local pointer that the run loop (run.rs) sets leads to the world; one system thread
-//! runs a whole simulation. Invariant that makes the simulation sequentially consistent: a CPU
-//! accesses shared state only when its clock is the earliest of all CPUs that can run (`shared`),
-//! so accesses happen in the order of virtual time. The `RefCell` is never borrowed across a
-//! suspension.
+//! One system thread runs a whole simulation, and finds the world through a thread-local pointer
+//! that the run loop (run.rs) sets. Invariant that makes the simulation sequentially consistent: a
+//! CPU accesses shared state only when its clock is the earliest of all CPUs that can run
+//! (`shared`), so accesses happen in the order of virtual time. The `RefCell` is never borrowed
+//! across a suspension.
 //!
 //! All times are integers in picoseconds, so that debug and release builds produce identical
 //! results. The world owns the scheduler, the caches and the lock table, which know neither each
@@ -45,7 +45,7 @@ pub(super) struct World {
     pub(super) watches: Vec<Vec<u32>>,
     /// Threads that wait for access to a line, by the line's `queue` minus one.
     pub(super) line_queues: Vec<LineQueue>,
-    /// Maximum number of consecutive turns at a contended line within one socket.
+    /// Maximum number of times in a row that a contended line is passed on within one socket.
     pub(super) near_turns: u32,
     pub(super) locks: LockTable,
     failure: Option<SimError>,
@@ -61,7 +61,7 @@ pub(super) struct EnteredWorld;
 
 impl EnteredWorld {
     /// # Panics
-    /// If a simulation is already running, because simulations do not nest.
+    /// Panics if a simulation is already running, because simulations do not nest.
     ///
     /// # Safety
     /// The world must outlive the returned value.
@@ -82,8 +82,8 @@ impl Drop for EnteredWorld {
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
-    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set, and the reference is used
-    // only by functions of this module that return before the simulation ends.
+    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set.
+    // Only this module uses the reference, in functions that return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
 
@@ -94,14 +94,14 @@ pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut current()?.borrow_mut()))
 }
 
-/// Runs `f`, whose effects other CPUs may observe, when it is the running CPU's turn. Returns
-/// `None` outside a simulation. `f` must neither suspend nor drop values of the program.
+/// Runs `f`, whose effects other CPUs may observe, once the running CPU's clock is the earliest.
+/// Returns `None` outside a simulation. `f` must neither suspend nor drop values of the program.
 #[inline]
 pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut at_turn(current()?)))
 }
 
-/// Borrows the world once it is the running CPU's turn.
+/// Borrows the world once the running CPU's clock is the earliest.
 #[inline]
 pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     still::check();
@@ -133,20 +133,19 @@ pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
 #[cold]
 #[inline(never)]
 fn wait_for_turn(cell: &RefCell<World>) {
-    // Destructors of a thread that panics run to their end without the other threads, because a
-    // switch during unwinding would mix up the panics of two threads.
+    // While a thread unwinds, no other thread runs, because a switch during unwinding would mix up
+    // the panics of two threads. Destructors therefore run to their end.
     if !std::thread::panicking() {
         cell.borrow_mut().scheduler.step_aside();
         suspend();
     }
 }
 
-/// Suspends the running coroutine until the scheduler returns to its thread. The caller must have
-/// set the thread's state to the reason of its wait.
+/// Suspends the running coroutine until the scheduler resumes its thread. The caller must have
+/// recorded in the thread's state what the thread waits for.
 pub(super) fn suspend() {
     let yielder = current().expect("the caller runs in a simulation").borrow().scheduler.yielder();
-    // SAFETY: the scheduler set it to the running coroutine's own yielder, which lives on that
-    // coroutine's stack as long as the coroutine runs.
+    // SAFETY: `yielder` is the running coroutine's own, on a stack that lives while it runs.
     unsafe { (*yielder).suspend(()) };
 }
 
@@ -172,7 +171,7 @@ impl World {
     /// Picks the next thread to run and makes it the running thread.
     ///
     /// # Errors
-    /// If the simulation cannot continue.
+    /// Fails if the simulation cannot continue.
     pub(super) fn pick(&mut self) -> Result<RunAction, SimError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);

@@ -1,8 +1,8 @@
 //! The public items of a crate, one line each, sorted by name.
 //!
-//! A line has the public path, then the item as written in the source but on one line, then the
-//! features that it needs. Items come before their fields, variants and methods, and these before
-//! the traits of a type. Called by `api::stale`.
+//! A line has the item's public path, then the item as in the source but on one line, then the
+//! features that it needs. An item comes before its fields, variants and methods, and these come
+//! before the traits that a type implements. Called by `api::stale`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,8 @@ enum LineRank {
     Trait,
 }
 
-/// Replacements that shorten an item joined into one line, and drop `mut` from arguments.
+/// Replacements that remove extra blanks and commas after an item was joined into one line, and
+/// `mut` of arguments.
 const SHORTENED: [(&str, &str); 7] = [
     ("( ", "("),
     (", )", ")"),
@@ -38,7 +39,7 @@ pub fn of(tree: &CrateTree) -> String {
     listing.lines.iter().map(line).collect()
 }
 
-/// Returns all `impl` blocks by their type, except those of the crate's private traits.
+/// Returns all `impl` blocks, grouped by type, except those of the crate's private traits.
 fn impls(tree: &CrateTree) -> BTreeMap<PathTarget, Vec<&ItemImpl>> {
     let mut found: BTreeMap<PathTarget, Vec<&ItemImpl>> = BTreeMap::new();
     for (module, items) in tree.modules() {
@@ -242,7 +243,7 @@ fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     matches!(vis, Visibility::Public(_)) && !hidden && !is_test(attrs)
 }
 
-/// Appends an item's conditions, such as ` if feature = "std"`, to `when`.
+/// Returns `when` with an item's conditions appended, such as ` if feature = "std"`.
 fn also(when: &str, attrs: &[Attribute]) -> String {
     let mut all = when.to_owned();
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {
@@ -267,7 +268,7 @@ fn headed(kind: &str, ident: &syn::Ident, generics: &Generics) -> String {
     format!("{kind} {ident}{parameters}{bounds}")
 }
 
-/// Returns the source text of a syntax node on one line, without comments; empty for an empty node.
+/// Returns the source text of a syntax node on one line, without comments.
 fn source(part: &impl Spanned) -> String {
     one_line(&part.span().source_text().unwrap_or_default())
 }

@@ -11,10 +11,10 @@ use syn::Item;
 
 use crate::syntax::{is_test, leaves};
 
-/// Largest number of `use` lines followed in a chain; the limit also ends cycles of glob imports.
+/// Maximum number of `use` lines followed in a chain. The limit also ends cycles of glob imports.
 const USES_MAX: usize = 16;
 
-/// A crate: the items of its modules, by path with `::`; the root's path is empty.
+/// A crate: the items of each module, by the module's path (with `::`, empty for the root).
 #[derive(Default)]
 pub struct CrateTree {
     modules: BTreeMap<String, Vec<Item>>,
@@ -72,7 +72,7 @@ impl CrateTree {
         self.modules.get(module).map_or(&[], Vec::as_slice)
     }
 
-    /// Resolves `path` as seen from `module`; None if it leaves the crate.
+    /// Resolves `path` as seen from `module`. Returns `None` if the path leaves the crate.
     pub fn resolve(&self, module: &str, path: &[String]) -> Option<PathTarget> {
         self.follow(module, path, USES_MAX)
     }
@@ -117,7 +117,7 @@ impl CrateTree {
     }
 }
 
-/// Returns the name that an item defines; None for modules.
+/// Returns the name that an item defines, or `None` for modules.
 pub fn name_of(item: &Item) -> Option<&syn::Ident> {
     match item {
         Item::Const(item) => Some(&item.ident),

@@ -1,9 +1,9 @@
 //! Converts a Markdown document to a manual page.
 //!
-//! Pure text processing, for the few forms that docs/ uses: headings, paragraphs, lists, tables,
-//! code blocks, and code, emphasis and links within a line. A table row becomes a tagged paragraph:
-//! its first cell is the tag, and the cells between the first and the last get their column's name
-//! in front. Called by deb.rs for millrace.toml(5).
+//! Processes the few forms that docs/ uses: headings, paragraphs, lists, tables, code blocks, and
+//! code, emphasis and links within a line. A table row becomes a tagged paragraph: its first cell
+//! is the tag, and each cell between the first and the last is preceded by the name of its column.
+//! Called by deb.rs for millrace.toml(5).
 
 use std::fmt::Write;
 use std::iter::Peekable;
@@ -55,7 +55,7 @@ pub fn render(page: &ManualPage<'_>, document: &str) -> String {
     text
 }
 
-/// Joins the lines of a paragraph into one, since code and links may continue on the next line.
+/// Joins the lines of a paragraph into one, because code and links may continue on the next line.
 fn paragraph<'a>(first: &str, lines: &mut Peekable<impl Iterator<Item = &'a str>>) -> String {
     let begins = ["#", "|", "- ", "```", "    "];
     let is_more =

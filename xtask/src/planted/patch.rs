@@ -4,8 +4,8 @@
 //! begins a file, `@@ name` a hunk, named after its function. Lines begin with a blank (context),
 //! `-` (removed) or `+` (added). Context and removed lines of a hunk must occur in the file exactly
 //! once, consecutively. `+` lines before the first hunk of a file, and hunks with only `+` lines,
-//! are appended to the file. Called by `planted`, and by the rule of tidy that checks that patches
-//! still fit.
+//! are appended to the file. Called by `planted`, by `seams`, and by the rule of tidy that checks
+//! that patches still fit.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +33,8 @@ pub struct Hunk {
 }
 
 impl Hunk {
-    /// Returns the position of the production lines in `text`; the end of `text` if the hunk has no
-    /// production lines.
+    /// Returns the range of `text` that the hunk replaces. A hunk without production lines is
+    /// appended.
     pub fn place(&self, text: &str) -> Result<Range<usize>, String> {
         if self.before.is_empty() {
             return Ok(text.len()..text.len());
@@ -101,7 +101,7 @@ pub fn apply_all<'a>(
     let mut changed = BTreeMap::new();
     for patch in patches {
         let file = root.join(&patch.path);
-        // A file that does not exist is created from the lines that the patch appends.
+        // A file that does not exist is created if its hunks only append lines.
         let is_new = !file.exists() && patch.hunks.iter().all(|hunk| hunk.before.is_empty());
         let text = if is_new { Ok(String::new()) } else { fs::read_to_string(&file) };
         let text = text.with_context(|| format!("cannot read {}", patch.path))?;

@@ -15,7 +15,7 @@ use super::source::Source;
 
 pub struct Excess {
     pub key: String,
-    /// Amount by which the rule's limit is exceeded. Amounts with the same key are added up.
+    /// Size or count to compare with the entry's number. Amounts with the same key are added up.
     pub amount: usize,
     pub finding: Finding,
 }
@@ -25,7 +25,7 @@ pub struct AllowEntry {
     pub line: usize,
     /// A path from the root, or `path:name` of an item in it.
     pub key: String,
-    /// Number after the key; 1 without one.
+    /// Number after the key, or 1 if there is none.
     pub limit: usize,
 }
 
@@ -72,9 +72,8 @@ impl AllowList {
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// Returns the excesses of each key whose amounts add up to more than the key's entry allows,
-    /// and a finding for each entry that allows more than its key has. An entry without a number
-    /// allows one.
+    /// Returns the excesses of each key whose amounts add up to more than the key's entry allows.
+    /// Also returns a finding for each entry that allows more than the sum of its key.
     pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
         for excess in &excesses {

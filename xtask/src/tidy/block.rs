@@ -26,7 +26,7 @@ const FOREIGN: [(&str, &str); 5] = [
 
 const WEAK: [&str; 4] = ["Relaxed", "Acquire", "Release", "AcqRel"];
 const ORDERING_TYPES: [&str; 2] = ["Ordering::", "Order::"];
-/// Largest number of lines between an ordering and the end of its comment.
+/// Maximum number of lines between a memory ordering and the end of the comment that explains it.
 const REACH: usize = 4;
 
 pub fn check(source: &Source) -> Vec<Finding> {
@@ -70,8 +70,8 @@ pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(uses.collect())
 }
 
-/// Returns true for files that this rule exempts: those of the machine crates, and those of the
-/// block layer, which `check` reports.
+/// Returns true for files in which this rule allows atomics: those of the machine crates, and those
+/// of the block layer, for which `check` has stricter rules.
 fn is_home(path: &str) -> bool {
     path.starts_with(BLOCK) || ATOMIC_HOMES.iter().any(|home| path.starts_with(home))
 }
@@ -95,7 +95,7 @@ fn weak_ordering(code: &str) -> Option<String> {
 }
 
 fn is_explained(comment: &str) -> bool {
-    // The phrase may continue on the next comment line.
+    // The phrase "pairs with" may continue on the next line of the comment.
     let words: Vec<&str> = numbered(comment)
         .flat_map(|(_, line)| line.split_whitespace())
         .filter(|word| !word.chars().all(|c| matches!(c, '/' | '!')))

@@ -56,7 +56,7 @@ fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     found
 }
 
-/// Groups the comment lines that belong together, without their slashes, each with its number.
+/// Groups the comment lines that belong together, without their slashes, each with its line number.
 fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     let mut all: Vec<Vec<(usize, &str)>> = vec![Vec::new()];
     let mut before = "";

@@ -1,9 +1,10 @@
 //! Rule: README.md, CONTRIBUTING.md and ARCHITECTURE.md are short, and the last gives a reason for
 //! every dependency and names only functions that exist (`walk_table`).
 //!
-//! README.md and CONTRIBUTING.md have a limit in lines, ARCHITECTURE.md one in words. The lines of
-//! the last two have a limit, too, so that an editor shows them whole. Each dependency of
-//! `[workspace.dependencies]` must be named in ARCHITECTURE.md, except the workspace's own crates.
+//! README.md and CONTRIBUTING.md have a maximum number of lines, ARCHITECTURE.md a maximum number
+//! of words. The lines of CONTRIBUTING.md and ARCHITECTURE.md have a maximum width, too, so that an
+//! editor shows them whole. Each dependency of `[workspace.dependencies]` must be named in
+//! ARCHITECTURE.md, except the workspace's own crates.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Rule: every Rust file opens with a `//!` header that describes the file.
 //!
-//! A file of more than 30 lines needs at least three header lines; a smaller file, and one of tests
-//! only, needs one. At most 25 are allowed, not counting examples: longer texts belong in
+//! A file of more than 30 lines needs at least three header lines. A smaller file, or a file of
+//! tests only, needs one. At most 25 are allowed, not counting examples: longer texts belong in
 //! ARCHITECTURE.md.
 
 use super::Finding;

@@ -2,10 +2,10 @@
 //!
 //! In every crate under `crates`, `lab` and `tests`, and in `xtask`, no more than two files may
 //! import each other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file may
-//! import only from its own layer and those below. A layer is a folder with the file of its name;
-//! `*` is one layer of all files that the list does not name. A crate of more than a dozen files
-//! must have layers. An import is any path of the product code that begins with `crate::` or
-//! `super::`; method calls, and paths to a file's own children, are not seen.
+//! import only from its own layer and those below. A layer is a file, or a folder with the file of
+//! its name; `*` is one layer of all files that the list does not name. A crate of more than a
+//! dozen files must have layers. An import is any path of the product code that begins with
+//! `crate::` or `super::`. Method calls, and paths to a file's own children, are not considered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ struct CrateLayers<'a> {
     layers: Vec<&'a str>,
 }
 
-/// Layers of each crate that has layers, as words: the source folder, which ends with a slash, and
-/// then its layers.
+/// Layers of all crates that have layers, as words: each source folder, which ends with a slash, is
+/// followed by its layers.
 const LAYERS: &str = include_str!("../../layers.txt");
 
 /// Largest number of files in a crate that may have no layers.
@@ -29,7 +29,8 @@ const FLAT_FILES_MAX: usize = 12;
 /// Largest number of files that import each other in a circle.
 const CIRCLE_MAX: usize = 2;
 
-/// Imports of a crate: importing file, imported file, and the first line of the import.
+/// Imports of a crate: for each importing file, the imported files and the line of the first
+/// import.
 type FileImports = BTreeMap<String, BTreeMap<String, usize>>;
 
 pub fn check(sources: &[Source]) -> Vec<Finding> {
@@ -148,8 +149,8 @@ fn circles(arrows: &FileImports) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns all files that can be reached from one file, including itself only if a circle leads
-/// back.
+/// Returns all files that `from` imports directly or indirectly. They include `from` itself only if
+/// it is part of a circle.
 fn reach<'a>(arrows: &'a FileImports, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];

@@ -1,7 +1,7 @@
 //! Rule: a type's name says what the type is, and stands for one type in `crates/`.
 //!
-//! A name of one word is for words of the field; `xtask/allow/names.txt` lists those that are in
-//! use. A name of several words that a second type has is on the list as well, with the number of
+//! A name of one word must be a term of the field; `xtask/allow/names.txt` lists the terms in use.
+//! A name of several words that more than one type has is on the list as well, with the number of
 //! its types beyond the first. Tests and the laboratory are free.
 
 use std::collections::BTreeSet;

@@ -45,7 +45,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Checks one file; a word counts only if it is not a part of a longer name or path.
+/// Checks one file. A forbidden word that is part of a longer name or path does not count.
 fn check_text(path: &str, text: &str, words: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, content) in numbered(text) {

@@ -51,7 +51,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
 /// Returns the types with too many methods in all `impl` blocks without a trait. Types of one name
 /// in a crate count as one.
 fn excess_methods(sources: &[Source]) -> Vec<Excess> {
-    // For each crate and type: the number of methods, and the place of the first one.
+    // Number of methods of each type of each crate, and the place of the first method.
     let mut types: BTreeMap<String, (usize, &str, usize)> = BTreeMap::new();
     for (source, item) in sources.iter().flat_map(|s| s.items().map(move |item| (s, item))) {
         let Some(of) = &item.method_of else { continue };

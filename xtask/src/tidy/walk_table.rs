@@ -1,9 +1,9 @@
 //! Rule: ARCHITECTURE.md names only functions that exist.
 //!
-//! In a table with a column `function`, each `code` of that column must be defined in one of the
-//! files that the row names in the column `file`, or in any file if it names none. Files are
-//! matched by the end of their path. For a path such as `Disk::run`, `run` must be in one of the
-//! files, and `Disk` in any file.
+//! In a table with a column `function`, each name in code font must be defined in one of the files
+//! in the row's column `file`, or in any file if that column is empty. Files are matched by the end
+//! of their path. For a path such as `Disk::run`, `run` must be in one of the files, and `Disk` in
+//! any file.
 
 use super::Finding;
 use super::source::{Source, numbered};

@@ -18,14 +18,14 @@ const DECISIONS_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchedulerMessage {
-    /// The group's I/Os start to wait for this reason. The number is the limit of requests at the
-    /// drive that applies to the group, `u32::MAX` for no limit.
+    /// I/Os of the group start to wait for this reason. The number is the limit on requests at the
+    /// drive that applies to the group; `u32::MAX` means no limit.
     Held(GroupId, WaitReason, u32),
-    /// The queue may have this many reads and this many writes at the drive; two equal numbers
-    /// limit reads and writes together.
+    /// The queue may have this many reads and this many writes at the drive. If both numbers are
+    /// equal, they limit reads and writes together.
     Depth([u32; 2]),
-    /// The queue dispatches nothing for this many nanoseconds, because of this reason for this
-    /// group to wait.
+    /// The queue dispatches nothing for this many nanoseconds, because I/Os of this group wait for
+    /// this reason.
     Rests(GroupId, WaitReason, u64),
 }
 

@@ -7,8 +7,8 @@
 
 use crate::account::stats::StatsSnapshot;
 
-/// Each row has a variant, a name and a help text. Doc comments above a row add details to the help
-/// text.
+/// Each row has a variant, a name and a help text. Doc comments above a row add details to the
+/// generated documentation.
 macro_rules! disk_counters {
     ($($(#[doc = $more:literal])* $Counter:ident $name:ident $help:literal,)*) => {
         /// A counter of a drive's queues.
@@ -50,12 +50,13 @@ disk_counters! {
     Queued queued "I/Os handed to the drive's queues.",
     Parts parts "I/Os queued that are parts of split I/Os.",
     Requests requests "Requests handed to the driver, after merging.",
-    /// The sum of `batches`: threads count batches by size only.
+    /// The total is the sum of the counts in `batches`, because each batch is counted only in its
+    /// size class.
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests that the driver returned as busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// Normally counted once, when a hardware queue starts to wait for a tag. While the driver has
-    /// as many requests as it accepts, and in the designs `sq` and `per-volume`, each failed
-    /// attempt counts.
+    /// Normally, a hardware queue is counted once when it starts to wait for a tag. Every failed
+    /// attempt is counted while the driver has as many requests as it accepts, and in the designs
+    /// `sq` and `per-volume`.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

@@ -1,9 +1,9 @@
 //! `FailureLog`: the last failed I/Os of a drive, and their total number.
 //!
 //! An operator needs the operation, the sectors and the reason, not only a count. The drive's
-//! `Disk` owns the log behind a lock of its own, taken once for each failed bio and by readers.
-//! This lock is the last in the lock order. complete.rs calls it where a bio ends with an error;
-//! drive monitors read it. Kernel counterpart: `blk_print_req_error`.
+//! `Disk` owns the log behind a lock of its own, taken once for each failed bio and by readers. The
+//! lock is the last in the lock order. complete.rs adds an entry where a bio ends with an error;
+//! drive monitors read the log. Kernel counterpart: `blk_print_req_error`.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -33,8 +33,8 @@ pub struct Failures {
     pub count: u64,
     /// The last few failed I/Os, the oldest first.
     pub last: Vec<Failure>,
-    /// True while the drive has lost its server and is reconnecting. Requests then fail by the
-    /// drive's own time limit for reconnecting, not by the request timeout.
+    /// True while the drive has lost its server and is reconnecting. Requests then fail after the
+    /// drive's own time limit for reconnecting, not after the request timeout.
     pub reconnecting: bool,
     /// Description of the drive's present fault, if any; see `Driver::trouble`.
     pub trouble: Option<String>,

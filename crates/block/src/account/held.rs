@@ -1,11 +1,11 @@
 //! Accounting of the time that a group's I/Os wait before they reach a drive, by reason.
 //!
-//! A channel counts waits for limits, and waits for room that its owner reports. A scheduler counts
-//! waits in the scheduler; for schedulers that do not, the block layer does. Waits that have not
-//! ended are included up to now (waits.rs). There is one account for each group and writing thread,
-//! made on first use; a volume keeps the accounts of its channels (tenants.rs), and each drive
-//! those of its schedulers. The times show why I/O is slow. Kernel counterpart: io.cost's
-//! `cost.wait` and `cost.indebt` in `io.stat`.
+//! A channel counts waits for limits, and waits for room in the channel, which the channel's owner
+//! reports. A scheduler counts the waits of its own I/Os, or else the block layer does. Waits that
+//! have not ended are included up to now (waits.rs). There is one account for each group and
+//! writing thread, made on first use; a volume keeps the accounts of its channels (tenants.rs), and
+//! each drive those of its schedulers. The times show why I/O is slow. Kernel counterpart:
+//! io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -30,8 +30,8 @@ pub struct WaitSnapshot {
     pub ns: [u64; WaitReason::ALL.len()],
     /// Number of I/Os that wait now.
     pub waiting: u64,
-    /// Nanoseconds that the I/Os in `waiting` have waited so far, summed. Where I/Os wait in a
-    /// FIFO, each counts with the waiting time of the first one.
+    /// Total nanoseconds that the I/Os in `waiting` have waited so far. All I/Os in a FIFO are
+    /// taken to have waited as long as the first one.
     pub waiting_ns: u64,
 }
 
@@ -44,8 +44,8 @@ impl WaitSnapshot {
     }
 }
 
-/// The wait accounts of a volume or drive, and for each group the largest sums reported so far. The
-/// reason of a wait in progress may still change, but a reported sum must never decrease.
+/// The wait accounts of a volume or drive, and for each group the largest sums reported so far. A
+/// reported sum must never decrease, although the reason of an unfinished wait may still change.
 pub(crate) struct WaitLedger<M: Machine> {
     accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -72,22 +72,22 @@ impl<M: Machine> WaitLedger<M> {
     }
 }
 
-/// The reason for waits that have no reason of their own at a hardware queue or channel, as a
-/// position in [`WaitReason::ALL`].
+/// The reason why a whole hardware queue is stopped, as a position in [`WaitReason::ALL`]. Waits
+/// without a reason of their own are counted for this reason.
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
-    // Relaxed: the counting thread has the queue's serve lock, and other readers need only a recent
-    // value.
+    // Relaxed: the thread that counts waits holds the queue's serve lock, and other readers need
+    // only a recent value.
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// Waits by reason. The last entry is for I/Os that wait because the whole queue is stopped,
-    /// for the reason in `stop`.
+    /// Waits by reason. The last entry counts I/Os that wait because the whole queue is stopped;
+    /// `stop` holds the reason of the stop.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
-    /// Waiting times so far of the I/Os that wait now.
+    /// Number of I/Os that wait now, and the time that they have waited so far.
     ages: WaitCounter<M>,
     stop: Option<StopWord<M>>,
 }
@@ -110,7 +110,7 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Replaces the previous report `said` by `next`, which applies from time `at_ns` on.
+    /// Replaces the earlier report `said` by `next`. The new report is valid from `at_ns` on.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -127,8 +127,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Adds the time that I/Os waited until `at_ns` because the queue was stopped to the reason for
-    /// which the queue is stopped now.
+    /// Adds up the time until `at_ns` that I/Os waited because the whole queue was stopped. The
+    /// present reason of the stop gets all of this time.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -176,21 +176,21 @@ impl<M: Machine> LedgerEntry for GroupWaitStats<M> {
 
 pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
-    /// Time that requests of groups with latency targets were at the drive.
+    /// Time that requests of groups with latency targets spent at the drive.
     service: M::Lock<Ledger<GroupServiceTimes<M>>>,
-    /// For each hardware queue, one word: the reason why the layer stopped asking the scheduler, as
-    /// a position in [`WaitReason::ALL`], and the time in microseconds until which the scheduler
-    /// reports its decisions.
+    /// One word for each hardware queue. The low bits hold the reason why the layer stopped asking
+    /// the scheduler for chains, as a position in [`WaitReason::ALL`]. The other bits hold the time
+    /// in microseconds until which the scheduler reports its decisions.
     stops: Box<[StopWord<M>]>,
     decisions: Box<[SchedulerMessages<M>]>,
 }
 
-/// Bits of a `stops` word that hold the reason.
+/// Number of low bits of a `stops` word that hold the reason.
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
-/// Microseconds for which a scheduler keeps reporting its decisions after a recording thread asked
-/// for them. Threads that do not record may dispatch in between.
+/// Microseconds for which a scheduler reports its decisions after a recording thread asked for
+/// them. In this time, threads that do not record may dispatch, too.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
@@ -217,7 +217,7 @@ impl<M: Machine> DriveWaits<M> {
     /// Sets the reason why I/Os at queue `hctx` wait although the scheduler itself would dispatch
     /// them.
     pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
-        // Relaxed: written and read under the queue's serve lock.
+        // Relaxed: the word is written and read only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         if word & HOLD_MASK != hold as u64 {
             self.stops[hctx].store(word & !HOLD_MASK | hold as u64, Order::Relaxed);
@@ -232,7 +232,7 @@ impl<M: Machine> DriveWaits<M> {
     /// Returns the reason as `stopped_by` does, and whether the scheduler must report its decisions
     /// at `now_ns`, for a trace.
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
-        // Relaxed: written and read under the queue's serve lock.
+        // Relaxed: the word is written and read only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
@@ -243,7 +243,7 @@ impl<M: Machine> DriveWaits<M> {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
         }
-        // Relaxed: written and read under the queue's serve lock.
+        // Relaxed: the word is written and read only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         let until_us = now_ns / 1_000 + WATCHED_US;
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);

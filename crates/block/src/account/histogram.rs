@@ -17,8 +17,8 @@ pub const BUCKETS: usize = 256;
 #[inline]
 #[must_use]
 pub fn bucket_of(value_ns: u64) -> usize {
-    // The bits of a float hold the exponent and the highest bits of the value side by side. A value
-    // too long to be exact as a float is far above the last bucket.
+    // A float has its exponent next to the highest bits of its mantissa. A value too large for an
+    // exact conversion lies far above the start of the last bucket.
     let place = ((value_ns as i64 as f64).to_bits() >> 49).wrapping_sub((1023 + 2) * 8);
     // One comparison selects the common case: values in any bucket but the first eight and the
     // last.
@@ -68,8 +68,8 @@ impl<M: Machine> Histogram<M> {
         self.sum.add(value_ns.wrapping_mul(times));
     }
 
-    /// Counts `times` I/Os without adding their time to the sum, which the caller keeps by other
-    /// means.
+    /// Counts `times` I/Os but does not add their time to the sum, which the caller computes
+    /// elsewhere.
     #[inline(always)]
     pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
         self.counts[bucket].add(times);
@@ -77,7 +77,7 @@ impl<M: Machine> Histogram<M> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // Every value above 0 raises the maximum, and a value of 0 is counted in the first bucket.
+        // A value above 0 raises the maximum, and a value of 0 is counted in the first bucket.
         self.max.get() == 0 && self.counts[0].get() == 0
     }
 
@@ -193,7 +193,7 @@ impl Snapshot {
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();
         if count == 0 {
-            // The maximum may be older than these counts: see `since`.
+            // In a difference made by `since`, the maximum may be older than the counts.
             return 0;
         }
         let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));

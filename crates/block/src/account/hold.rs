@@ -12,7 +12,7 @@ pub enum WaitReason {
     Weight,
     /// The latency target of another group limits this group.
     LatencyTarget,
-    /// The drive already has as many requests as keep it busy.
+    /// The drive already has enough requests to keep it busy.
     Depth,
     /// No tag is free.
     NoTag,
@@ -20,8 +20,8 @@ pub enum WaitReason {
     DriveBusy,
     /// Earlier I/Os of the same group go first, or the scheduler dispatches in sector order.
     Order,
-    /// The channel accepts no more I/O, of this group or of any, so the submitter keeps the I/O
-    /// back. This time passes before submission, and no other statistic includes it.
+    /// The channel accepts no more I/O of this group, or no more I/O at all, so the submitter has
+    /// to wait. The time passes before submission, and no other statistic includes it.
     BackPressure,
     /// I/Os of a higher priority go first.
     Priority,

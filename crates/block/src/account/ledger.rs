@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 /// One thread's account, which a ledger can sum.
 pub(crate) trait LedgerEntry {
-    /// The subject of the account, such as a hardware queue or a tenant.
+    /// Identifies the subject of the account, such as a hardware queue or a tenant.
     type Key: Ord + Copy;
     type Sum: Default;
 
@@ -20,7 +20,7 @@ pub(crate) trait LedgerEntry {
     fn add_to(&self, sum: &mut Self::Sum);
 }
 
-/// All accounts of a subject: open ones, and the sums of closed ones by key.
+/// Accounts of one kind: those that threads still write, and the sums by key of the closed ones.
 pub(crate) struct Ledger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,
@@ -45,7 +45,7 @@ impl<T: LedgerEntry> Ledger<T> {
     fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
-            // `get_mut` synchronises with the thread's last counts; reading the reference count
+            // `Arc::get_mut` makes the ended thread's last counts visible; `Arc::strong_count`
             // might not.
             let gone = Arc::get_mut(entry);
             if let Some(entry) = &gone {

@@ -99,7 +99,7 @@ impl StatsSnapshot {
         self.batches.iter_mut().zip(&other.batches).for_each(|(sum, other)| *sum += other);
     }
 
-    /// Returns the growth since an earlier snapshot of the same drive or hardware queue.
+    /// Returns the difference to an earlier snapshot of the same drive or hardware queue.
     #[must_use]
     pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
         let ops = self.ops.iter().zip(&earlier.ops);

@@ -1,10 +1,10 @@
 //! Accounting by tenant: the I/Os that a volume completed for each tenant, as the tenant saw them.
 //!
 //! The submitting channel counts each bio once, with the time from submission until the bio is
-//! handed back. A whole bio is counted with the batch in which it completes (account.rs), or when
-//! another thread delivers it; a split bio when its last part is done. Each tenant has one account
-//! for each channel, made on the tenant's first I/O. The volume keeps the ledger; all tenants
-//! together are the volume's total. Kernel counterpart: blk-cgroup's `io.stat`.
+//! handed back. An unsplit bio is counted with the batch in which it completes (account.rs), or
+//! when another thread delivers it. A split bio is counted when its last part completes. Each
+//! tenant has one account for each channel, made on the tenant's first I/O. The volume keeps the
+//! ledger; all tenants together are the volume's total. Kernel counterpart: blk-cgroup's `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -122,8 +122,8 @@ pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
 struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
-    /// Times that I/Os waited before the plug. Allocated when an I/O first waits. Boxed so that the
-    /// lock and its value fit into one cache line.
+    /// Times that I/Os waited before they were plugged. Allocated when the first I/O waits, and
+    /// boxed so that the lock and its value fit into one cache line.
     held: Option<Box<WaitLedger<M>>>,
 }
 
@@ -143,8 +143,8 @@ impl<M: Machine> TenantLedger<M> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
-    /// Returns the accounts summed by a key that is computed from group and tenant, such as the
-    /// group alone.
+    /// Returns the accounts summed by `key`, a function of group and tenant; for example, by group
+    /// alone.
     pub(crate) fn sums<K: Ord>(&self, key: fn(AccountKey) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
         for (account_key, sum) in self.0.lock().tenants.sums() {
@@ -154,7 +154,8 @@ impl<M: Machine> TenantLedger<M> {
     }
 }
 
-/// Bios of a tenant with equal operation and times, not yet added to its account.
+/// A run of bios of one tenant with equal operation and times, not yet added to the tenant's
+/// account.
 #[derive(Debug, Clone, Copy)]
 struct TenantRun {
     account_key: AccountKey,
@@ -203,7 +204,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Does the work of [`Tenants::count`] if the tenant is not that of the previous call.
+    /// Slow path of [`Tenants::count`], for a tenant other than that of the previous call.
     #[inline(never)]
     fn count_elsewhere(
         &mut self,
@@ -216,8 +217,8 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Counts a bio that completes now in the current run of equal bios. [`Tenants::end_run`] adds
-    /// the run to the tenant's account.
+    /// Adds a bio that completes now to the current run of equal bios. [`Tenants::end_run`] later
+    /// adds the run to the tenant's account.
     #[inline]
     pub(crate) fn count_one(&mut self, slot: &BioSlot<M>, now_ns: u64) {
         let key = (slot.bio.account_key, slot.bio.op, slot.q_ns, now_ns);
@@ -252,7 +253,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Returns a tenant's account, which becomes the account that the next call checks first.
+    /// Returns a tenant's account, and remembers it as the first that the next call compares.
     /// `None` if there is no ledger.
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;

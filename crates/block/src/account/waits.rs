@@ -13,12 +13,12 @@ use crate::account::hold::WaitReason;
 /// Width of the sum in bits; the upper 16 bits are the count.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
-/// log2 of the sum's unit, 1,024 ns. In this unit 48 bits overflow after 4 years of waiting time
-/// over all I/Os, such as a week in which 256 I/Os always wait. Long before that (`FULL`) the sum
-/// moves to the second word.
+/// log2 of the sum's unit, 1,024 ns. The sum would overflow after 4 years of waiting time, which
+/// 256 waiting I/Os reach in a week. Long before that, at `FULL`, it moves to the second word.
 const UNIT_BITS: u32 = 10;
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest count in one report, so that the sum of several reports' counts fits into 16 bits.
+/// Largest number of waiting I/Os in one report, so that the sum over several reports fits into 16
+/// bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
@@ -28,7 +28,7 @@ pub(crate) fn units(ns: u64) -> u64 {
 /// The number of I/Os that wait, and the sum of their waiting times.
 pub(crate) struct WaitCounter<M: Machine> {
     now: M::Counter,
-    /// Part of the sum that was moved out of `now`, in units.
+    /// Part of the sum that was moved out of `now`, in units of 1,024 ns.
     over: M::Counter,
 }
 
@@ -37,8 +37,8 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more`, which may be negative, to the number of waiting I/Os, and `sum` (in units of
-    /// 1,024 ns) to the sum.
+    /// Adds `more`, which may be negative, to the number of waiting I/Os, and `sum`, in units of
+    /// 1,024 ns, to the stored sum.
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -46,7 +46,7 @@ impl<M: Machine> WaitCounter<M> {
         self.now.add((count << SUM_BITS | sum).wrapping_sub(old));
     }
 
-    /// Adds waiting time that has ended, in units.
+    /// Adds the time of ended waits, in units of 1,024 ns.
     pub(crate) fn add(&self, sum: u64) {
         self.change(0, sum);
         if self.now.get() >> SUM_BITS == 0 {
@@ -54,8 +54,8 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// Moves the sum at time `now` (in units) to the second word if the sum is large. The writer
-    /// calls this at every report.
+    /// Moves the sum to the second word if it is large at time `now`, in units of 1,024 ns. The
+    /// writer calls this function at every report.
     pub(crate) fn spill(&self, now: u64) {
         let (_, sum) = read(self.now.get(), now);
         if sum >= FULL {
@@ -65,8 +65,8 @@ impl<M: Machine> WaitCounter<M> {
     }
 
     /// Returns the number of waiting I/Os, and the sum of their waiting times in nanoseconds, at
-    /// time `now` (in units). The sum may be too small for a moment while a part of it moves to the
-    /// second word.
+    /// time `now` (in units of 1,024 ns). The sum may be too small for a moment while a part of it
+    /// moves to the second word.
     pub(crate) fn at(&self, now: u64) -> (u64, u64) {
         loop {
             let over = self.over.get();
@@ -87,14 +87,14 @@ fn read(word: u64, now: u64) -> (u64, u64) {
     (count, if is_negative { 0 } else { sum })
 }
 
-/// The waiting I/Os that a writer last reported for one of its lists. Kept so that the next report
-/// can be applied as a difference.
+/// The last report about a list of waiting I/Os. The next report is applied as the difference to
+/// this one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportedWaits {
     /// Reason of the wait; `None` if the I/Os wait because the hardware queue is stopped.
     pub(crate) hold: Option<WaitReason>,
     waiting: u32,
-    /// Sum of the times at which the waits began, in units.
+    /// Sum of the times at which the waits began, in units of 1,024 ns.
     since: u64,
 }
 
@@ -103,7 +103,8 @@ impl ReportedWaits {
         self.waiting
     }
 
-    /// Creates a report of `waiting` I/Os, whose waits began at `since_ns` on average.
+    /// Creates a report of `waiting` I/Os. `since_ns` is the mean of the times at which their waits
+    /// began.
     pub(crate) fn all(hold: Option<WaitReason>, waiting: u32, since_ns: u64) -> ReportedWaits {
         let waiting = waiting.min(WAITING_MAX);
         ReportedWaits { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }
@@ -113,13 +114,13 @@ impl ReportedWaits {
         ReportedWaits { hold, ..self }
     }
 
-    /// Returns the report with one more I/O, which waits since `since_ns`.
+    /// Returns the report with one more I/O, whose wait began at `since_ns`.
     pub(crate) fn with(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_add(units(since_ns));
         ReportedWaits { waiting: self.waiting + 1, since, ..self }
     }
 
-    /// Returns the report with one I/O less, which waited since `since_ns`.
+    /// Returns the report without one of its I/Os, whose wait began at `since_ns`.
     pub(crate) fn without(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_sub(units(since_ns));
         ReportedWaits { waiting: self.waiting.saturating_sub(1), since, ..self }

@@ -60,7 +60,7 @@ impl Buffer {
     /// Takes back the memory that [`Buffer::into_raw`] gave up.
     ///
     /// # Safety
-    /// The pair comes from `into_raw` and nobody else has taken it.
+    /// Both values come from one call of `into_raw`, and are passed to `from_raw` only once.
     pub(crate) unsafe fn from_raw(start: NonNull<u8>, len_bytes: usize) -> Self {
         Buffer { start, len_bytes }
     }

@@ -28,9 +28,9 @@ pub struct QueueLimits {
     pub io_opt: u32,
     /// Longest read or write that the device accepts, in sectors.
     pub max_sectors: u32,
-    /// Longest read or write that merging builds, in sectors. The device handles one request of up
-    /// to this length faster than its parts, and separate requests faster than one longer request.
-    /// A value of `max_sectors` or more leaves `max_sectors` as the only limit.
+    /// Longest read or write that merging builds, in sectors. Up to this length, the device handles
+    /// one request faster than several; beyond it, several requests are faster. A value of
+    /// `max_sectors` or more leaves `max_sectors` as the only limit.
     pub merge_sectors: u32,
     /// Largest number of memory segments in one request.
     pub max_segments: u16,
@@ -194,7 +194,7 @@ impl QueueLimits {
         SegmentRule { max_bytes: self.max_segment_size, boundary_mask: self.seg_boundary_mask }
     }
 
-    /// Returns true if a memory segment of any length and address needs no cutting.
+    /// Returns true if the device accepts memory segments of any length at any address.
     pub(crate) fn takes_any_segment(&self) -> bool {
         self.segment_rule() == SegmentRule::NONE
     }

@@ -18,7 +18,7 @@ use crate::chain::slot::{BioList, BioRef, BioSlot};
 pub(crate) struct BioSet<M: Machine> {
     /// Completed slots as a linked list, the last pushed first; 0 when empty.
     completed: M::Word,
-    /// Number of timed-out requests that a drive has not confirmed yet.
+    /// Number of timed-out requests whose end a drive has not confirmed yet.
     pub(crate) abandoned: M::Word,
     pub(crate) bell: Arc<Doorbell<M>>,
     slots: Box<[M::Line<BioSlot<M>>]>,
@@ -35,7 +35,7 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// Creates the handles of slots `range`. Must be called only once for each slot.
+    /// Creates the handles of the slots in `range`. The handle of a slot may be created only once.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
@@ -68,8 +68,7 @@ impl<M: Machine> BioSet<M> {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides
             let bits = bio.as_bits();
             loop {
-                // SAFETY: `old` is 0 or was pushed below. Only one handle is made of it: either the
-                // exchange replaces the word, or the link is forgotten again.
+                // SAFETY: `old` is 0 or a pushed bio, and a failed exchange forgets the handle.
                 bio.link(unsafe { BioRef::from_bits(old) });
                 // Release pairs with the Acquire of `take_delivered`.
                 match self.completed.compare_exchange(old, bits, Order::Release, Order::Relaxed) {
@@ -82,10 +81,11 @@ impl<M: Machine> BioSet<M> {
         bell.ring();
     }
 
-    /// Takes all delivered bios in the order of delivery. Only the channel's thread calls this.
+    /// Takes all delivered bios in the order of delivery. Only the channel's thread calls this
+    /// function.
     pub(crate) fn take_delivered(&self) -> BioList<M> {
         let mut list = BioList::new();
-        // Relaxed: only a quick check; the swap below synchronises.
+        // Relaxed: only a quick check; the swap below orders the accesses.
         if self.completed.load(Order::Relaxed) == 0 {
             return list;
         }
@@ -104,7 +104,7 @@ impl<M: Machine> BioSet<M> {
     /// Returns true if bios were delivered. The channel's thread checks this once more just before
     /// it sleeps.
     pub(crate) fn has_delivered(&self) -> bool {
-        // Relaxed: ordered by the fence of `Doorbell::arm`.
+        // Relaxed: the fence of `Doorbell::arm` orders this load.
         self.completed.load(Order::Relaxed) != 0
     }
 }

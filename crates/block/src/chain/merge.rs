@@ -39,15 +39,15 @@ fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimit
         && !crosses
 }
 
-/// Returns true if two chains are adjacent on the drive. This check is cheaper than `fits`, so it
-/// comes first.
+/// Returns true if two chains are adjacent on the drive. Callers check this before `fits`, which is
+/// slower.
 #[inline]
 pub(crate) fn touch<M: Machine>(last: &BioSlot<M>, bio: &BioSlot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
 }
 
-/// Merges `bio` with the chain in `last`. Returns `bio` if the two are not adjacent or do not fit
-/// into one request.
+/// Merges `bio` with the chain `last`. Returns `bio` if the two are not adjacent or do not fit into
+/// one request.
 pub(crate) fn try_merge<M: Machine>(
     last: &mut BioRef<M>,
     bio: BioRef<M>,
@@ -69,8 +69,7 @@ pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
     first.chain_sectors += second.chain_sectors;
     first.chain_segments = first.chain_segments.saturating_add(second.chain_segments);
     let tail = second.tail;
-    // SAFETY: `tail` is the last slot of the chain that `first` owns; in a chain of one bio,
-    // `first` itself.
+    // SAFETY: `tail` is the last slot of the chain that `first` owns, possibly `first` itself.
     let old = unsafe { (*first.tail).chained.replace(second) };
     core::mem::forget(old);
     first.tail = tail;

@@ -35,8 +35,8 @@ pub(crate) enum BioStage {
     Postflush,
 }
 
-/// The memory of a striped bio's part: pieces of one chunk each, separated by gaps as long as the
-/// chunks of all other drives together.
+/// Memory layout of a part of a striped bio: one piece for each chunk, and between two pieces a gap
+/// as long as the chunks of all other drives together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Stride {
@@ -82,8 +82,8 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) chained: Option<BioRef<M>>,
     /// Last bio of the chain that this slot heads.
     pub(crate) tail: *mut BioSlot<M>,
-    /// The parent that this bio is a part of, as `BioRef::as_bits`; only the channel's thread uses
-    /// it.
+    /// The bio that this one is a part of, as returned by `BioRef::as_bits`. Only the channel's
+    /// thread uses this field.
     pub(crate) parent: u64,
     /// The set of the channel that the completed bio is delivered to.
     pub(crate) bio_set: *const BioSet<M>,
@@ -92,13 +92,13 @@ pub(crate) struct BioSlot<M: Machine> {
     /// Times at which the bio got its request (G) and was inserted into a queue (I); all 0 if it
     /// did not wait.
     pub(crate) waited: WaitTimes,
-    /// Written as a whole at submission and taken out as a whole at completion, so never dropped in
-    /// place.
+    /// Set as a whole at submission and taken out as a whole at completion, so the slot never drops
+    /// a bio.
     pub(crate) bio: ManuallyDrop<Bio>,
     /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
-    /// In a part, the offset in bytes of its data in the parent's memory. In a parent, the progress
-    /// of splitting, in drives or sectors (see split.rs).
+    /// For a part: the offset in bytes of its data in the parent's memory. For a parent: the number
+    /// of drives or sectors that already have parts (see split.rs).
     pub(crate) offset: u32,
     /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
@@ -106,18 +106,19 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) stage: BioStage,
     /// Outcome of the bio: `Ok` from its submission until it ends.
     pub(crate) status: Status,
-    /// In a parent, the number of parts that have not completed.
+    /// For a parent: the number of parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// In a parent: true if all parts of the current stage have been made.
+    /// For a parent: true if all parts of its current stage (preflush, data, final flush) were
+    /// made.
     pub(crate) all_made: bool,
-    /// In a part: true if the submitter owns the parent's memory.
+    /// For a part: true if the submitter owns the parent's memory.
     pub(crate) of_foreign: bool,
 }
 
-// SAFETY: a slot moves between threads with its only handle. Only the thread that holds the handle
-// follows `tail`, and only the channel's own thread follows `parent`. `bio_set` is shared and
-// outlives every handle.
+// SAFETY: a slot moves between threads only together with its only handle.
+// Only the holder of the handle follows `tail`; only the channel's own thread follows `parent`.
+// `bio_set` points to a shared set that outlives every handle.
 unsafe impl<M: Machine> Send for BioSlot<M> {}
 
 impl<M: Machine> BioSlot<M> {
@@ -149,8 +150,8 @@ impl<M: Machine> BioSlot<M> {
         self.stride = stride;
     }
 
-    /// Returns true if the submitter, not the bio, owns the memory. Such a bio does not complete at
-    /// its timeout: the drive must first report that it no longer uses the memory.
+    /// Returns true if the submitter owns the memory. Such a bio does not complete when it times
+    /// out, but only when the drive reports that it no longer uses the memory.
     pub(crate) fn is_foreign(&self) -> bool {
         if self.stage == BioStage::Child { self.of_foreign } else { self.bio.is_foreign() }
     }
@@ -185,8 +186,10 @@ impl<M: Machine> BioSlot<M> {
         self.strided_piece(done, len)
     }
 
-    /// Example: chunk 8 sectors, 4 drives, part starting at drive sector 6. Its first 2 sectors lie
-    /// at `offset`; the 8 sectors of its next chunk lie 2 + 3 * 8 sectors further in memory.
+    /// Returns the contiguous memory that starts `done` bytes into a part of a striped bio.
+    /// Example: with chunks of 8 sectors, 4 drives, and a part that starts at drive sector 6, the
+    /// first 2 sectors lie at `offset`. The drive's next chunk lies 2 + 3 * 8 sectors further in
+    /// memory.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
         let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
@@ -213,7 +216,7 @@ impl<M: Machine> BioSlot<M> {
     }
 
     /// Returns the time of insertion into a queue (I). If that was too long after submission to be
-    /// stored, returns the present time, so the wait in the queue appears too short.
+    /// stored, returns the present time.
     pub(crate) fn inserted_ns(&self) -> u64 {
         match self.waited.i_ns {
             u32::MAX => M::now(),
@@ -241,7 +244,8 @@ impl<M: Machine> BioSlot<M> {
     }
 }
 
-/// The only handle of a slot in use. Not `Clone`; dropping one is a bug and panics.
+/// The only handle of a slot in use. A handle is not `Clone`, and dropping one is a bug that
+/// panics.
 pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<BioSlot<M>>>);
 
 // SAFETY: the handle is the only way to the slot, which is Send.
@@ -254,7 +258,8 @@ impl<M: Machine> core::fmt::Debug for BioRef<M> {
 }
 
 impl<M: Machine> BioRef<M> {
-    /// Creates the only handle of a slot. Its `BioSet` is never freed while handles exist.
+    /// Creates the only handle of a slot. The `BioSet` of the slot lives at least as long as the
+    /// handle.
     pub(crate) fn first(line: &M::Line<BioSlot<M>>) -> Self {
         BioRef(NonNull::from(line))
     }
@@ -277,7 +282,7 @@ impl<M: Machine> BioRef<M> {
         self.0.as_ptr() as u64
     }
 
-    /// Sets `next` and forgets the old link instead of dropping it.
+    /// Sets `next`. Forgets the old link, because dropping a handle panics.
     pub(crate) fn link(&mut self, next: Option<Self>) {
         core::mem::forget(core::mem::replace(&mut self.next, next));
     }
@@ -285,8 +290,7 @@ impl<M: Machine> BioRef<M> {
     /// Turns a number from [`BioRef::as_bits`] back into the handle; `None` for 0.
     ///
     /// # Safety
-    /// The handle that the number was made from was forgotten, and the number is turned back only
-    /// once.
+    /// `bits` comes from a handle that was forgotten, and is converted back only once.
     pub(crate) unsafe fn from_bits(bits: u64) -> Option<Self> {
         NonNull::new(bits as *mut M::Line<BioSlot<M>>).map(BioRef)
     }

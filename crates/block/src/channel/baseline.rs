@@ -1,8 +1,8 @@
 //! Baseline: a single plug for all drives of a volume, for comparison with a plug for each drive.
 //!
-//! A channel has this `VolumePlug` while its volume is served in `per-volume` mode. `Submission`
-//! uses it where a bio is admitted and where plugs are emptied; no other file knows it. Meanwhile
-//! no bio goes straight into the plug of its drive, and bios are split by chunks.
+//! A channel has a `VolumePlug` while its volume is served in `per-volume` mode. `Submission` uses
+//! the `VolumePlug` to admit bios and to empty plugs; no other file knows it. In this mode no bio
+//! goes straight into the plug of its drive, and bios are split by chunks.
 
 pub(crate) mod volume_plug;
 
@@ -17,8 +17,8 @@ use crate::channel::submission::{SplitRule, Submission};
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// Makes or removes the volume's plug after a change of the volume's mode, unless bios are
-    /// plugged.
+    /// Creates or removes the volume's plug when the volume's serving mode has changed. Does
+    /// nothing while bios are plugged.
     pub(crate) fn follow_mode(&mut self, serving: Serving) {
         let follows = serving == Serving::PerVolume;
         if self.batch.plugged == 0 && self.volume_plug.is_some() != follows {
@@ -29,12 +29,13 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Adds a bio that goes to one drive to the volume's plug, as a request of its own or merged.
+    /// Adds a bio that goes to one drive to the volume's plug, merged with a plugged request if
+    /// possible.
     pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
         let drives = self.members.len();
         let member = &mut self.members[usize::from(slot.member)];
         if slot.op() != Op::Flush {
-            // Flushes are not counted here, but when they leave the plug of their drive.
+            // Flushes are counted later, when they leave the plug of their drive.
             member.outstanding += 1;
         }
         if self.checks.traced {
@@ -45,8 +46,8 @@ impl<M: Machine> Submission<M> {
         self.run.publish();
     }
 
-    /// Empties the volume's plug, if there is one, and retries bios that were refused or found no
-    /// tag. Returns the number of bios and requests left.
+    /// Empties the volume's plug, if there is one, and retries bios that a disk refused or that
+    /// found no tag. Returns the number of bios and requests that remain.
     pub(crate) fn flush_volume_plug(&mut self) -> u32 {
         match self.volume_plug {
             Some(_) => self.with_volume_plug(VolumePlug::flush),
@@ -54,8 +55,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Calls `act` with the volume's plug. Returns the number of bios and requests plugged
-    /// afterwards.
+    /// Calls `act` with the volume's plug. Returns the number of bios and requests plugged after
+    /// the call.
     fn with_volume_plug(&mut self, act: impl FnOnce(&mut VolumePlug<M>, &mut Self)) -> u32 {
         let mut plug = self.volume_plug.take().expect("the caller has seen the plug");
         act(&mut plug, self);

@@ -20,16 +20,17 @@ pub(crate) struct BioChecks {
     /// Sectors of a logical block minus one.
     block_mask: u64,
     /// Longest read or write, in sectors, that may take the fast path because every drive accepts
-    /// it whole; 0 if every bio needs the full checks at present.
+    /// it as one request. 0 while every bio needs the full checks.
     plain_sectors: u32,
-    /// Value of `plain_sectors` while nothing closes the fast path; 0 if no bio may ever take it.
+    /// Value of `plain_sectors` while nothing disables the fast path; 0 if no bio may ever take
+    /// that path.
     plain_max: u32,
     /// Longest read or write, in sectors, that does not have to wait behind split bios of its
     /// group. Equals the longest request that all drives accept, but does not grow while split bios
     /// wait for slots.
     pub(crate) whole_max: u32,
-    /// While a trace is recorded, the longest read or write that would otherwise take the fast
-    /// path; 0 while none is recorded.
+    /// Longest read or write that would take the fast path if no trace were recorded; 0 while none
+    /// is recorded.
     recorded_sectors: u32,
     read_only: bool,
     /// True if any drive has a trace sink or a trace is recorded.
@@ -37,13 +38,14 @@ pub(crate) struct BioChecks {
     has_sink: bool,
     /// True if the volume is traced, or every bio goes through `Submission::admit`.
     pub(crate) watched: bool,
-    /// True if every bio must go through `Submission::admit`, which chooses its plug.
+    /// True if every bio must go through `Submission::admit`, which chooses the plug for the bio.
     pub(crate) admits_each: bool,
-    /// True if too many chains wait for workers: the channel accepts no bio until their number has
-    /// fallen.
+    /// True while too many chains wait for workers. The channel then accepts no bio until fewer
+    /// chains wait.
     pub(crate) pressed: bool,
-    /// True if the channel must poll its queues now and then even while it has completions to hand
-    /// over: the volume has several drives, or its queues belong to threads.
+    /// True if the channel must poll its queues from time to time even while completions already
+    /// wait in the channel. Required for volumes of several drives and for queues that belong to
+    /// threads.
     pub(crate) polls_always: bool,
 }
 
@@ -73,7 +75,7 @@ impl BioChecks {
 
     /// Adopts the longest request that all drives accept now. While bios wait for slots for their
     /// parts (`stalled` is their number) the value does not grow, because longer bios would
-    /// overtake them.
+    /// overtake the waiting ones.
     pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
@@ -91,11 +93,12 @@ impl BioChecks {
     }
 
     /// Recomputes the derived fields after a change of `traced`, `admits_each` or `pressed`. While
-    /// one of these is set, no bio takes the fast path.
+    /// any of the three is set, no bio takes the fast path.
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
-        // No plain bio is longer than the volume, so `is_plain` can skip that check.
+        // A bio on the fast path is never longer than the volume, so `capacity - nr` cannot
+        // underflow.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -117,8 +120,8 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // A bio with a segment has data and memory. So it is a read or a write, and the lowest bit
-        // of the operation distinguishes them.
+        // Only reads and writes have a segment, and the lowest bit of the operation distinguishes
+        // the two.
         bio.nr_segments() == 1
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors

@@ -15,7 +15,8 @@ use crate::chain::slot::{BioList, BioRef};
 /// A drive's share of a channel's slots for parts of split bios.
 pub(crate) struct ChildSlots<M: Machine> {
     pub(crate) free: BioList<M>,
-    /// Parents that wait for a slot, by group, in the order of the groups' turns. No list is empty.
+    /// Parents that wait for a slot, by group, in the order in which the groups are served. No list
+    /// is empty.
     stalled: VecDeque<(GroupId, BioList<M>)>,
 }
 

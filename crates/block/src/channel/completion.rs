@@ -52,15 +52,15 @@ pub struct Completion {
     ///
     /// [`Stamp::Batch`]: crate::Stamp::Batch
     pub q_ns: u64,
-    /// Time at which the thread noticed the completion of this bio or of its batch. For a bio that
-    /// reached no drive, the time of the thread's previous completion, or 0.
+    /// Time at which the thread noticed this completion or the batch that contains it. For a bio
+    /// that reached no drive: the time of the thread's previous completion, or 0.
     pub c_ns: u64,
 }
 
 /// A program's decision about a completed bio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterCompletion {
-    /// Submit it again, as it stands now.
+    /// Submit the bio again, with the present values of its fields.
     Submit,
     /// Drop the bio, and its memory if the bio owns the memory.
     Drop,

@@ -9,8 +9,8 @@ use crate::bio::limits::QueueLimits;
 use crate::bio::{Op, SECTOR_SHIFT, SectorCount};
 use crate::chain::slot::BioSlot;
 
-/// Returns the sectors and memory segments of the longest first piece of a part that one request of
-/// the drive can carry; 0 sectors if not even one block fits.
+/// Returns the longest first piece of a part that one request of the drive can carry, as its number
+/// of sectors and of memory segments. Returns 0 sectors if not even one block fits.
 pub(crate) fn cut_to_limits<M: Machine>(
     part: &BioSlot<M>,
     limits: &QueueLimits,
@@ -40,8 +40,8 @@ pub(crate) fn cut_to_limits<M: Machine>(
     (whole - whole % limits.logical_sectors(), segments)
 }
 
-/// Does the work of [`cut_to_limits`] for a read or write, and a drive without limits on segments
-/// or chunks: a part that fits into one request is not cut.
+/// Faster version of [`cut_to_limits`] for reads and writes on a drive without limits on segments
+/// or chunks. A part that fits into one request is not cut.
 #[inline(always)]
 pub(crate) fn cut_plainly<M: Machine>(
     part: &BioSlot<M>,

@@ -1,9 +1,10 @@
 //! `VolumeMember`: a channel's state for one drive of its volume: plug, route, and bios
 //! outstanding.
 //!
-//! A `Channel` owns one for each drive. A batch goes into the drive's queues and is served by the
-//! channel's thread, or is handed over to the drive's worker. The member also records whether this
-//! channel must poll the drive's queues for completions. Called by channel.rs and reap.rs.
+//! A `Channel` owns a `VolumeMember` for each drive. A batch goes into the drive's queues and is
+//! served by the channel's thread, or is handed over to the drive's worker. The member also records
+//! whether this channel must poll the drive's queues for completions. Called by channel.rs and
+//! reap.rs.
 
 use alloc::sync::Arc;
 
@@ -33,10 +34,10 @@ pub(crate) enum BatchServer {
 /// The queues that a channel polls for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollScope {
-    /// Only queues that may hold bios of the channel.
+    /// Only queues in which the channel may have bios.
     WhereExpected,
     /// All queues that the channel's thread may run, because a drive may complete an abandoned
-    /// request.
+    /// (timed-out) request in any of them.
     Everywhere,
 }
 
@@ -51,15 +52,16 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) outstanding: u32,
     /// True if some of the outstanding bios may be in the channel's own queue of the drive.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may wait for another flush to end. The waiting flush is
-    /// later sent through the channel's own queue.
+    /// True if a flush of this channel may wait for another flush to end. Later, the waiting flush
+    /// goes through the channel's own queue.
     flushes: bool,
     merges: bool,
-    /// Kind of the last bio's merge, for the trace.
+    /// Kind of merge of the bio plugged last, for the trace.
     merged: Option<MergeKind>,
-    /// True if batches may take the fast path: the disk has it, and the channel stamps batches.
+    /// True if batches may take the fast path: the disk allows it, and the channel reads the clock
+    /// once for each batch.
     pub(crate) is_direct: bool,
-    /// True if the drive has no segment limits and no boundaries.
+    /// True if the drive limits neither memory segments nor chunk boundaries.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
     /// The [`LiveSizes::piece_sectors`](crate::disk::LiveSizes) from which `limits` was computed.
@@ -67,8 +69,8 @@ pub(crate) struct VolumeMember<M: Machine> {
 }
 
 impl<M: Machine> VolumeMember<M> {
-    /// Creates a member with an empty plug, and without slots for the bios into which longer bios
-    /// are split. `thread` is the number of the calling I/O thread; `None` for other threads.
+    /// Creates a member with an empty plug and without child slots. `thread` is the number of the
+    /// calling I/O thread; `None` for other threads.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>, stamp: Stamp) -> Self {
         let (route, stats) = disk.join(thread);
         VolumeMember {
@@ -83,7 +85,7 @@ impl<M: Machine> VolumeMember<M> {
             merged: None,
             is_direct: disk.queues.path() == SubmitPath::Direct && stamp == Stamp::Batch,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
-            // Relaxed: a size that publishes no other data.
+            // Relaxed: no other data depends on this size.
             piece_sectors: disk.sizes.piece_sectors.load(Order::Relaxed),
             limits: request_limits(disk),
             disk: Arc::clone(disk),
@@ -140,7 +142,7 @@ impl<M: Machine> VolumeMember<M> {
 
     #[inline(always)]
     pub(crate) fn follow_pieces(&mut self) {
-        // Relaxed: a size that publishes no other data.
+        // Relaxed: no other data depends on this size.
         let piece_sectors = self.disk.sizes.piece_sectors.load(Order::Relaxed);
         if piece_sectors != self.piece_sectors {
             (self.piece_sectors, self.limits) = (piece_sectors, request_limits(&self.disk));
@@ -153,7 +155,8 @@ impl<M: Machine> VolumeMember<M> {
         self.piece_sectors != UNBOUNDED
     }
 
-    /// Counts the bios plugged since the last call as outstanding. Returns their number.
+    /// Adds the bios plugged since the last call to the number of outstanding bios. Returns how
+    /// many bios were added.
     #[inline(always)]
     fn count(&mut self) -> u32 {
         let bios = self.plug.take_count();
@@ -162,12 +165,12 @@ impl<M: Machine> VolumeMember<M> {
         bios
     }
 
-    /// Counts the plugged bios as outstanding, and emits the unplug event (U) of a trace.
+    /// Counts the plugged bios as outstanding, and emits the unplug event (U) if the drive is
+    /// traced.
     #[inline(always)]
     fn unplug(&mut self, run: &mut SubmitContext<M>) {
         let (fresh, mut tracing) = (self.count(), self.disk.trace(run));
-        // Chains that were refused before are submitted again, but their unplug event was already
-        // emitted.
+        // Chains that were refused earlier have already had their unplug event.
         if tracing.is_on() && fresh > 0 {
             tracing.unplug(self.plug.list());
         }
@@ -182,9 +185,8 @@ impl<M: Machine> VolumeMember<M> {
         list.len()
     }
 
-    /// Does the work of [`VolumeMember::flush`] for a volume that workers may serve. The drive's
-    /// worker serves the batch if `server` says so and the drive has a worker; otherwise this
-    /// thread does.
+    /// Submits the plugged bios of a volume that workers may serve. If `server` selects the worker
+    /// and the drive has one, the worker serves the batch; otherwise this thread does.
     pub(crate) fn flush_served(&mut self, server: BatchServer, run: &mut SubmitContext<M>) -> u32 {
         if self.plug.is_empty() {
             return 0;
@@ -219,12 +221,13 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A flush that waits for another flush is in no queue. So nothing is left only if there
-            // was no such flush before and after the queue was polled, and none moved in between.
+            // A flush that waits for another flush is in no queue. So no flush of this channel is
+            // left only if none waited before and after the poll, and none moved into a queue in
+            // between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // If another thread serves the queue now, the queue's state is unknown, and this stays
-            // true.
+            // If another thread serves the queue now, the poll learns nothing, and `left_busy`
+            // stays true.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;
@@ -235,8 +238,9 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Polls the queue. If another thread serves it, asks for another poll soon: that thread may
-    /// leave while the drive has I/O of this channel, and may ring before this thread sleeps.
+    /// Polls the queue. If another thread is serving the queue, schedules another poll soon: that
+    /// thread may leave while the drive still has I/O of this channel, and may ring the doorbell
+    /// before this thread sleeps.
     fn run_queue(&mut self, run: &mut SubmitContext<M>) {
         let was_inside = self.context(run).run_queue();
         if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
@@ -275,8 +279,7 @@ impl<M: Machine> VolumeMember<M> {
 
     /// Returns true if there is work for this channel at this drive, so that it must not sleep.
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // Work in a queue that any thread may run counts only if this channel must poll for it
-        // itself.
+        // Work in a queue that any thread may run counts only if this channel must poll that queue.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)
@@ -317,7 +320,7 @@ impl<M: Machine> VolumeMember<M> {
         });
     }
 
-    /// Does the work of [`VolumeMember::plug`] while the drive is traced.
+    /// Variant of [`VolumeMember::plug`] for a drive that is traced.
     #[inline]
     pub(crate) fn plug_traced(
         &mut self,

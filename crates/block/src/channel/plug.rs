@@ -12,7 +12,8 @@ use crate::chain::slot::{BioList, BioRef, BioSlot};
 
 pub(crate) struct Plug<M: Machine> {
     list: BioList<M>,
-    /// The last chain, outside the list so that a front merge can replace its head.
+    /// The last chain, kept outside the list so that a front merge can replace the chain's first
+    /// bio.
     last: Option<BioRef<M>>,
     /// Number of bios, including merged ones.
     bios: u32,
@@ -62,7 +63,7 @@ impl<M: Machine> Plug<M> {
         self.last.is_none() && self.list.is_empty()
     }
 
-    /// Returns the number of bios, including merged ones, added since the last call.
+    /// Returns the number of bios added since the last call, including merged ones.
     #[inline]
     pub(crate) fn take_count(&mut self) -> u32 {
         core::mem::take(&mut self.bios)
@@ -79,7 +80,7 @@ impl<M: Machine> Plug<M> {
         self.last.take()
     }
 
-    /// Puts the chain from [`Plug::take_last`] back.
+    /// Puts back a chain that [`Plug::take_last`] returned.
     pub(crate) fn put_back(&mut self, bio: BioRef<M>) {
         self.list.push_back(bio);
     }

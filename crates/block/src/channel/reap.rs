@@ -1,10 +1,9 @@
 //! Collection of completions: parts are credited to their parents, and bios handed to the program.
 //!
-//! This module is the half of `Channel` that takes bios back from the queues; channel.rs submits
-//! them. Bios come from the submit context (completed on this thread) and from the bio set
-//! (delivered by other threads); parts go to their parents (split.rs). Memory that a drive may
-//! still write after a timeout stays in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s
-//! completion queue.
+//! The code is the part of `Channel` that takes bios back from the queues; channel.rs submits bios.
+//! Bios come from the submit context (completed on this thread) and from the bio set (delivered by
+//! other threads); parts go to their parents (split.rs). Memory that a drive may still write after
+//! a timeout stays in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
 
 use core::mem::ManuallyDrop;
 
@@ -17,13 +16,13 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
-/// Number of polls after which a channel polls its queues although it already has completions.
+/// Number of polls after which a channel polls its queues even if completions already wait in it.
 const POLLS_PER_LOOK: u32 = 8;
 
-/// A completed bio while the program's callback works on it in its slot. If the callback panics,
-/// the bio is dropped and the slot freed.
+/// A completed bio in its slot while the program's callback examines it. If the callback panics,
+/// the bio is dropped and the slot is freed.
 struct ShownSlot<'a, M: Machine> {
-    /// `None` once the callback has returned.
+    /// Slot of the bio; `None` once the callback has returned.
     slot: Option<BioRef<M>>,
     free: &'a mut BioList<M>,
 }
@@ -81,7 +80,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Submits the parts of parents whose next stage began during this poll.
+    /// Submits the parts of bios whose next stage (data or final flush) began during this poll.
     #[inline(always)]
     fn start_parts(&mut self) {
         if self.sub.batch.has_parts {
@@ -96,7 +95,7 @@ impl<M: Machine> Channel<M> {
             self.sub.run.done.is_empty() || (self.sub.checks.polls_always && self.is_look_due());
         if self.bio_set().has_delivered() {
             let mut delivered = self.bio_set().take_delivered();
-            // Bios delivered by other threads carry no time of completion.
+            // Completions delivered by other threads carry no time, so they get the present time.
             let now_ns = M::now();
             self.sub.run.accounts.c_ns = now_ns;
             delivered.for_each(|bio| {
@@ -134,9 +133,10 @@ impl<M: Machine> Channel<M> {
         self.sub.run.publish();
     }
 
-    /// Polls as [`Channel::poll`] does, for a program that streams I/O through the same memory. The
-    /// function `next` gets each completed bio in place, and submits it again (with another sector,
-    /// operation or contents) or drops it. Resubmitted bios start with the next call.
+    /// Polls as [`Channel::poll`] does, for a program that reuses the same memory for many I/Os.
+    /// The callback `next` gets each completed bio in place, and either submits it again (with
+    /// another sector, operation or contents) or drops it. Resubmitted bios start with the next
+    /// call.
     ///
     /// A resubmitted bio that can never be served is handed over again, with the reason as its
     /// status.
@@ -150,8 +150,8 @@ impl<M: Machine> Channel<M> {
         driving.end();
         let mut handed = 0;
         loop {
-            // Split or refused bios may complete again before this loop ends. Each bio is handed
-            // over only once in a call.
+            // Split or refused bios may complete again before this loop ends, but one call hands
+            // over each bio only once.
             let driving = Driving(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
@@ -200,11 +200,11 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A bio that is not plain may start, and complete, as soon as it is submitted. So it is
-            // submitted at the end of this call, and handed over by the next one.
+            // A bio off the fast path may complete as soon as it is submitted. So it is submitted
+            // at the end of this call, and the next call hands it over.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
-                // The bio was refused, so its submission and its completion have the same time.
+                // A refused bio gets the same time for its submission and its completion.
                 (slot.status, slot.q_ns) = (status, self.sub.run.accounts.c_ns);
                 self.sub.finished.push_back(slot);
             }
@@ -232,7 +232,7 @@ impl<M: Machine> Channel<M> {
         self.next_whole().or_else(|| self.next_finished(true))
     }
 
-    /// Returns the next completed bio that went to a drive unsplit.
+    /// Returns the next completed bio that went to a drive without being split.
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {
@@ -248,8 +248,8 @@ impl<M: Machine> Channel<M> {
         None
     }
 
-    /// Returns the next bio that was split or reached no drive, for [`Channel::poll_again`], which
-    /// has handed over `handed` bios so far in this call.
+    /// Returns the next completed bio that was split or reached no drive. `handed` is the number of
+    /// bios that the present call of [`Channel::poll_again`] has handed over so far.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
         match self.sub.finished.len() | self.sub.stalled {
@@ -258,7 +258,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Returns the next bio that was split or reached no drive, unless `wanted` is false.
+    /// Returns the next completed bio that was split or reached no drive; `None` if `wanted` is
+    /// false.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {
@@ -289,7 +290,7 @@ impl<M: Machine> Channel<M> {
         take(Completion { user_data: bio.user_data(), status, bio, q_ns, c_ns });
     }
 
-    /// Returns a timed-out bio without its memory, as long as a drive may still write to that
+    /// Returns a timed-out bio. If a drive may still write the bio's memory, the bio comes without
     /// memory.
     #[cold]
     fn quarantined(&mut self, bio: Bio) -> Bio {

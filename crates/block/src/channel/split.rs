@@ -2,12 +2,11 @@
 //! parent, and its parts become children over the same memory.
 //!
 //! The code is part of `Submission` and runs on the channel's own thread, so a parent's counts need
-//! no atomics. Parts for a drive come one by one out of that drive's share of the channel's child
-//! slots. When no slot is free, the parent waits in the drive's list until a part for the drive
-//! completes. So one child slot for each drive is enough for progress, memory is bounded, and a
-//! drive that does not answer holds up only I/O that touches this drive. Stages: flush before
-//! (PREFLUSH), data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`,
-//! blk-flush.c.
+//! no atomics. Each part takes a child slot from its drive's share of the channel's child slots.
+//! When no slot is free, the parent waits in the drive's list until a part for the drive completes.
+//! So one child slot for each drive is enough for progress, memory is bounded, and a drive that
+//! does not answer holds up only I/O that touches this drive. Stages: flush before (PREFLUSH),
+//! data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -27,7 +26,7 @@ use crate::volume::placement::{DrivePart, VolumeRange};
 enum NextPart<M: Machine> {
     /// The next part, in its child slot.
     Part(BioRef<M>),
-    /// No part was made: the next one is for this drive, which has no free child slot.
+    /// No part was made, because the drive with this index has no free child slot.
     NoRoom(u16),
     /// All parts of the bio's present stage have been made.
     Made,
@@ -52,11 +51,11 @@ impl<M: Machine> Submission<M> {
         self.make_parts(parent);
     }
 
-    /// Makes as many parts of the present stage as there are slots. Then the parent waits for slots
-    /// or for the completion of its parts, or enters the next stage if it has no parts.
+    /// Makes parts of the present stage (preflush, data or final flush) until no slot is free. Then
+    /// the parent waits for slots or for its parts to complete. A stage without parts ends at once.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // A part's time of submission is the time at which it is made. That is later than its
-        // parent's if the parent had to wait for a slot or for the end of an earlier stage.
+        // The submission time of a part is the time at which it is made. That is later than the
+        // parent's if the parent had to wait for a slot or for an earlier stage.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -66,7 +65,8 @@ impl<M: Machine> Submission<M> {
             BioStage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
-        // A flush has a length of 0 sectors, and no data parts.
+        // A flush may have a length of 0 sectors. It makes no use of the range, which only data
+        // parts need.
         let range = self.volume.range(sector, nr.max(1));
         loop {
             match self.next_part(&mut parent, span, &range) {
@@ -85,12 +85,13 @@ impl<M: Machine> Submission<M> {
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // The children refer to the parent from here on; `part_done` takes the handle back.
+            // From here on, only the children refer to the parent; `part_done` restores the handle.
             core::mem::forget(parent);
         }
     }
 
-    /// Starts the next stage after all parts of a stage are done, or finishes the parent.
+    /// Starts the parent's next stage after all parts of a stage have completed, or finishes the
+    /// parent.
     fn next_stage(&mut self, mut parent: BioRef<M>) {
         let next = match parent.stage {
             _ if !parent.status.is_ok() => None,
@@ -111,8 +112,7 @@ impl<M: Machine> Submission<M> {
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
         self.members[usize::from(child.member)].child_slots.free.push_front(child);
-        // SAFETY: the number was made from the parent's handle, which is forgotten or in `stalled`.
-        // This second handle is not kept, and only this thread uses either of them.
+        // SAFETY: `bits` is the parent's handle; only this thread uses it, and keeps no second one.
         let mut parent = ManuallyDrop::new(
             unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
         );
@@ -139,9 +139,9 @@ impl<M: Machine> Submission<M> {
         self.resumes = None;
     }
 
-    /// Makes the next part of the parent's stage, in a child slot. `span` is the first drive and
-    /// the number of drives. In the parent, `offset` counts the drives whose parts are all made,
-    /// and `dev_sector` the sectors already made of the part for the next drive.
+    /// Makes the next part of the parent's present stage, in a child slot. `span` holds the first
+    /// drive and the number of drives. `parent.offset` counts the drives whose parts are all made,
+    /// and `parent.dev_sector` the sectors of the next drive that already have parts.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -168,8 +168,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Made
     }
 
-    /// Returns true if bios of the same group wait for child slots of the drive, so that this bio
-    /// must wait behind them. Returns false while those bios are being continued.
+    /// Returns true if this bio must wait behind other bios of its group that wait for child slots
+    /// of the drive. Returns false while the channel continues those bios.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
@@ -208,8 +208,8 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return NextPart::Made;
         }
-        // A bio waits behind other bios of its group that wait for a slot. If it went first, a hard
-        // disk would have to seek back and forth between them.
+        // A bio waits behind other bios of its group that wait for a slot. Otherwise a hard disk
+        // would seek back and forth between these bios.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
             return NextPart::NoRoom(member);
@@ -224,8 +224,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Part(child)
     }
 
-    /// Makes the next part of a bio that is split at every chunk, as Linux's raid0 does. In the
-    /// parent, `offset` is the number of sectors that already have parts.
+    /// Makes the next part of a bio that is split at every chunk, as Linux's raid0 does.
+    /// `parent.offset` is the number of sectors that already have parts.
     fn next_chunk(&mut self, parent: &mut BioRef<M>) -> NextPart<M> {
         let (made, nr) = (parent.offset, parent.bio.nr_sectors);
         if made >= nr || !parent.status.is_ok() {

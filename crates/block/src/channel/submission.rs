@@ -1,5 +1,4 @@
-//! `Submission`: the half of a channel before the queues: bios go into plugs, and plugs to the
-//! drives.
+//! `Submission`: the submitting side of a channel: bios go into plugs, and plugs to the drives.
 //!
 //! A `Channel` owns it and only the channel's thread uses it, so nothing here is locked. It owns
 //! the free slots, the members (one for each drive, with its plug) and the submit context. A plain
@@ -34,8 +33,8 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// The rule by which bios are split. While a parent is split, its field `member` holds this as a
-/// number.
+/// The rule by which bios are split. A bio that is being split stores the rule in its field
+/// `member`, as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
@@ -50,7 +49,7 @@ pub(crate) struct PluggedBatch {
     /// Submission time that new bios get; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if parts were plugged during a poll, because an earlier stage of their parent ended.
+    /// True if the current poll has plugged parts of split bios, because an earlier stage ended.
     pub(crate) has_parts: bool,
 }
 
@@ -63,19 +62,19 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) depth: u32,
     /// Number of parents that wait for a child slot.
     pub(crate) stalled: u32,
-    /// Drive whose waiting parents are being continued now.
+    /// Index of the drive whose waiting split bios are being continued now.
     pub(crate) resumes: Option<u16>,
-    /// Parents whose parts are all done, and bios that reached no drive. Handed over by the next
-    /// poll.
+    /// Split bios whose parts are all done, and bios that reached no drive. The next poll hands
+    /// them over.
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
     /// Counts this channel's I/O, to decide whether workers serve the volume faster (`auto` mode).
     pub(crate) chooser: Chooser,
-    /// First member of the next batch. The index rotates for fairness: later members wait while
-    /// earlier ones are served or their workers are woken.
+    /// Index of the drive that is served first in the next batch. The index rotates for fairness,
+    /// because later drives wait while earlier ones are served or their workers are woken.
     pub(crate) first_member: usize,
-    /// The single plug for all drives, if the volume is served that way (baseline.rs).
+    /// Single plug for all drives, while the volume is served in `per-volume` mode (baseline.rs).
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
     pub(crate) split_rule: SplitRule,
     pub(crate) throttle: Throttle<M>,
@@ -88,8 +87,8 @@ impl<M: Machine> Submission<M> {
         self.depth - self.free.len()
     }
 
-    /// Starts a checked bio, which lies in its slot: the bio goes into a plug, or waits for a limit
-    /// of its group. `plain` is true if the bio may take the fast path.
+    /// Starts a bio that was checked and lies in its slot. The bio goes into a plug, or waits for a
+    /// limit of its group. `plain` is true if the bio may take the fast path.
     #[inline(always)]
     pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
@@ -127,16 +126,16 @@ impl<M: Machine> Submission<M> {
     #[inline(never)]
     pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
         self.checks.check(bio, &self.volume).map_err(Reject::Invalid)?;
-        // A submitter with nothing in flight might never poll and retry, so such a submitter's bio
-        // is accepted even under back pressure.
+        // A submitter with nothing in flight might never poll and try again, so its bio is accepted
+        // even under back pressure.
         match self.checks.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),
             false => Ok(()),
         }
     }
 
-    /// Submits bios off the fast path: flushes, discards, bios with flags or several segments, bios
-    /// that are too long for one request, and all bios while a trace is recorded.
+    /// Submits bios that cannot take the fast path: flushes, discards, bios with flags or several
+    /// segments, bios that are too long for one request, and all bios while a trace is recorded.
     #[inline(never)]
     fn submit_slowly(&mut self, mut slot: BioRef<M>) {
         slot.status = Status::Ok;
@@ -198,10 +197,10 @@ impl<M: Machine> Submission<M> {
         self.members[usize::from(slot.member)].plug_traced(slot, drives, &mut self.run);
     }
 
-    /// Does the work of [`Submission::admit`] for parts, outside the fast path.
+    /// Variant of [`Submission::admit`] for parts of split bios, which never take the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // Set just before the part is plugged, so that no other bio gets this time.
+        // The time is set just before the part is plugged, so that no other bio gets it.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -238,8 +237,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Records a trace message about a range, at the drive that holds it; at the first drive if
-    /// several do.
+    /// Records a trace message about a range of sectors for the drive that holds the range, or for
+    /// the first drive if several drives hold it.
     fn note(
         &mut self,
         sector: Sector,
@@ -272,7 +271,7 @@ impl<M: Machine> Submission<M> {
         self.admit_held(all);
     }
 
-    /// Ends waiting bios for which `is_meant` returns true with the status `Aborted`.
+    /// Ends, with the status `Aborted`, the waiting bios for which `is_meant` returns true.
     pub(crate) fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         let mut aborted = self.throttle.take_unpaid(is_meant);
         while let Some(mut slot) = aborted.pop_front() {
@@ -292,8 +291,8 @@ impl<M: Machine> Submission<M> {
 
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
-            // The flag keeps these bios off the fast path, because that path does not record their
-            // wait.
+            // The flag keeps these bios off the fast path, which does not record how long a bio
+            // waited for limits.
             self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }
@@ -337,7 +336,8 @@ pub(crate) fn members_of<M: Machine>(
     stamp: Stamp,
 ) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
-        // A thread that claimed a queue uses that queue, whatever the thread's number is.
+        // A thread that has claimed a queue of the disk uses that queue, not the queue of the
+        // thread's number.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
         let member = VolumeMember::new(disk, number, stamp);
         if thread.is_none() && !member.hctx().is_served() {

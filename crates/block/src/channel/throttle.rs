@@ -1,4 +1,4 @@
-//! `Throttle`: holds bios back that wait for a limit of their group, before they are plugged.
+//! `Throttle`: delays bios that exceed a limit of their group, before they are plugged.
 //!
 //! Owned by a channel's `Submission`. A bio passes the token buckets of its group and of the
 //! group's parent one after the other (group/gate.rs). Each bucket books the bio's cost and returns
@@ -30,17 +30,17 @@ use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds that a bio may book ahead, unless it is the first of its queue. So a client with one
-/// I/O in flight waits at most about this long behind a client with many under the same limit.
+/// Nanoseconds that a bio may book ahead, unless it is the first in its queue. So a client with one
+/// I/O in flight waits only about this long behind a client with many I/Os under the same limit.
 const AHEAD_NS: u64 = 1_000_000;
-/// Stands in `dev_sector` for the time of a bio that has booked no time.
+/// Value of `dev_sector` for a bio that has not booked a time.
 const NO_TIME: u64 = u64::MAX;
 
-/// The position in the sequence of token buckets at which a bio continues.
+/// The token bucket at which a bio continues, as a position in the sequence of buckets to pass.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio is the first in the queue of that bucket, so that no other bio is before it.
+    /// True if the bio is the first in the queue of that bucket.
     is_first: bool,
 }
 
@@ -53,22 +53,21 @@ impl BucketStep {
 /// Bios of a group that wait at one token bucket, in order of their booked times.
 struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// Position of the bucket: level of the group (own or parent), number of the bucket, and true
-    /// for reads.
+    /// Identifies the token bucket: level of the group (own or parent), number of the bucket, and
+    /// true for reads.
     gate: (usize, usize, bool),
     /// Bios with a booked time. The time is stored in `dev_sector`, which is unused until a bio is
     /// mapped to a drive.
     timed: BioList<M>,
     /// Booked time of the last bio in `timed`.
     last_ns: u64,
-    /// Bios that come after those in `timed` and have not booked a time yet; empty if `timed` is
-    /// empty.
+    /// Bios behind those in `timed` that have not booked a time yet; empty if `timed` is empty.
     behind: BioList<M>,
 }
 
 impl<M: Machine> BucketQueue<M> {
-    /// Returns true if the queue has booked more than [`AHEAD_NS`] ahead, or has bios without a
-    /// time: a new bio then waits before it books a time.
+    /// Returns true if the queue has booked times more than [`AHEAD_NS`] ahead, or has bios without
+    /// a booked time. A new bio then waits before it books a time.
     fn is_ahead(&self, now_ns: u64) -> bool {
         !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
     }
@@ -77,15 +76,15 @@ impl<M: Machine> BucketQueue<M> {
 pub(crate) struct Throttle<M: Machine> {
     groups: Option<Arc<Groups<M>>>,
     view: GroupView<M>,
-    /// True if some group has limits or a bio waits.
+    /// True if any group has limits or any bio waits.
     pub(crate) is_on: bool,
     pub(crate) held: u32,
     held_max: u32,
     /// Time at which the bio that last started to wait may continue, for the trace.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// Indexed by group number: the group's waiting bios as last reported, and the group in whose
-    /// account they are reported.
+    /// For each group number: the last report about the group's waiting bios, and the group in
+    /// whose account the report is counted.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -125,7 +124,7 @@ impl<M: Machine> Throttle<M> {
         self.view.known(group)
     }
 
-    /// Copies the group table again. A bio that waits for a changed limit returns its booking to
+    /// Copies the changed group table. A bio that waits for a changed limit cancels its booking at
     /// the old token bucket and books a new time.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
@@ -155,12 +154,12 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has booked at the buckets before this one, except at those that did not
-                // exist.
+                // The bio has already passed the buckets before this one, except buckets that did
+                // not exist then.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
-                // A bio that may continue at once is kept with a time in the past.
+                // A bio that may continue at once is queued with a time in the past.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
@@ -170,10 +169,10 @@ impl<M: Machine> Throttle<M> {
         self.next_ns = self.earliest();
     }
 
-    /// Returns true if a group may not add another waiting bio. Each group may use half of the
-    /// waiting places that are still free. So a new group finds room, however many bios of earlier
-    /// groups wait. Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-    /// packet switches", 1998.
+    /// Returns true if no further bio of a group may wait. Each group may use half of the waiting
+    /// places that are still free. So a new group finds room, however many bios of other groups
+    /// wait. Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+    /// switches", 1998.
     #[cold]
     pub(crate) fn is_full(&self, group: GroupId) -> bool {
         let held = self.held_of.get(usize::from(group.0)).map_or(0, |(said, _)| said.waiting());
@@ -181,8 +180,8 @@ impl<M: Machine> Throttle<M> {
         2 * held >= room && (held > 0 || self.view.is_limited(group))
     }
 
-    /// Returns true if a limit applies to a group's bios of this operation, after a check for
-    /// changes of the group table.
+    /// Returns true if a limit applies to a group's bios of this operation. Copies the group table
+    /// again first if it has changed.
     #[inline]
     pub(crate) fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
         if self.is_old() {
@@ -197,8 +196,8 @@ impl<M: Machine> Throttle<M> {
         slots.map(|slot| &*slot.bio)
     }
 
-    /// Takes out the waiting bios for which `is_meant` returns true, and returns their bookings to
-    /// the buckets.
+    /// Removes the waiting bios for which `is_meant` returns true, and cancels their bookings at
+    /// the token buckets.
     pub(crate) fn take_unpaid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
@@ -221,12 +220,13 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // Queues may have lost their bios with a booked time, so all queues are checked soon.
+        // Queues may have lost the bios with booked times, so the next check of all queues is due
+        // at once.
         self.next_ns = 0;
         taken
     }
 
-    /// Takes out the waiting bios for which `is_meant` returns true. Their cost is booked at all
+    /// Removes the waiting bios for which `is_meant` returns true. Their cost stays booked at all
     /// their buckets, so later bios of their groups wait longer.
     pub(crate) fn take_paid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
@@ -253,12 +253,13 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // Queues may have lost their bios with a booked time, so all queues are checked soon.
+        // Queues may have lost the bios with booked times, so the next check of all queues is due
+        // at once.
         self.next_ns = 0;
         taken
     }
 
-    /// Books the cost of a bio at each bucket from place `unpaid` on.
+    /// Books the cost of a bio at each of its token buckets from position `unpaid` on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
         for place in unpaid..PLACES {
             if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
@@ -273,8 +274,8 @@ impl<M: Machine> Throttle<M> {
         self.pass_from(BucketStep::from(0), slot, now_ns)
     }
 
-    /// Books the bio's cost at each bucket from the given one on. Keeps the bio, and returns
-    /// `None`, at the first bucket that makes it wait.
+    /// Books the bio's cost at each bucket from `way` on. At the first bucket that makes the bio
+    /// wait, keeps the bio and returns `None`.
     fn pass_from(
         &mut self,
         way: BucketStep,
@@ -312,7 +313,8 @@ impl<M: Machine> Throttle<M> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
-    /// Keeps a bio until the time in `dev_sector`, or until it may book a time.
+    /// Keeps a bio until its booked time, which is in `dev_sector`, or until the bio may book a
+    /// time.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
         let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
@@ -365,7 +367,8 @@ impl<M: Machine> Throttle<M> {
         (self.held > 0).then(|| self.next_ns.min(now_ns + LOOK_NS))
     }
 
-    /// Takes out the bios that all their buckets let go on at `now_ns`.
+    /// Removes and returns the bios that may go on at `now_ns` because they have passed all their
+    /// buckets.
     pub(crate) fn take_due(&mut self, now_ns: u64) -> BioList<M> {
         let mut due = BioList::new();
         if self.is_old() {
@@ -391,7 +394,8 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next bio of a queue that may continue, with the bucket at which it continues.
+    /// Removes the next bio that may continue from the queue with index `at`. Returns the bio with
+    /// the bucket at which it continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;

@@ -2,8 +2,8 @@
 //!
 //! The code chooses which thread serves a batch, by the low watermark and, with `auto`, by measured
 //! speed. It also applies back pressure: when more chains wait than the high pressure point allows,
-//! the channel accepts no bio until their number has fallen to the low one. Source: \[FALCON\],
-//! watermarks and back pressure.
+//! the channel accepts no bio until no more chains wait than the low pressure point allows. Source:
+//! \[FALCON\], watermarks and back pressure.
 
 use millrace_machine::Machine;
 
@@ -12,8 +12,7 @@ use crate::channel::submission::Submission;
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// Does the work of [`Submission::flush`] for a volume whose mode is not `inline`, or that is
-    /// traced.
+    /// Variant of [`Submission::flush`] for a volume that is traced or whose mode is not `inline`.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
         let (serving, traced) = self.volume.mode();
@@ -42,8 +41,8 @@ impl<M: Machine> Submission<M> {
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
         let handed = match serving {
             Serving::PerDrive => enough,
-            // The submission time of the batch's first bio is recent enough to serve as the present
-            // time.
+            // The batch's first bio was submitted recently, so its submission time can serve as the
+            // present time.
             Serving::Auto if drives > 1 && bios > 0 => {
                 let (batch, now_ns) = ((bios, self.in_flight()), self.batch.now_ns);
                 self.chooser.next::<M>(&self.volume.choice, batch, now_ns) && enough
@@ -73,12 +72,12 @@ impl<M: Machine> Submission<M> {
         self.checks.settle();
     }
 
-    /// Checks whether enough of the waiting chains were dispatched, and ends back pressure if so.
-    /// Returns true if there is no back pressure any more.
+    /// Ends back pressure if no more chains wait than the low pressure point allows. Returns true
+    /// if there is no back pressure any more.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        // A departed worker may have left chains of channels that no thread polls. This channel
-        // serves them, because otherwise back pressure might never end.
+        // A worker that is gone may have left chains of channels that no thread polls. This channel
+        // serves those chains, because otherwise back pressure might never end.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
         self.checks.pressed = self.volume.waiting() > self.pressure_low();
         self.checks.settle();

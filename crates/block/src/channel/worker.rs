@@ -2,10 +2,10 @@
 //!
 //! A worker usually serves one drive, or several if there are more drives than CPUs; each of them
 //! has a `WorkerDrive`. It submits no I/O of its own and returns completions to the channels that
-//! submitted. `turn` does all pending work. A reactor's thread calls it between its own turns;
-//! other threads use [`Worker::run`], which sleeps on the doorbell. A dropped worker leaves its
-//! work to the submitters, except for requests in flight from its own queue: it waits a while for
-//! these. Source: \[FALCON\], one thread per drive.
+//! submitted. Each call of `turn` does all pending work. A reactor's thread calls `turn` between
+//! its other work; other threads use [`Worker::run`], which sleeps on the doorbell. A dropped
+//! worker leaves its work to the submitters, except for requests in flight from its own queue: it
+//! waits a while for these. Source: \[FALCON\], one thread per drive.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -34,11 +34,11 @@ pub struct Worker<M: Machine> {
     run: SubmitContext<M>,
     thread: IoThread<M>,
     next_tick_ns: u64,
-    /// True if a driver, scheduler or trace sink has panicked in a turn; the dropped worker then
-    /// calls none of them again.
+    /// True if a driver, scheduler or trace sink has panicked in a call of `turn`. Dropping the
+    /// worker then calls none of them again.
     is_broken: bool,
-    /// Bio set without slots, which the submit context needs as the set of this thread. Boxed, so
-    /// that the set does not move.
+    /// A bio set without slots, because the submit context needs a set for each thread. Boxed, so
+    /// that its address does not change.
     _bio_set: Box<BioSet<M>>,
 }
 
@@ -47,7 +47,7 @@ pub struct Worker<M: Machine> {
 unsafe impl<M: Machine> Send for Worker<M> {}
 
 impl<M: Machine> Worker<M> {
-    /// Creates a worker without drives; `thread.number` is not used.
+    /// Creates a worker without drives. The number in `thread` is not used.
     #[must_use]
     pub fn new(thread: &IoThread<M>) -> Self {
         let bio_set = BioSet::new(0, Arc::clone(&thread.bell));
@@ -74,11 +74,11 @@ impl<M: Machine> Worker<M> {
         Ok(taken)
     }
 
-    /// Dispatches the bios handed over, and collects completions. Does not wait.
+    /// Dispatches the bios handed over to the worker, and collects completions. Does not wait.
     pub fn turn(&mut self) {
-        // Remains true if a panic leaves this function.
+        // The flag stays true if a panic leaves this function.
         self.is_broken = true;
-        // Tags left over from a turn that panicked would be mistaken for tags of the queue polled
+        // After a panic, tags left in the batch would be mistaken for tags of the queue polled
         // next.
         self.run.batch.clear();
         self.run.forget_wake();
@@ -103,8 +103,8 @@ impl<M: Machine> Worker<M> {
         self.is_broken = false;
     }
 
-    /// Returns true if there is work for the worker. Check it once more after the doorbell is
-    /// armed, before sleeping.
+    /// Returns true if there is work for the worker. Call this function once more after the
+    /// doorbell is armed, before sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.drives.iter().any(WorkerDrive::has_work)
@@ -128,8 +128,8 @@ impl<M: Machine> Worker<M> {
         self.run.wake_ns().is_some()
     }
 
-    /// Stops accepting bios, so that submitters serve their drives themselves. Further turns finish
-    /// the work that this worker already has.
+    /// Stops accepting bios, so that submitters serve their drives themselves. Further calls of
+    /// [`Worker::turn`] finish the work that this worker already has.
     pub fn close(&mut self) {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
     }
@@ -150,7 +150,7 @@ impl<M: Machine> Worker<M> {
     /// Serves until `stop` is not 0 and the doorbell rings, for drives whose queues any thread may
     /// run. Polls for work for `spin_ns` before it sleeps.
     pub fn run(&mut self, stop: &M::Word, spin_ns: u64) {
-        // Acquire pairs with the store of the thread that stops it.
+        // Acquire pairs with the store by the thread that stops this worker.
         let stops = || stop.load(Order::Acquire) != 0;
         while !stops() {
             self.turn();
@@ -176,7 +176,8 @@ impl<M: Machine> Drop for Worker<M> {
         while !self.is_broken && self.drives.iter().any(in_flight) && !deadline.is_over() {
             self.turn();
             if let Some(turn) = self.thread.turn {
-                // An error of the ring is ignored here, because the next regular turn reports it.
+                // An error of the ring is ignored here, because the next regular call of `turn`
+                // reports it.
                 let _ = turn(&self.thread.bell, None, &|| true);
             }
             if self.drives.iter().any(in_flight) {

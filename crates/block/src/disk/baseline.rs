@@ -2,10 +2,10 @@
 //!
 //! A disk follows the multi-queue design and has no baseline, unless its settings name one: a
 //! single request queue under one lock (sq.rs), straight to the driver (raw.rs), or several threads
-//! serving a hardware queue at once (lanes.rs). `Disk::new` chooses the design. The steps of an I/O
-//! call it only through the interface `BaselineStack` (stack.rs); the fast path (direct.rs) does
-//! not call it at all. Baselines are not part of the block layer's public interface. Sources:
-//! \[MQ\], \[OLS\].
+//! serving a hardware queue at once (lanes.rs). `Disk::new` chooses the design. The code on the
+//! path of an I/O calls a baseline only through the trait `BaselineStack` (stack.rs); the fast path
+//! (direct.rs) never calls one. Baselines are not part of the block layer's public interface.
+//! Sources: \[MQ\], \[OLS\].
 
 pub(crate) mod config;
 pub(crate) mod filled;
@@ -34,7 +34,7 @@ pub use request_lock::{QueuePlug, RequestLock};
 
 pub(crate) struct Baseline<M: Machine> {
     pub(crate) stack: Box<dyn BaselineStack<M>>,
-    /// Copy of [`BaselineStack::has_two_levels`], because hot code reads it.
+    /// Cached result of [`BaselineStack::has_two_levels`], for hot code.
     pub(crate) has_two_levels: bool,
 }
 
@@ -57,8 +57,8 @@ pub(crate) fn queues<M: Machine>(
     DiskQueues::new(shape, hctxs, (is_pairs, path))
 }
 
-/// Creates the baseline that a disk's settings name, if any, and changes the settings of queues to
-/// fit it.
+/// Creates the baseline that a disk's settings name, if any, and changes the queue settings to fit
+/// the baseline.
 ///
 /// # Errors
 /// `InvalidSetting` if the drive cannot follow the baseline.

@@ -3,7 +3,8 @@
 //! dispatch.rs calls this code with a batch of completions from the driver. The serve lock has been
 //! released by then, unless more work waits. Finding the request needs no search, because the tag
 //! is the request's index (\[MQ\] point 4). Timed-out requests end in timeouts.rs. Lock order: as
-//! dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_end_request_batch`.
+//! in dispatch.rs; the lock of abandoned requests comes last. Kernel counterpart:
+//! `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -25,15 +26,15 @@ use crate::trace::blktrace::EventCode;
 /// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureLogging {
-    /// The bios were added earlier, when the timeout of their request was noticed.
+    /// The bios were added earlier, when their request timed out.
     Before,
-    /// The bios are added as they end.
+    /// The bios are added now, as they end.
     Now,
 }
 
 impl<'a, M: Machine> QueueContext<'a, M> {
     /// Ends all requests of the context's completion batch and empties the batch. Returns true if
-    /// that put new work into the queue: the next flush.
+    /// new work is now in the queue: the next flush.
     pub(crate) fn complete(&mut self) -> bool {
         if self.run.batch.entries().is_empty() {
             return false;
@@ -45,8 +46,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends one request, but does not free its tag. Returns true if that put new work into the
-    /// queue.
+    /// Ends one request, but does not free its tag. Returns true if the next flush now waits here.
     pub(crate) fn end_request(
         &mut self,
         rq: &mut Request<M>,
@@ -113,9 +113,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends the flush in flight. Flushes that were submitted meanwhile become the next flush. The
-    /// next flush is sent even if this one failed, because only the driver knows whether a loss
-    /// concerns the next one.
+    /// Ends the flush in flight. Flushes that were submitted meanwhile are merged into the next
+    /// flush, which is sent even if the present one failed: only the driver knows whether the next
+    /// is affected.
     pub(crate) fn flush_done(&mut self) -> bool {
         let (mut pending, target) = {
             let mut flush = self.disk.flush.lock();
@@ -129,8 +129,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // A freeze does not stop this flush, because it was admitted before. The flush may go
-        // through any software queue, but must reach the hardware queue that its submitter polls.
+        // A freeze does not stop the next flush, because the disk accepted it earlier. The flush
+        // may go through any software queue, but must reach the hardware queue that its submitter
+        // polls.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -145,7 +146,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         is_here
     }
 
-    /// Handles the completion of a request that was abandoned after its timeout: the drive no
+    /// Handles the late completion of a request that was abandoned after its timeout. The drive no
     /// longer writes the request's memory.
     #[cold]
     fn confirm_abandoned(&self, rq: &mut Request<M>) {
@@ -158,8 +159,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 }
 
-/// Ends all requests of a batch that is not empty. Returns true if that put new work into the
-/// queue.
+/// Ends all requests of a batch that is not empty. Returns true if the next flush now waits here.
 #[inline(always)]
 pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
     M::work(Stage::Complete, context.run.batch.entries().len() as u32);
@@ -170,7 +170,7 @@ pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
     again
 }
 
-/// Ends all requests of a batch that is not empty; `give` frees the tag of each.
+/// Ends all requests of a batch that is not empty, and calls `give` to free each tag.
 #[inline(always)]
 pub(crate) fn end_requests<M: Machine>(
     context: &mut QueueContext<'_, M>,
@@ -208,8 +208,8 @@ pub(crate) fn end_requests<M: Machine>(
     again
 }
 
-/// Ends the next requests of the batch as long as they succeeded, consist of a single bio of this
-/// channel, and have the times of `equal`.
+/// Ends the next requests of the batch, up to the first one that failed, has several bios or a bio
+/// of another channel, or has other times than `equal`.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -25,20 +25,20 @@ pub struct DiskConfig<M: Machine> {
     /// Distribution of the hardware queues over the machine, limited by the number that the driver
     /// supports.
     pub hardware_queues: Spread,
-    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. If the drive uses the tags
-    /// of a controller with more tags, the number limits the requests in flight of each hardware
-    /// queue.
+    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. If the drive uses a
+    /// controller's tags and there are more of them, this number limits the requests in flight of
+    /// each hardware queue instead.
     pub queue_depth: Option<u32>,
     /// Request timeout in nanoseconds, after which `DriverQueue::timeout` is called; 0 for none.
     pub timeout_ns: u64,
     /// Number of I/O threads that will use the drive. Each of them owns a hardware queue, if the
     /// drive has enough queues.
     pub io_threads: u16,
-    /// CPU of the worker that may serve the drive for other threads; `None` if it cannot have a
-    /// worker.
+    /// CPU of the worker that may serve the drive for other threads; `None` if the drive cannot
+    /// have a worker.
     pub worker: Option<CpuId>,
     /// Controller that the drive is attached to and whose tags it uses; `None` to use the driver's
-    /// own.
+    /// own tags.
     pub controller: Option<Arc<Controller<M>>>,
     /// Cost model of the drive's I/O, for schedulers that divide the drive by cost.
     pub cost: CostModel,

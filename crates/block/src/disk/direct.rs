@@ -3,8 +3,8 @@
 //! A batch takes this path if no other work waits, no trace sink is set, each batch gets one time
 //! stamp, and no other software queue feeds its hardware queue. Called by dispatch.rs, and by
 //! channels for a single bio. In any other case (no tag, a busy driver, a flush, a full completion
-//! batch, work that another thread left) `QueueContext::serve` continues. issue.rs issues the batch
-//! like any other; only a single bio has separate code here. Kernel counterpart:
+//! batch, work that another thread left) `QueueContext::serve` takes over. issue.rs issues the
+//! batch like any other; only a single bio has separate code here. Kernel counterpart:
 //! `blk_mq_try_issue_list_directly`.
 
 use millrace_machine::{Machine, Stage};
@@ -23,7 +23,7 @@ use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
 /// Returns true if a batch may take the fast path. Software queues that other threads have just
-/// marked as pending do not prevent it: these threads have left a flag, or have rung the owner,
+/// marked as pending do not matter: those threads have also left a flag, or have rung the owner,
 /// which polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
@@ -48,7 +48,7 @@ fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> b
     context.run.stamp == Stamp::Batch && is_open(context.run, serve)
 }
 
-/// Does the work of [`is_free`] for a thread that stamps batches.
+/// Variant of [`is_free`] for a thread that reads the clock once for each batch.
 #[inline(always)]
 fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
     run.woken.is_empty()
@@ -63,7 +63,7 @@ fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool 
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
 
-/// Dispatches a batch and collects the driver's completions.
+/// Dispatches a batch on the fast path and collects the driver's completions.
 #[inline(never)]
 pub(crate) fn issue_batch<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,
@@ -99,8 +99,8 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     }
     context.reap(&mut serving);
     if !serving.requeued.is_empty() {
-        // The driver may have been busy only because of requests that have just been completed. In
-        // that case no later completion would trigger a retry, so `serve` tries again.
+        // The driver may have been busy only because of requests that have just completed. Then no
+        // later completion would trigger a retry, so `serve` tries again.
         if !context.run.batch.is_empty() {
             complete::end_batch(context);
         }
@@ -109,7 +109,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     leave_and_end(context, serving);
 }
 
-/// Does the work of [`issue_list`] while a trace is recorded.
+/// Variant of [`issue_list`] for use while a trace is recorded.
 #[inline(never)]
 fn issue_recorded<M: Machine>(
     context: &mut QueueContext<'_, M>,
@@ -125,9 +125,9 @@ fn issue_recorded<M: Machine>(
     })
 }
 
-/// Dispatches a single bio, as a program with one I/O in flight submits each time; the drive often
-/// completes it at once. Returns the bio if it is a chain or a flush, or if this thread cannot
-/// serve the queue. The caller checks that the disk has the fast path.
+/// Dispatches a single bio, as submitted by a program with one I/O in flight. The drive often
+/// completes such a bio at once. Returns the bio if it heads a longer chain or is a flush, or if
+/// this thread cannot serve the queue. The caller checks that the disk has the fast path.
 ///
 /// This function does the work of [`issue_batch`] in half the instructions (479 instead of 922 for
 /// a whole I/O to a null drive), because a single request needs no list, no table of requests in
@@ -190,7 +190,7 @@ pub(crate) fn issue_single<M: Machine>(
     run.accounts.c_ns = c_ns;
     stats.record_one(&bio, (d_ns, c_ns), &mut run.accounts.tenants);
     tags.give_one(rq);
-    // This channel submitted the bio, so the bio needs no delivery to another channel.
+    // The bio belongs to this channel, so it needs no delivery to another one.
     run.done.push_back(bio);
     match stays {
         None if run.woken.is_empty() && !tags.has_waiters() => {}
@@ -208,7 +208,7 @@ fn end_single_late<'a, M: Machine>(
     go_on(&mut context, stays);
 }
 
-/// Leaves a single bio to the general path, because the queue is busy or no tag is free.
+/// Hands a single bio to the general path, because the queue is busy or no tag is free.
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -226,7 +226,7 @@ fn stage_single<'a, M: Machine>(
     Ok(())
 }
 
-/// Handles completions that are not just the one of the single bio just dispatched.
+/// Handles the driver's completions if they are not exactly the one of the bio just dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -256,8 +256,8 @@ fn leave_and_end<'a, M: Machine>(
     go_on(context, stays);
 }
 
-/// Finishes a round: serves work that other threads left meanwhile, delivers completions of other
-/// channels, and runs queues that were woken for tags.
+/// Finishes the work after a batch: serves work that other threads left meanwhile, delivers
+/// completions of other channels, and runs queues that were woken for free tags.
 #[inline(never)]
 fn go_on<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,

@@ -1,11 +1,11 @@
 //! Runs a hardware queue: from software queues through tags to the driver, and back.
 //!
-//! Called by channels: `submit_batch` with a plug's contents, `run_queue` to poll or to continue.
-//! The thread that gets the serve lock does all pending work; threads that find the lock taken
-//! insert their bios into their software queue and leave a flag, or ring the owner's doorbell. Tags
-//! are taken here, just before dispatch, for as many chains as are ready. Lock order: serve, then
-//! software queue or request queue, then flush. Kernel counterpart: block/blk-mq.c,
-//! `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
+//! Channels call `submit_batch` with a plug's contents, and `run_queue` to poll or to continue
+//! waiting work. The thread that gets the serve lock does all pending work; threads that find the
+//! lock taken insert their bios into their software queue and leave a flag, or ring the owner's
+//! doorbell. Tags are taken here, just before dispatch, for as many chains as are ready. Lock
+//! order: serve, then software queue or request queue, then flush. Kernel counterpart:
+//! block/blk-mq.c, `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -47,8 +47,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Moves a serving thread's own batch to the staged chains of the hardware queue. Chains in the
-    /// software queue go first, unless the software queue is bypassed.
+    /// Moves the serving thread's own batch to the staged chains of the hardware queue. Chains in
+    /// the software queue are staged first, unless the software queue is bypassed.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         if self.disk.queues.path() != SubmitPath::Queues {
@@ -78,7 +78,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     /// Inserts a batch into the software queue, from which the serving thread takes it. The caller
-    /// marks the queue as pending. Returns `None` if the queue is frozen.
+    /// must then mark the queue as pending. Returns `None` if the queue is frozen.
     #[inline(never)]
     pub(crate) fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> Option<CtxGuard<'a, M>> {
         list.mark_inserted(M::now());
@@ -105,7 +105,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Polls the queue and continues waiting work. Does nothing and returns false if this thread
+    /// Polls the queue and continues waiting work. Returns false and does nothing if this thread
     /// may not run the queue or another thread serves it.
     pub(crate) fn run_queue(&mut self) -> bool {
         let hctx = self.hctx;
@@ -122,9 +122,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// Called when the queue's owner found the lock held by another thread that only inspects the
-    /// queue. No other thread polls this queue, so the owner must come back: the mark prevents it
-    /// from sleeping.
+    /// Called when the queue's owner found the lock held by a thread that only inspects the queue.
+    /// Only the owner polls this queue, so it must come back; the pending mark keeps it from
+    /// sleeping.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -153,14 +153,14 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             let again = self.complete();
             rounds += 1;
             serving = match stays {
-                // After this number of rounds the thread stops serving other threads' work. Their
-                // work is marked as pending, and those threads check the mark before they sleep.
+                // After this many rounds, the thread stops serving work of other threads. Their
+                // work stays marked as pending, and those threads check the mark before they sleep.
                 Some(serving) if rounds > SERVE_ROUNDS && serving.staged.is_empty() => {
                     drop(serving);
                     break;
                 }
-                // Queues that were woken for a tag must not wait for ever while other threads keep
-                // bringing work here. So the woken queues run first, and this queue runs again
+                // Queues that were woken for a tag must not wait for ever while other threads bring
+                // more work to this queue. So the woken queues run first, and this queue runs again
                 // after them.
                 Some(serving) if rounds > SERVE_ROUNDS && !self.run.woken.is_empty() => {
                     drop(serving);
@@ -168,8 +168,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     break;
                 }
                 Some(serving) => serving,
-                // The only new work of this thread itself is the next flush, which completion put
-                // into the queue.
+                // The only new work of this thread itself is the next flush, which the completion
+                // has queued.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -182,7 +182,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `left_busy` is about this queue, not about the queues that `run_woken` serves.
+            // `left_busy` must describe this queue, not the queues that `run_woken` serves.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -240,8 +240,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Dispatches the requests that already have tags: the driver returned them as busy, or they
-    /// got their tags in the plug. Returns their number.
+    /// Dispatches the requests that already have tags, because the driver returned them as busy or
+    /// they got their tags in the plug. Returns the number of requests dispatched.
     #[cold]
     fn dispatch_requeued(&mut self, serve: &mut HctxState<M>, now_ns: &mut u64) -> u32 {
         let (hctx, mut sent) = (self.hctx, 0);
@@ -317,7 +317,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 }
 
-/// Adds a batch to the queue whose serve lock the thread holds, and serves the queue.
+/// Adds a batch to the queue and serves the queue. The calling thread holds the queue's serve lock.
 #[inline(always)]
 pub(crate) fn submit_inside<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,
@@ -332,8 +332,7 @@ pub(crate) fn submit_inside<'a, M: Machine>(
     context.serve(serving);
 }
 
-/// Leaves a batch in its software queue, and notifies the thread that will take the batch from
-/// there.
+/// Leaves a batch in its software queue, and notifies the thread that must take it from there.
 #[inline(always)]
 pub(crate) fn leave_to_others<M: Machine>(
     context: &mut QueueContext<'_, M>,

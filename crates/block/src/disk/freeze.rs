@@ -1,8 +1,8 @@
 //! Freezing a disk (it accepts nothing, and drains) and quiescing it (it dispatches nothing).
 //!
-//! Any thread that changes a disk's settings or removes the disk may call this. The I/O path reads
-//! the flags under locks that it takes anyway, so they cost nothing. Pairs: `freeze` with
-//! `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
+//! Any thread that changes a disk's settings or removes the disk may call these functions. The I/O
+//! path reads the flags under locks that it takes anyway, so they cost nothing. Pairs: `freeze`
+//! with `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
 //! `blk_mq_quiesce_queue`.
 
 use millrace_machine::{Deadline, Lock, Machine, Parker};
@@ -15,7 +15,7 @@ use crate::queue::HardwareQueue;
 const LOOK_FIRST_NS: u64 = 1_000;
 const LOOK_MOST_NS: u64 = 1_000_000;
 
-/// Nanoseconds. In pauses longer than this the thread sleeps; in shorter ones it spins.
+/// Longest pause, in nanoseconds, in which the thread spins; in longer pauses it sleeps.
 const SPIN_MOST_NS: u64 = 30_000;
 
 impl<M: Machine> Disk<M> {
@@ -35,11 +35,11 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // The next flush moves from a hardware queue back to a software queue, perhaps one that was
-        // already checked. So there must be no flush before and after the check, and no move in
-        // between. Bios that a worker leaves behind move in the same way.
+        // The next flush moves from a hardware queue back to a software queue, perhaps to one that
+        // was already checked. So the disk is drained only if there was no flush before and after
+        // the check, and no move in between. Bios that a worker leaves behind move in the same way.
         let moves = || {
-            // Two statements, because no other lock may be taken while the flush lock is held.
+            // Two statements are needed, because no other lock may be taken under the flush lock.
             let flushes = self.flush.lock().moves_while_idle();
             (flushes, worker_moves(self))
         };
@@ -49,7 +49,7 @@ impl<M: Machine> Disk<M> {
 
     /// Waits until the disk is drained. Returns false if that has not happened by `deadline_ns`.
     /// Other threads must poll their channels meanwhile; a thread that has I/O in this disk must
-    /// not call this.
+    /// not call this function.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
         // Each check takes locks that polling threads only try to take. Without a pause between
@@ -104,7 +104,7 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
     }
 }
 
-/// Returns how often work of a worker's queue has moved to other software queues.
+/// Returns the number of times that bios moved from a worker's queue to other software queues.
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
     if let Some(worker_state) = &disk.worker_state {

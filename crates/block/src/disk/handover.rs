@@ -25,7 +25,8 @@ impl<M: Machine> Disk<M> {
         self.worker_state.as_ref().is_some_and(WorkerState::is_taken)
     }
 
-    /// Returns true if this hardware queue is the worker's, whether or not there is a worker.
+    /// Returns true if this hardware queue is reserved for the worker, even while there is no
+    /// worker.
     #[inline]
     pub(crate) fn is_workers(&self, hctx: u16) -> bool {
         self.worker_state.as_ref().is_some_and(|worker_state| worker_state.hctx == hctx)
@@ -45,13 +46,13 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains that a thread adds to a list for a worker's queue. Every addition must be counted,
-/// because taking chains from these lists is counted as well.
+/// Counts chains that a thread adds to a list for a worker's queue. The removal of chains from such
+/// lists is counted, too, so no addition may be missed.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
     {
-        // Relaxed: a statistic that publishes no other data.
+        // Relaxed: a statistic; no other data depends on it.
         worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
     }
 }
@@ -80,9 +81,9 @@ impl<M: Machine> QueueContext<'_, M> {
         theirs.ring();
     }
 
-    /// Takes the place of a worker that is gone: serves the worker's queue or, if this thread may
-    /// not run that queue, moves its waiting bios to software queue `ctx` for this thread's own
-    /// queue.
+    /// Takes the place of a worker that is gone. Serves the worker's queue or, if this thread may
+    /// not run that queue, moves the waiting bios to software queue `ctx`, which feeds this
+    /// thread's own queue.
     #[cold]
     pub(crate) fn stand_in(&mut self, ctx: u16) {
         let disk = self.disk;
@@ -97,7 +98,7 @@ impl<M: Machine> QueueContext<'_, M> {
             return;
         }
         let mut moved = false;
-        // The chains move under the serve lock. Otherwise the disk would seem drained while the
+        // The chains move under the serve lock. Otherwise the disk could seem drained while the
         // chains are in neither list.
         theirs.change(|serve| {
             let mut left = BioList::new();
@@ -106,9 +107,9 @@ impl<M: Machine> QueueContext<'_, M> {
             });
             moved = !left.is_empty();
             serve.moves += u64::from(moved);
-            // Relaxed: a statistic that publishes no other data.
+            // Relaxed: a statistic; no other data depends on it.
             worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
-            // A freeze does not stop these chains, because they were admitted before.
+            // The chains move even during a freeze, because the disk accepted them earlier.
             disk.queues.ctxs()[usize::from(ctx)]
                 .ctx
                 .lock()
@@ -140,8 +141,8 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Appends a list, sorted and merged, to the chains that already wait. Only the new chains are
-    /// sorted, so that no waiting chain is overtaken for ever.
+    /// Sorts and merges a list, and appends it to the chains that already wait. The waiting chains
+    /// are not sorted again, so that no chain is overtaken for ever.
     pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);
@@ -152,9 +153,9 @@ impl<M: Machine> QueueContext<'_, M> {
         });
     }
 
-    /// Updates the count of dispatched chains before the worker's queue is left. If a thread other
-    /// than the worker leaves work there, it wakes the worker, because no other thread would poll
-    /// for the completion.
+    /// Updates the count of dispatched chains before the serving thread leaves the worker's queue.
+    /// If a thread other than the worker leaves work in the queue, it wakes the worker, because no
+    /// other thread would poll for the completions.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk
@@ -165,12 +166,12 @@ impl<M: Machine> QueueContext<'_, M> {
             return;
         };
         let settled = serve.taken.saturating_sub(serve.chains().into());
-        // Relaxed: one writer at a time, under the serve lock; read as a statistic.
+        // Relaxed: a statistic that only the holder of the serve lock writes.
         worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: if this thread is the worker, it reads the value that it wrote itself.
         if serve.holds_handed && worker_state.owner.load(Order::Relaxed) != self.run.owner {
-            // Relaxed: ordered by the fence of `Doorbell::ring`.
+            // Relaxed: the fence of `Doorbell::ring` orders this access.
             worker_state.rounds.fetch_add(1, Order::Relaxed);
             self.hctx.ring();
         }

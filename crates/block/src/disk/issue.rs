@@ -22,18 +22,18 @@ use crate::trace::blktrace::EventCode;
 
 /// Nanoseconds until a request is retried that the driver refused with `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
-/// Number of requests of the fast path that are handed to the driver before it is polled, exceeded
-/// by a few at most: the capacity of a completion batch.
+/// Number of fast-path requests that are handed to the driver before it is polled: the capacity of
+/// a completion batch. A few more may be handed over.
 pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
-/// Fills requests from the chains of a list and hands them to the driver, up to the first chain
-/// that must wait: because no tag is free, because it is a flush, or because the driver is busy.
-/// Calls `trace` for each request, and returns the number handed over.
+/// Fills requests from the chains of a list and hands them to the driver. Stops at the first chain
+/// that must wait, because no tag is free, the driver is busy, or the chain is a flush. Calls
+/// `trace` for each request. Returns the number of requests handed over.
 ///
 /// `WAITED` is true for chains that waited in a queue. Then `now_ns` is their time of dispatch (0
-/// for the present time), and if no tag is free the queue joins the waiters. `WAITED` is false on
-/// the fast path. Then `now_ns` is the present time, and about [`MOST_AT_ONCE`] requests are handed
-/// over at most.
+/// for the present time), and the queue joins the waiters if no tag is free. `WAITED` is false on
+/// the fast path. Then `now_ns` is the present time, and at most about [`MOST_AT_ONCE`] requests
+/// are handed over.
 #[inline(always)]
 pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     context: &mut QueueContext<'_, M>,
@@ -42,8 +42,8 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     trace: impl Fn(&mut QueueContext<'_, M>, &dyn DriverQueue<M>, &Request<M>, Dispatch),
 ) -> u32 {
     let HctxState { queue: Some(queue), in_flight, .. } = serve else { return 0 };
-    // Copied into local variables, because the compiler cannot know that the calls below do not
-    // change the fields.
+    // Local copies avoid reloads: the compiler cannot know that the calls below keep the fields
+    // unchanged.
     let (queue, hctx, flags_taken) = (&mut **queue, context.hctx, context.disk.flags_taken);
     let (tags, number) = (&*hctx.tags, hctx.number);
     let stamps_each = WAITED && (context.run.stamp == Stamp::Io || context.is_traced());
@@ -60,7 +60,8 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
                 false if sent < MOST_AT_ONCE => tags.take(&mut context.run.hint, rest.len()),
                 false => None,
             };
-            // One bitmap word may hold fewer free tags than there are chains.
+            // All tags of a batch come from one bitmap word, which may have fewer free tags than
+            // are needed.
             let Some(more) = more else { break };
             batch = more;
         }
@@ -116,8 +117,8 @@ fn hand_over<M: Machine>(
 }
 
 impl<M: Machine> QueueContext<'_, M> {
-    /// Hands a filled request to the driver. If the driver is busy, returns false, and the request
-    /// is the first to be dispatched next time.
+    /// Hands a filled request to the driver. If the driver is busy, returns false; the request is
+    /// then the first to be dispatched next time.
     pub(crate) fn issue(
         &mut self,
         serve: &mut HctxState<M>,
@@ -138,7 +139,7 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Puts a request that the driver refused before all others that wait.
+    /// Puts a request that the driver refused before all other waiting requests.
     #[cold]
     pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
         let d_ns = rq.d_ns;

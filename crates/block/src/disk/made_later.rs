@@ -1,7 +1,7 @@
 //! `MadeLater`: a value that is made when the first thread needs it, and read without a lock.
 //!
-//! A disk holds its queues in one. The value is made once, under a lock; the I/O path then reads it
-//! without any check.
+//! A disk keeps its queues in a `MadeLater`. The value is made once, under a lock; the I/O path
+//! then reads it without any check.
 //!
 //! Invariant: a caller of `known` has called `make` before, or holds an object that can exist only
 //! after another thread has called `make`: a route, an owned queue, a bio or a waiter of the disk,
@@ -25,12 +25,11 @@ struct MakeState<M: Machine> {
     lock: M::Lock<()>,
 }
 
-// SAFETY: the value is written only before any thread may read it; after that it is only read, and
-// `T` is Sync.
+// SAFETY: no thread reads the value before it is made or writes it afterwards, and `T` is Sync.
 unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
 
 impl<M: Machine, T> MadeLater<M, T> {
-    /// Creates a value to be made later. Until then, `empty` lies in its place.
+    /// Creates a value to be made later. Until then, `empty` takes its place.
     pub(crate) fn later(empty: T) -> Self {
         let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
         MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }
@@ -47,12 +46,10 @@ impl<M: Machine, T> MadeLater<M, T> {
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
     }
 
-    /// Returns the value. The caller must know that the value is made: see the invariant in the
-    /// module header.
+    /// Returns the value, which must have been made: see the invariant in the module header.
     #[inline(always)]
     pub(crate) fn known(&self) -> &T {
-        // SAFETY: by the invariant, the caller comes after the Release in `make`, and no thread
-        // writes the value after that.
+        // SAFETY: by the invariant, `make` is complete, and no thread writes the value afterwards.
         unsafe { &*self.value.get() }
     }
 
@@ -61,10 +58,9 @@ impl<M: Machine, T> MadeLater<M, T> {
     pub(crate) fn make(&self, make: impl FnOnce() -> T) {
         let Some(MakeState { is_made, lock }) = &self.making else { return };
         let held = lock.lock();
-        // Relaxed: under the lock.
+        // Relaxed: the lock orders this load.
         if is_made.load(Order::Relaxed) == 0 {
-            // SAFETY: a thread reads the value only after it has seen `is_made` set, and only the
-            // holder of the lock sets `is_made`.
+            // SAFETY: no thread reads the value before the lock holder has set `is_made`.
             unsafe { *self.value.get() = make() };
             // Release pairs with the Acquire in `get`.
             is_made.store(1, Order::Release);

@@ -19,12 +19,12 @@ pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) hctx: &'a HardwareQueue<M>,
     /// State of the thread, the same for all queues at which the thread works.
     pub(crate) run: &'a mut SubmitContext<M>,
-    /// The statistics in which this thread counts its work at this queue.
+    /// The statistics in which the thread counts its work at this queue.
     pub(crate) stats: &'a DiskStats<M>,
 }
 
-/// Adds the simulated cost of a stage between software queue and driver, unless the disk's design
-/// has no such stages.
+/// Charges the simulated cost of a stage between software queue and driver. Does nothing if the
+/// disk's design has no such stages.
 #[inline(always)]
 pub(crate) fn work<M: Machine>(disk: &Disk<M>, stage: Stage, count: u32) {
     if disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
@@ -43,7 +43,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         QueueContext { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
     }
 
-    /// Adds the simulated cost of a stage between software queue and driver, as [`work`] does.
+    /// Charges the simulated cost of a stage between software queue and driver, as [`work`] does.
     #[inline(always)]
     pub(crate) fn work(&self, stage: Stage, count: u32) {
         work(self.disk, stage, count);

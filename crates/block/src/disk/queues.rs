@@ -1,10 +1,10 @@
 //! Number of a disk's queues, their assignment to each other, and the route of a batch through
 //! them.
 //!
-//! All of this is derived from the disk's settings, the driver's queues and the machine.
-//! `Disk::new` computes the numbers of queues. The queues themselves are made then, or when the
-//! first thread needs them: with a hardware queue for each of 64 I/O threads, their tables take a
-//! megabyte, which an unused disk should not cost.
+//! All three are derived from the disk's settings, the driver's queues and the machine. `Disk::new`
+//! computes the numbers of queues. The queues themselves are made then, or when the first thread
+//! needs them. Making them late saves the memory of unused disks: with a hardware queue for each of
+//! 64 I/O threads, the tables take a megabyte.
 
 use alloc::boxed::Box;
 
@@ -22,14 +22,15 @@ use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
 pub(crate) struct QueueShape {
     /// Hardware queues that the driver supports.
     pub(crate) hw: HwQueues,
-    /// Numbers of software queues and of hardware queues, the latter without the worker's.
+    /// Number of software queues, and number of hardware queues without the worker's.
     pub(crate) shared: (usize, usize),
     /// Index of the worker's hardware queue, if the disk may have a worker.
     pub(crate) worker: Option<u16>,
 }
 
 impl QueueShape {
-    /// Returns the numbers of software queues and of hardware queues, the latter with the worker's.
+    /// Returns the number of software queues, and the number of hardware queues including the
+    /// worker's.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let (ctxs, shared) = self.shared;
         (ctxs, shared.max(self.worker.map_or(0, |hctx| usize::from(hctx) + 1)))
@@ -50,7 +51,7 @@ impl<M: Machine> DiskQueues<M> {
         Self::new(shape, hctxs, (is_pairs, path))
     }
 
-    /// Creates software queues for these hardware queues. `is_pairs` is true if each software queue
+    /// Creates the software queues that feed `hctxs`. `is_pairs` is true if each software queue
     /// feeds only one hardware queue.
     pub(crate) fn new(
         shape: &QueueShape,
@@ -109,7 +110,7 @@ impl<M: Machine> LazyQueues<M> {
         &self.queues.known().hctxs
     }
 
-    /// Returns the way that a serving thread's own batch takes to the driver. The queues must be
+    /// Returns the path of a serving thread's own batch to the driver. The queues must have been
     /// made.
     #[inline(always)]
     pub(crate) fn path(&self) -> SubmitPath {
@@ -117,8 +118,8 @@ impl<M: Machine> LazyQueues<M> {
     }
 }
 
-/// Makes the queues of a disk unless they exist. Only disks with the multi-queue design make their
-/// queues late.
+/// Makes the queues of a disk if they do not exist yet. Only disks with the multi-queue design make
+/// their queues late.
 pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     let lazy = &disk.queues;
     if lazy.get().is_none() {
@@ -173,9 +174,9 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Returns true if a serving thread may bypass the software queue for its own batch. Either no
-/// other hardware queue takes from that software queue, or the hardware queue belongs to the
-/// thread; bios that other threads inserted are marked as pending.
+/// Returns true if a serving thread may bypass the software queue with its own batch. Either the
+/// software queue feeds no other hardware queue, or the thread owns the hardware queue; bios that
+/// other threads inserted are then found by their pending marks.
 fn passes_software_queue<M: Machine>(
     config: &DiskConfig<M>,
     kind: QueueKind,
@@ -186,8 +187,7 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// Returns the way that batches take to the driver, for these numbers of software and hardware
-/// queues.
+/// Returns the path of batches to the driver, for these numbers of software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),
@@ -199,7 +199,7 @@ pub(crate) fn path_of<M: Machine>(
     }
 }
 
-/// Returns the way of batches that bypass the software queue: the fast path where possible.
+/// Returns the path of batches that bypass the software queue: the fast path where possible.
 pub(crate) fn bypass<M: Machine>(config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
     // The fast path sends no events to a trace sink, and does not limit the requests in flight.
     match config.trace.is_some() || first.depth_max != u32::MAX {

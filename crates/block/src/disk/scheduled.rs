@@ -46,8 +46,8 @@ impl<M: Machine> Disk<M> {
             None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
             Some(made) => set_all(self, Some(kind), |hctx| (made.queue)(hctx))?,
         }
-        // The size is set after the previous scheduler is gone, because that scheduler may still
-        // set the size until then. Relaxed: the size publishes no other data.
+        // The size is set last, because the previous scheduler may set it until that scheduler is
+        // gone. Relaxed: no other data depends on this size.
         self.sizes.piece_sectors.store(sectors.map_or(UNBOUNDED, u64::from), Order::Relaxed);
         Ok(())
     }
@@ -60,19 +60,19 @@ impl<M: Machine> Disk<M> {
     /// If the drive's stack supports no scheduler: only `mq` does.
     ///
     /// # Panics
-    /// As [`Disk::set_scheduler`].
+    /// Under the conditions of [`Disk::set_scheduler`].
     pub fn set_own_scheduler(
         &self,
         make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
     ) -> Result<(), Error> {
         make_queues(self);
         set_all(self, None, make)?;
-        // Relaxed: the size publishes no other data.
+        // Relaxed: no other data depends on this size.
         self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         Ok(())
     }
 
-    /// Returns the drive's scheduler; `None` if it is a program's own.
+    /// Returns the drive's scheduler; `None` if a program has set a scheduler of its own.
     #[must_use]
     pub fn scheduler(&self) -> Option<SchedulerKind> {
         let mut kind = Some(SchedulerKind::None);
@@ -127,7 +127,7 @@ fn set_all<M: Machine>(
     Ok(())
 }
 
-/// Replaces the scheduler of a hardware queue; `None` for no scheduler.
+/// Replaces the scheduler of a hardware queue. With `None`, the queue has no scheduler afterwards.
 fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>) {
     let mut has_lost = false;
     hctx.change(|serve| {

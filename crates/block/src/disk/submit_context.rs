@@ -20,28 +20,28 @@ use crate::queue::driver::CompletionBatch;
 use crate::trace::UnplugReason;
 use crate::trace::tracer::{TraceWriter, Tracer};
 
-/// The points at which the clock is read to stamp submission (Q), dispatch (D) and completion (C).
+/// Selects how often the clock is read to stamp submission (Q), dispatch (D) and completion (C).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stamp {
-    /// Once at each point for a whole batch.
+    /// The clock is read once for a whole batch, at each of these points.
     #[default]
     Batch,
-    /// Once at each point for every I/O.
+    /// The clock is read for every I/O, at each of these points.
     Io,
 }
 
-/// The statistics in which a thread counts its work at a queue that is not its own.
+/// A thread's statistics for a hardware queue that is not its own.
 pub(crate) struct OtherStats<M: Machine> {
     pub(crate) disk: Weak<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
 }
 
-/// The statistics of a thread, except those of its own queues.
+/// The statistics of a thread, except those for its own queues.
 pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
     pub(crate) tenants: Tenants<M>,
-    /// Statistics of queues that are not the thread's own.
+    /// Statistics for queues that are not the thread's own.
     pub(crate) others: Vec<OtherStats<M>>,
 }
 
@@ -61,8 +61,8 @@ pub(crate) struct SubmitContext<M: Machine> {
     /// Waiting queues that were taken off a tag set's list because a tag was freed. This thread
     /// must run them.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Spare list for `run_woken`, which swaps it with `woken`. `None` while the thread runs the
-    /// woken queues.
+    /// Spare list that `run_woken` swaps with `woken`. `None` while the thread runs the woken
+    /// queues.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
     /// True if the queue that was served last was left with waiting work or requests in flight.
     pub(crate) left_busy: bool,
@@ -76,7 +76,7 @@ pub(crate) struct SubmitContext<M: Machine> {
 /// Fields of trace events that the code emitting them does not know.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
-    /// Time of the last insertion while tracing.
+    /// Time of the last insertion into a queue while tracing.
     pub(crate) inserted_ns: u64,
     pub(crate) unplug: UnplugReason,
     /// True if bios of the current batch have waited for limits.
@@ -123,8 +123,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns this thread's statistics for a queue that is not its own. The queue's disk is in the
-    /// thread's volume, or shares tags with such a disk.
+    /// Returns this thread's statistics for a queue that is not its own. The queue belongs to a
+    /// disk of the thread's volume, or to a disk that shares tags with one.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {
@@ -170,8 +170,7 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Records the time at which the driver polled last wants to be polled again, if it asked for
-    /// one.
+    /// If the driver that was polled last has asked for another poll, records the time for it.
     #[inline(always)]
     pub(crate) fn take_wake(&mut self) {
         if let Some(wake_ns) = self.batch.take_wake() {
@@ -187,8 +186,8 @@ impl<M: Machine> SubmitContext<M> {
         self.wake_ns
     }
 
-    /// Forgets the earliest requested poll. All queues are about to be polled, and ask again if
-    /// necessary.
+    /// Forgets the earliest requested poll, because all queues are about to be polled and then ask
+    /// again if necessary.
     pub(crate) fn forget_wake(&mut self) {
         self.wake_ns = None;
     }

@@ -1,12 +1,12 @@
 //! Timeouts: ends requests that a drive did not complete in time.
 //!
-//! Channels and workers call it periodically for the queues that they run. An abandoned request
-//! keeps its tag, and its memory stays in quarantine (`AbandonedRequest`), until the drive
+//! Channels and workers call this code periodically for the queues that they run. An abandoned
+//! request keeps its tag, and its memory stays in quarantine (`AbandonedRequest`), until the drive
 //! completes the request after all (complete.rs). A request whose memory the submitter owns is only
 //! recorded as failed. A long time without a call does not count towards the timeout, because the
 //! process may have been stopped while the drive continued. Completions are collected before any
-//! request is judged. Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart:
-//! `blk_mq_timeout_work`.
+//! request is judged. Lock order: as in dispatch.rs; the lock of abandoned requests comes last.
+//! Kernel counterpart: `blk_mq_timeout_work`.
 
 use alloc::vec::Vec;
 
@@ -31,8 +31,8 @@ use crate::trace::blktrace::EventCode;
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 /// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Number of checks in the time of one timeout. A pause of the process can shorten a request's
-/// timeout by up to two intervals between checks.
+/// Number of checks during one timeout. A pause of the process can shorten a request's timeout by
+/// up to two check intervals.
 const LOOKS: u64 = 8;
 
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
@@ -42,7 +42,7 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     }
 }
 
-/// Ends requests that this queue dispatched at least the timeout before `now_ns`.
+/// Ends requests that were dispatched from this queue at least the timeout before `now_ns`.
 pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) {
     let timeout_ns = context.disk.config.timeout_ns;
     let hctx = context.hctx;
@@ -63,7 +63,7 @@ pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) 
         expire(context, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
-    // Serves work that had to wait for a flush that has now expired.
+    // Continues work that waited for a flush that has just timed out.
     context.serve(serving);
 }
 

@@ -94,8 +94,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the first events of a bio that becomes a request of its own. `drives` is the number
-    /// of the volume's drives, `place` the bio's position in its plug.
+    /// Records the first events of a bio that starts a request of its own. `drives` is the number
+    /// of the volume's drives; `place` tells if the bio's plug was empty before.
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
@@ -120,7 +120,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio, at position `place` in its plug, becomes a request of its own.
+    /// Records that a bio starts a request of its own. `place` tells if the bio's plug was empty
+    /// before.
     pub(crate) fn plugged(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
         self.record_get(bio, entry_ns(bio));
         if place == PlugPlace::First {
@@ -162,8 +163,8 @@ impl<M: Machine> Tracing<'_, M> {
         self.merged(kind, chain);
     }
 
-    /// Emits the event of a flush that was merged with another flush. The event describes the other
-    /// flush.
+    /// Emits the event of a flush that was merged with another flush. The recorded event also names
+    /// the other flush, by its time of submission.
     #[cold]
     pub(crate) fn flush_joined(&mut self, flush: &BioSlot<M>, other: &BioSlot<M>) {
         if !self.is_on() {
@@ -177,7 +178,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio was merged into the chain that it is now part of.
+    /// Records that a bio was merged into the chain that now contains it.
     pub(crate) fn record_merge(&mut self, bio: &BioSlot<M>) {
         self.record(EventCode::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
@@ -203,7 +204,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that `count` requests are unplugged, of which `bio` is in one.
+    /// Records that `count` requests are unplugged; `bio` belongs to one of them.
     pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
             UnplugReason::Explicit => TraceStep::One(EventCode::Unplug),
@@ -236,8 +237,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records insertion (I) of a list, if the recording uses this kind of time stamp. With batch
-    /// stamps, I is recorded together with dispatch (D) where D follows at once.
+    /// Records the insertion (I) of a list, if the recording uses time stamps of the kind `stamp`.
+    /// With batch stamps, I is recorded together with dispatch (D) where D follows at once.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);
@@ -300,8 +301,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the driver's own trace data about requests that it has just completed. The caller
-    /// holds the queue's serve lock.
+    /// Records the driver's own trace data about requests that the driver has just completed. The
+    /// caller holds the queue's serve lock.
     #[cold]
     pub(crate) fn reaped(
         &mut self,
@@ -402,9 +403,9 @@ impl<M: Machine> Tracing<'_, M> {
     }
 }
 
-/// Returns the time for a bio's Q event: its submission or, if it waited for its group's limits,
-/// the time at which it passed them. As in the kernel, Q comes after the limits; otherwise events
-/// would not be recorded in order of time.
+/// Returns the time for a bio's Q event: its submission or, if the bio waited for its group's
+/// limits, the end of that wait. As in the kernel, Q comes after the limits; otherwise events would
+/// not be recorded in order of time.
 #[inline(always)]
 fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
@@ -458,8 +459,8 @@ fn categories(op: Op, flags: OpFlags) -> u16 {
     if flags == OpFlags::NONE { of_op } else { with_flags(op, of_op, flags) }
 }
 
-/// Adds the categories of flags. A write gets the category SYNC only if it has FUA or PREFLUSH,
-/// because nothing else shows that the submitter waits for it.
+/// Adds the trace categories of a bio's flags. A write gets the category SYNC only if it has FUA or
+/// PREFLUSH, because nothing else shows that the submitter waits for it.
 #[cold]
 fn with_flags(op: Op, of_op: u16, flags: OpFlags) -> u16 {
     let fua = if flags.has(OpFlags::FUA) { category::FUA } else { 0 };

@@ -20,8 +20,8 @@ use crate::queue::tag::{TagBatch, TagUser, Waiter};
 use crate::trace::blktrace::EventCode;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
-    /// Takes up to `want` tags. If none is free, adds the queue to the waiters and tries once more.
-    /// `want` is 0 if the driver has as many requests as it accepts.
+    /// Takes up to `want` tags. If no tag is free, adds the queue to the waiters of the tag set and
+    /// tries once more. `want` is 0 if the driver has as many requests as it accepts.
     #[inline(always)]
     pub(crate) fn take_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let tags = &self.hctx.tags;
@@ -30,7 +30,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return None;
         }
         if !self.run.woken.is_empty() && self.owes_others() {
-            // The free tags are for another queue, which was woken for them and has not run yet.
+            // The free tags are meant for another queue, which was woken for them and has not run
+            // yet.
             self.join_waiters(chain);
             return None;
         }
@@ -40,9 +41,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if this thread must still run a queue, other than this one, that was woken for
-    /// a tag. Wake-ups of this queue itself do not count: waiting for them could keep the thread
-    /// here for ever while others pass wake-ups on.
+    /// Returns true if this thread must still run another queue that was woken for a tag. Wake-ups
+    /// of this queue itself do not count: waiting for them could keep the thread here for ever
+    /// while other threads pass wake-ups on.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -77,8 +78,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // The woken queues move to a separate list. A queue that runs now would otherwise count
-            // as one that other queues must wait for.
+            // Woken queues that are about to run move to another list, so that they no longer count
+            // as queues that other queues must wait for.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -94,8 +95,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         if !self.may_serve() {
             hctx.ring();
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
-            // The submitter of these requests must poll for their completions, but may be asleep
-            // without knowing that they were dispatched.
+            // The submitter of the waiting chains must poll for their completions, but may be
+            // asleep and not know that they were dispatched.
             let bell = serving.first_waiting().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());
@@ -120,8 +121,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
-                // A queue may wait again while its own completions end, and is then woken in each
-                // round. It need run only once.
+                // A queue may start to wait again while its own completions end, and is then woken
+                // in each round. One entry in the list is enough.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

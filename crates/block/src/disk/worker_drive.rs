@@ -1,9 +1,10 @@
 //! `WorkerDrive`: a drive served by a worker, from the worker's arrival to its departure.
 //!
 //! A `Worker` owns one `WorkerDrive` for each of its drives, and only the worker's thread uses it.
-//! On arrival the worker takes the drive's `WorkerState`; on departure it leaves waiting bios to
-//! their submitters (handover.rs). An `OwnerOnly` queue stays the worker's until it is closed,
-//! which requires that nothing is in flight there. Source: \[FALCON\], one thread per drive.
+//! When the worker arrives, it takes the drive's `WorkerState`; when it leaves, it returns waiting
+//! bios to their submitters (handover.rs). An `OwnerOnly` queue stays the worker's until it is
+//! closed, which requires that nothing is in flight there. Source: \[FALCON\], one thread per
+//! drive.
 
 use alloc::sync::Arc;
 
@@ -29,8 +30,8 @@ pub(crate) struct WorkerDrive<M: Machine> {
     hctx: u16,
     /// Last seen value of `WorkerState::rounds`.
     rounds: u64,
-    /// True if another thread was serving the queue at the worker's last turn, so that the state of
-    /// the queue is unknown.
+    /// True if another thread served the queue during the worker's last `turn`, so that the state
+    /// of the queue is unknown.
     missed: bool,
 }
 
@@ -64,7 +65,8 @@ impl<M: Machine> WorkerDrive<M> {
             return Ok(None);
         }
         if disk.kind == QueueKind::AnyThread {
-            // The worker's first turn finds bios that were handed over before the doorbell was set.
+            // Bios that were handed over before the doorbell was set are found by the worker's
+            // first `turn`.
             hctx.set_bell(Some(Arc::clone(&thread.bell)));
         }
         let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker_state.hctx));
@@ -79,9 +81,9 @@ impl<M: Machine> WorkerDrive<M> {
         &self.disk.queues.hctxs()[usize::from(self.hctx)]
     }
 
-    /// Returns true if there is new work since the last turn. Returns false while the thread that
-    /// kept the worker out of the queue in the last turn still serves it, because spinning would
-    /// only take the CPU from that thread.
+    /// Returns true if there is new work since the last `turn`. If another thread kept the worker
+    /// out of the queue in that call and still serves the queue, returns false, because spinning
+    /// would only take the CPU from that thread.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -93,8 +95,8 @@ impl<M: Machine> WorkerDrive<M> {
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
         // A thread that serves the queue does not notify the worker when it leaves. So the worker
-        // may sleep only after a turn in which it got the lock itself. Leaving a flag instead would
-        // make the other thread serve on.
+        // may sleep only after a `turn` in which it got the serve lock itself. A flag would not
+        // help, because it would make the other thread serve on.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -156,7 +158,7 @@ impl<M: Machine> WorkerDrive<M> {
             let mut left = disk.empty_queue(self.hctx, serve);
             serve.taken = serve.taken.saturating_sub(left.len().into());
             if let Some(worker_state) = self.worker_state() {
-                // Relaxed: as in `note_round`.
+                // Relaxed: a statistic that only the holder of the serve lock writes.
                 worker_state.settled.store(serve.taken, Order::Relaxed);
             }
             serve.moves += u64::from(!left.is_empty());
@@ -165,8 +167,8 @@ impl<M: Machine> WorkerDrive<M> {
             ring_all(ctx.list(self.hctx));
         });
         hctx.mark_own();
-        // No thread runs this queue any more, so it cannot pass on the tags that it has just freed.
-        // All waiters are woken to try for one.
+        // No thread runs this queue any more, so no thread passes its freed tags on to other
+        // queues. All waiters are woken to try for a tag.
         hctx.tags.wake_all();
     }
 }

@@ -1,7 +1,7 @@
 //! `WorkerState`: a disk's record of its worker: the worker's hardware queue, its presence, and the
 //! number of chains that wait for it.
 //!
-//! Owned by a `Disk`. handover.rs writes it; channels read it to count waiting chains (back
+//! Owned by a `Disk`. handover.rs writes the record. Channels read it to count waiting chains (back
 //! pressure), and the worker reads it before it sleeps. Source: \[FALCON\], block layer.
 
 use millrace_machine::{Machine, Order, Word};
@@ -12,10 +12,11 @@ pub(crate) struct WorkerState<M: Machine> {
     pub(crate) owner: M::Word,
     /// Total number of chains put into software queues for the worker.
     pub(crate) handed: M::Word,
-    /// Number of these chains that were since dispatched or merged; written by the serving thread.
+    /// Number of the handed-over chains that were dispatched or merged since; written by the
+    /// serving thread.
     pub(crate) settled: M::Word,
-    /// Number of times that another thread took chains from the worker's lists and left the
-    /// worker's queue with some of them unfinished.
+    /// Number of times that another thread took chains from the worker's lists and left some of
+    /// them unfinished in the worker's queue.
     pub(crate) rounds: M::Word,
 }
 
@@ -32,7 +33,7 @@ impl<M: Machine> WorkerState<M> {
     }
 
     pub(crate) fn waiting(&self) -> u64 {
-        // Relaxed: a statistic, whose two parts may be from different moments.
+        // Relaxed: a statistic; the two values may be from different moments.
         let settled = self.settled.load(Order::Relaxed);
         self.handed.load(Order::Relaxed).saturating_sub(settled)
     }
@@ -40,7 +41,7 @@ impl<M: Machine> WorkerState<M> {
     /// Returns how often other threads left work in the worker's queue. The worker checks its queue
     /// again if this number has changed.
     pub(crate) fn rounds(&self) -> u64 {
-        // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
+        // Relaxed: the fence of `Doorbell::arm` orders this load where it decides about sleeping.
         self.rounds.load(Order::Relaxed)
     }
 }

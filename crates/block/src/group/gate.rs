@@ -4,11 +4,11 @@
 //! thread needs one atomic addition; each waiting I/O has its own time and need not ask again; and
 //! I/Os are served in order of arrival over all threads. Unused capacity accumulates for up to
 //! `burst`. Bound: in any window of length W, I/Os worth at most rate * (W + burst) start, plus one
-//! I/O. An I/O that costs more than a second's worth is not delayed for that; later I/Os wait for
-//! its cost. A second word holds how much of the time ahead belongs to I/Os that still wait: when
-//! the limit changes, waiting I/Os book anew, and I/Os that have passed stay paid for. Source: the
-//! leaky bucket as a meter (ITU-T I.371, the generic cell rate algorithm). Kernel counterpart:
-//! block/blk-throttle.c, `tg_dispatch_time`.
+//! I/O. An I/O that costs more than the limit allows in a second is not delayed for its own cost;
+//! later I/Os wait instead. A second word holds how much of the time ahead belongs to I/Os that
+//! still wait: when the limit changes, waiting I/Os book anew, and I/Os that have passed stay paid
+//! for. Source: the leaky bucket as a meter (ITU-T I.371, the generic cell rate algorithm). Kernel
+//! counterpart: block/blk-throttle.c, `tg_dispatch_time`.
 
 use millrace_machine::{Machine, Order, Word, nanoseconds};
 
@@ -17,7 +17,7 @@ use crate::group::config::GroupLimits;
 
 /// Fractional bits of a nanosecond in stored times, so that a rate of 3 M/s is exact to 0.001 %.
 const FRACTION_BITS: u32 = 8;
-/// Further fractional bits of the cost of a sector.
+/// Number of additional fractional bits in the cost of a sector.
 const SECTOR_BITS: u32 = 16;
 
 /// Largest number of buckets that an I/O of one direction passes.
@@ -50,8 +50,8 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts `booked`, a time in fractions of a nanosecond that I/Os were charged at the cost
-    /// `old`, to the time at this cost. Returns 0 if either cost has no limit.
+    /// Converts `booked`, the time that I/Os were charged at the cost `old`, to the time at this
+    /// cost. Both times are in fractions of a nanosecond. Returns 0 if either cost has no limit.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
@@ -70,7 +70,7 @@ impl LimitCost {
 pub(crate) struct LimitCosts {
     read: [LimitCost; BUCKETS_PER_BIO],
     write: [LimitCost; BUCKETS_PER_BIO],
-    /// Unused time that may accumulate, in units of 2^-`FRACTION_BITS` ns.
+    /// Largest unused time that may accumulate, in units of 2^-`FRACTION_BITS` ns.
     burst: u64,
 }
 
@@ -90,7 +90,7 @@ impl LimitCosts {
         if op == Op::Read { self.read[stage] } else { self.write[stage] }
     }
 
-    /// Returns the cost at the bucket stored at index `place`.
+    /// Returns the cost at the bucket with index `place`.
     fn at_place(&self, place: usize) -> LimitCost {
         if place < BUCKETS_PER_BIO { self.read[place] } else { self.write[place - BUCKETS_PER_BIO] }
     }
@@ -103,16 +103,17 @@ impl LimitCosts {
 
 /// The token buckets of a group: two for reads, two for both directions, two for writes.
 pub(crate) struct TokenBuckets<M: Machine> {
-    /// Time at which the next I/O may go, in fractions of a nanosecond.
+    /// For each bucket: the time at which the next I/O may go, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// Part of the time in `next` that belongs to I/Os that still wait, which have not paid yet.
+    /// For each bucket: the part of the time in `next` that was booked by I/Os that still wait.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
 /// An I/O at a bucket: the bucket's stage, the operation, and the number of sectors.
 pub(crate) type BucketIo = (usize, Op, SectorCount);
 
-/// Returns the index of the bucket of a stage. Stages 2 and 3 are shared by reads and writes.
+/// Returns the index of an I/O's bucket at a stage. Reads and writes share the buckets of stages 2
+/// and 3.
 fn place_of((stage, op, _): BucketIo) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
@@ -125,9 +126,9 @@ impl<M: Machine> TokenBuckets<M> {
         }
     }
 
-    /// Returns the buckets with changed costs. I/Os that passed are paid for at the new rate,
-    /// unused capacity stays, and waiting I/Os hold no booked time in the new buckets, because they
-    /// book anew. Threads that do not know of the change yet keep using the old buckets.
+    /// Returns the buckets after a change of costs. I/Os that have passed are charged at the new
+    /// rate, and unused capacity is kept. Waiting I/Os have no booking in the new buckets, because
+    /// they book again. Threads that do not know of the change yet keep using the old buckets.
     pub(crate) fn changed(
         &self,
         (old, new): (&LimitCosts, &LimitCosts),
@@ -137,7 +138,7 @@ impl<M: Machine> TokenBuckets<M> {
         let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
             // Relaxed: counters that order nothing else. `waiting` is read first, so that an I/O
-            // that comes in between counts as passed.
+            // that books between the two loads counts as passed.
             let waiting = self.waiting[place].load(Order::Relaxed);
             let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
             let next = now + new.instead_of(old, i128::from(booked) - now);
@@ -179,17 +180,17 @@ impl<M: Machine> TokenBuckets<M> {
         self.waiting[place_of(io)].fetch_add(costs.of(io), Order::Relaxed);
     }
 
-    /// Gives back the time that a waiting I/O has booked, so that other I/Os can use it.
+    /// Cancels the booking of a waiting I/O, so that other I/Os can use the booked time.
     pub(crate) fn give_back(&self, costs: &LimitCosts, io: BucketIo) {
         self.leave(costs, io);
-        // Relaxed: as in `reserve`.
+        // Relaxed: a counter that orders nothing else.
         self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 
     /// Records that an I/O no longer waits, because its time has come, or because it is released
-    /// early and pays nevertheless. `costs` are those given to `wait`.
+    /// early and charged nevertheless. `costs` must be those given to `wait`.
     pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
-        // Relaxed: as in `wait`.
+        // Relaxed: a counter that only `changed` reads.
         self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 }

@@ -20,7 +20,8 @@ pub(crate) struct GroupRow<M: Machine> {
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
     pub(crate) target: Option<LatencyTarget>,
-    /// Costs and token buckets of the group's own limits, and how often they were changed.
+    /// Costs and token buckets of the group's own limits, and the number of changes of these
+    /// limits.
     pub(crate) limits: Option<(LimitCosts, Arc<TokenBuckets<M>>, u64)>,
 }
 
@@ -48,7 +49,7 @@ impl<M: Machine> GroupView<M> {
     #[cold]
     pub(crate) fn renew(&mut self, groups: &Groups<M>) {
         let table = groups.table.lock();
-        // Read under the lock that changes hold, so the version belongs to this table.
+        // The version is read under the table's lock, so it belongs to the copied table.
         self.version = groups.version();
         self.rows.clear();
         self.rows.extend(table.entries.iter().map(|entry| {
@@ -78,7 +79,7 @@ impl<M: Machine> GroupView<M> {
         self.row(id).is_some_and(has) || above.is_some_and(has)
     }
 
-    /// Returns the group's settings; those of the default group for an unknown number.
+    /// Returns the group's settings, or those of the default group for an unknown number.
     pub(crate) fn row(&self, id: GroupId) -> Option<&GroupRow<M>> {
         self.rows.get(usize::from(id.0)).or(self.rows.first())
     }

@@ -45,7 +45,7 @@ pub struct ControllerConfig {
 }
 
 impl ControllerConfig {
-    /// Largest number of tags.
+    /// Largest number of tags that a controller may have.
     pub const TAGS_MAX: u32 = 65_536;
 
     /// Checks the settings against the machine.
@@ -81,7 +81,8 @@ impl ControllerConfig {
 /// A controller. The `DiskConfig` of each of its drives refers to it.
 pub struct Controller<M: Machine> {
     config: ControllerConfig,
-    /// The tag set of all drives of the controller, if they share one.
+    /// Tag set of all drives of the controller; `None` if each drive or queue has a tag set of its
+    /// own.
     shared: Option<Arc<TagSet<M>>>,
 }
 
@@ -89,7 +90,7 @@ impl<M: Machine> Controller<M> {
     /// Creates a controller without drives, with all tags free.
     ///
     /// # Errors
-    /// As [`ControllerConfig::validate`].
+    /// The errors of [`ControllerConfig::validate`].
     pub fn new(config: ControllerConfig) -> Result<Arc<Self>, Error> {
         config.validate(&M::topology())?;
         let shared =
@@ -103,8 +104,8 @@ impl<M: Machine> Controller<M> {
         &self.config
     }
 
-    /// Returns the number of tags in use, if all drives share one set of tags; `None` if each drive
-    /// or queue has its own.
+    /// Returns the number of tags in use if all drives share a tag set; `None` if each drive or
+    /// queue has a tag set of its own.
     #[must_use]
     pub fn tags_in_use(&self) -> Option<u32> {
         self.shared.as_ref().map(|tags| tags.in_use())
@@ -125,18 +126,18 @@ impl<M: Machine> Clone for QueueTags<M> {
     }
 }
 
-/// The settings of a drive that decide about its tags.
+/// The settings of a drive that determine its tags.
 #[derive(Clone, Copy)]
 pub(crate) struct TagSettings<'a, M: Machine> {
-    /// Controller that the drive is attached to, if it has one.
+    /// Controller that the drive is attached to, if any.
     pub(crate) controller: Option<&'a Controller<M>>,
     /// Number of tags that the drive uses, if fewer than its driver accepts.
     pub(crate) queue_depth: Option<u32>,
 }
 
-/// Returns the largest number of hardware queues that a disk may have. A drive that numbers tags
-/// across all its queues (`PerDrive`) gets a single queue if it shares a controller's tags and
-/// there are more of them than the drive accepts. The reason: the drive's own limit is enforced in
+/// Returns the largest number of hardware queues that a disk may have. A drive whose tags are
+/// unique across all its queues (`PerDrive`) gets a single queue if it shares a controller's tags
+/// and there are more of these than the drive accepts, because the drive's own limit is enforced in
 /// each queue.
 pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
     let own = own_depth(settings.queue_depth, hw);
@@ -150,14 +151,14 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
 /// Largest number of tags in a set.
 const DEPTH_MAX: u32 = 65_536;
 
-/// Returns the number of requests that a drive accepts in a queue (or in all its queues, with
-/// `PerDrive`), whatever its controller.
+/// Returns the number of requests that a drive accepts in a queue, or in all its queues with
+/// `PerDrive`. The controller's limit is not included.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
 }
 
-/// Creates the tags of each lane. Lanes of the same hardware queue, whose number `lanes` gives,
-/// share their tags.
+/// Creates the tags of each lane. Lanes with the same number in `lanes` belong to the same hardware
+/// queue and share their tags.
 pub(crate) fn lane_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -168,8 +169,8 @@ pub(crate) fn lane_tags<M: Machine>(
     lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
-/// Creates the tags of each of `hctxs` hardware queues. The drive's own depth and the controller's
-/// tags limit their number.
+/// Creates the tags of each of `hctxs` hardware queues, within the limits of the drive's own depth
+/// and of the controller's tags.
 pub(crate) fn queue_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -179,7 +180,7 @@ pub(crate) fn queue_tags<M: Machine>(
     let given = settings.controller.map(|controller| &controller.config);
     let (sharing, most) = given.map_or((Sharing::Queue, own), |c| (c.sharing, c.tags));
     let set = |depth: u32| Arc::new(TagSet::new(depth));
-    // The set that all queues share; `None` if each queue has its own.
+    // The tag set that all queues share; `None` if each queue has its own set.
     let one = match (settings.controller.and_then(|c| c.shared.clone()), hw.tags) {
         (Some(shared), _) => Some((shared, most)),
         (None, TagScope::PerDrive) => Some((set(most.min(own)), most.min(own))),

@@ -59,7 +59,7 @@ pub struct HwQueues {
 /// A driver's decision about a timed-out request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// The driver still works on the request. The layer waits for the length of another timeout.
+    /// The driver still works on the request. The layer waits for the time of one more timeout.
     Extend,
     /// The driver has given the request up, or was stopped. The drive may still write the request's
     /// memory until the driver returns the tag.
@@ -75,8 +75,8 @@ pub enum Moment {
     Complete,
 }
 
-/// A few bytes of a driver's own trace data about a request, by convention text. A driver writes it
-/// with `write!`; what exceeds the capacity is cut off.
+/// A few bytes of trace data that a driver provides about a request, by convention text. A driver
+/// writes the data with `write!`; bytes beyond the capacity are cut off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriverData {
     len: u8,
@@ -143,15 +143,15 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// Numbers of pages with data that a cache has not written, or has written, to the volume below it.
+/// Numbers of pages in a cache: dirty ones, and ones written so far to the volume below the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unwritten {
     /// Number of dirty pages.
     pub pages: u64,
     /// Number of dirty pages, without those whose last write to the volume failed.
     pub untried: u64,
-    /// Number of pages written since the start, which never decreases. It shows progress even while
-    /// waiting writes make as many pages dirty as the cache writes.
+    /// Number of pages written since the start, which never decreases. The number shows progress
+    /// even while new writes make pages dirty as fast as the cache writes them.
     pub written: u64,
 }
 
@@ -172,8 +172,8 @@ pub struct Unwritten {
 pub trait Driver<M: Machine>: Send + Sync {
     /// Returns the drive's size in sectors when it was opened.
     fn capacity(&self) -> Sector;
-    /// Returns the current size in bytes of the file or device below the drive, for reports. It may
-    /// exceed the drive's sectors if the last bytes make no whole sector.
+    /// Returns the current size in bytes of the file or device below the drive, for reports. The
+    /// size may exceed the drive's sectors if the last bytes make no whole sector.
     fn size_bytes(&self) -> u64 {
         self.capacity() << SECTOR_SHIFT
     }
@@ -192,26 +192,25 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn limits(&self) -> QueueLimits;
     /// Returns the number and kind of hardware queues on this machine.
     fn hw_queues(&self, topology: &Topology) -> HwQueues;
-    /// Maps software queue `ctx` to a hardware queue. `ctx` is below `ctxs`, the result below
-    /// `hctxs`.
+    /// Maps software queue `ctx`, one of `ctxs`, to one of `hctxs` hardware queues.
     fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
         ctx * hctxs / ctxs
     }
-    /// Returns true if a queue's `poll` right after `commit_rqs` completes every request handed
-    /// over. So no request is in flight while no thread serves the queue, and several threads may
+    /// Returns true if a call of `poll` right after `commit_rqs` completes every request handed
+    /// over. Then no request is in flight while no thread serves the queue, so several threads may
     /// serve a hardware queue at once, each with a driver queue of its own (`Inside::Each`).
     /// Allowed only for drives whose queues any thread may run.
     fn is_immediate(&self) -> bool {
         false
     }
     /// Opens queue `index` with `depth` tags. If the queue kind is `OwnerOnly`, the owner's thread
-    /// calls this.
+    /// calls this function.
     ///
     /// # Errors
     /// If the operating system refuses to open the queue.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
-    /// Opens queue `index` of an `OwnerOnly` drive on the thread that will own it. A disk over a
-    /// volume opens its channel to that volume here.
+    /// Opens queue `index` of an `OwnerOnly` drive on the thread that will own the queue. A disk
+    /// over a volume opens its channel to that volume in this call.
     ///
     /// # Errors
     /// If the operating system refuses to open the queue.
@@ -274,19 +273,21 @@ pub trait Driver<M: Machine>: Send + Sync {
     }
     /// Returns true if a read of the range is known, without reading, to succeed and give zeroes.
     /// May be called for every read, so it must not allocate, and may take one or two system calls
-    /// at most. The answer must take all completed writes into account. `false` is always correct.
-    /// It is required if such a read may fail, or if the drive exists to model the cost of reads.
+    /// at most. The answer must take all completed writes into account. Returning false is always
+    /// correct, and is required if such a read may fail, or if the drive exists to model the cost
+    /// of reads.
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let _ = (sector, nr_sectors);
         false
     }
-    /// Announces, before queues are opened, that many requests will use this memory. A driver can
-    /// then register it with the operating system once instead of for each request.
+    /// Announces, before queues are opened, that many requests will use the memory of `arena`. A
+    /// driver can then register the memory with the operating system once instead of for each
+    /// request.
     fn lend(&self, arena: &Arc<Arena>) {
         let _ = arena;
     }
-    /// Returns the driver's own counters, as pairs of name and value, for statistics. Each counts
-    /// since the driver was made.
+    /// Returns the driver's own counters for statistics, as pairs of name and value. Each counter
+    /// starts at 0 when the driver is made.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -299,7 +300,7 @@ pub trait Driver<M: Machine>: Send + Sync {
 
 /// One hardware queue of a driver.
 pub trait DriverQueue<M: Machine>: Send {
-    /// Hands a request to the driver, which may hold it back until `commit_rqs`.
+    /// Hands a request to the driver, which may delay it until `commit_rqs`.
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
     /// Returns true if [`DriverQueue::is_bounced`] and [`DriverQueue::trace_data`] can return
     /// anything. Called only while the disk is traced.
@@ -313,22 +314,23 @@ pub trait DriverQueue<M: Machine>: Send {
         false
     }
     /// Returns the driver's trace data about a request that was just handed over, or that the last
-    /// `poll` returned. A trace records it as the kernel's driver data. Called only while a trace
-    /// is recorded.
+    /// `poll` returned. A trace records this data as the kernel records driver data. Called only
+    /// while a trace is recorded.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let _ = (tag, moment);
         DriverData::default()
     }
     /// Starts all requests handed over since the last call, with at most one system call.
     fn commit_rqs(&mut self);
-    /// Adds completed requests to `batch` until it is full.
+    /// Polls for completions: adds completed requests to `batch`, up to its capacity.
     fn poll(&mut self, batch: &mut CompletionBatch);
     /// Returns true if a poll would find work. The owner checks this once more before it sleeps.
     /// Called only for a disk over a volume ([`Driver::is_stacked`]).
     fn has_work(&self) -> bool {
         false
     }
-    /// Decides about a request that was not completed within the timeout.
+    /// Called when a request was not completed within the timeout. Returns the driver's decision
+    /// about it.
     fn timeout(&mut self, tag: Tag) -> Expired;
 }
 
@@ -337,9 +339,9 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of entries for which it was checked that their requests were in flight.
+    /// Number of entries whose requests were checked to be in flight.
     checked: usize,
-    /// Number of checked entries that were already taken out.
+    /// Number of checked entries that were already taken out of the batch.
     taken: usize,
     wake_ns: Option<u64>,
 }
@@ -354,12 +356,11 @@ pub(crate) struct CheckedRequests<'a, M: Machine> {
 }
 
 impl<M: Machine> CheckedRequests<'_, M> {
-    /// Returns the next request and its status without taking it.
+    /// Returns the next request and its status without taking the request out of the batch.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(&Request<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
-        // SAFETY: the driver has given the request back. Handles of it can come only from this
-        // iterator, which stays borrowed.
+        // SAFETY: the driver has returned the request, and only this iterator makes handles of it.
         Some((unsafe { self.tags.lent(tag) }, status))
     }
 
@@ -368,13 +369,12 @@ impl<M: Machine> CheckedRequests<'_, M> {
         self.at
     }
 
-    /// Takes the next request out, with its status.
+    /// Takes the next request out of the batch, with its status.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<(RequestRef<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
         self.at += 1;
-        // SAFETY: the request was in flight and the driver has given it back, so no one else has
-        // it; and each entry is taken out only once.
+        // SAFETY: the driver has returned the request, and each entry is taken out only once.
         Some((unsafe { self.tags.reclaim(tag) }, status))
     }
 }
@@ -451,14 +451,14 @@ impl CompletionBatch {
         &self.entries[..self.len]
     }
 
-    /// Asks for another poll of the driver at this time of `Machine::now`, unless an event causes
-    /// one earlier.
+    /// Asks for another poll of the driver at `deadline_ns`, a time of `Machine::now`, unless an
+    /// event causes an earlier poll.
     pub fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Returns true if the batch holds exactly one completion, a successful one of `tag`, and no
-    /// request to be polled again.
+    /// Returns true if the batch holds only one completion, a successful one of `tag`, and the
+    /// driver did not ask to be polled again.
     #[inline(always)]
     pub(crate) fn is_just(&self, tag: Tag) -> bool {
         let (first, status) = self.entries[0];
@@ -470,19 +470,20 @@ impl CompletionBatch {
         self.wake_ns.take()
     }
 
-    /// Empties a batch of which no entry was checked or taken out.
+    /// Empties a batch. No entry may have been checked or taken out before.
     #[inline(always)]
     pub(crate) fn clear_untaken(&mut self) {
         debug_assert_eq!((self.checked, self.taken), (0, 0));
         self.len = 0;
     }
 
-    /// Empties the batch for the next poll. A request to be polled again stays.
+    /// Empties the batch for the next poll. Keeps the time at which the driver asked to be polled
+    /// again.
     pub fn clear(&mut self) {
         (self.len, self.checked, self.taken) = (0, 0, 0);
     }
 
-    /// Marks all entries as checked: the caller has made sure that each tag was in flight exactly
+    /// Marks all entries as checked. The caller has made sure that each tag was in flight exactly
     /// once, in the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn set_checked(&mut self) {
@@ -490,7 +491,7 @@ impl CompletionBatch {
     }
 
     /// Returns an iterator that takes out the requests that were checked and not taken out yet.
-    /// `tags` is the set of the queue that filled the batch.
+    /// `tags` is the tag set of the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn rest<'a, M: Machine>(
         &'a mut self,
@@ -510,7 +511,7 @@ impl CompletionBatch {
         entries.iter().map(|(tag, status)| (unsafe { &*tags.lent(*tag) }, *status))
     }
 
-    /// Takes out the next checked request, with its status.
+    /// Takes the next checked request out of the batch, with its status.
     #[inline(always)]
     pub(crate) fn take<M: Machine>(&mut self, tags: &TagSet<M>) -> Option<(RequestRef<M>, Status)> {
         let (rq, status) = self.rest(tags).take()?;
@@ -525,8 +526,8 @@ impl Default for CompletionBatch {
     }
 }
 
-/// Shrinks a range to the multiples of `granularity_sectors` that it contains: the part of it that
-/// can be discarded.
+/// Shrinks a range to whole units of `granularity_sectors`: the part of the range that can be
+/// discarded.
 #[must_use]
 pub fn align_inwards(sector: Sector, nr: SectorCount, granularity_sectors: u32) -> (Sector, u32) {
     let unit = u64::from(granularity_sectors.max(1));

@@ -1,7 +1,7 @@
 //! `InFlight`: the requests that a driver has from one hardware queue, with their dispatch times.
 //!
-//! The serve lock protects it. `lend` keeps a request's handle while the driver has the request,
-//! and `take_back` accepts only tags of such requests: an assertion stops a driver that completes
+//! The serve lock protects the table. `lend` records a request when the driver accepts it, and
+//! `take_back` accepts only tags of recorded requests: an assertion stops a driver that completes
 //! any other tag. Kernel counterpart: `MQ_RQ_IN_FLIGHT` and `rq->io_start_time_ns`.
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub(crate) struct InFlight {
     clock: Option<RunningClock>,
 }
 
-/// Returns a time for `issued_ns`, at most 1 ns later than `now_ns` and never 0.
+/// Returns the value to store for a dispatch at `now_ns`: at most 1 ns later, and never 0.
 #[inline(always)]
 fn stamp(now_ns: u64) -> u64 {
     now_ns | 1
@@ -53,10 +53,10 @@ impl InFlight {
     /// the requests can be taken out of the batch.
     ///
     /// # Panics
-    /// If a tag is not in flight here. The message names `drive`.
+    /// If a tag is not in flight in this queue. The message names `drive`.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
-        // A local variable, so that the slice stays in a register.
+        // A local variable keeps the slice in a register.
         let issued_ns = &mut *self.issued_ns;
         for (tag, _) in batch.entries() {
             let issued = &mut issued_ns[tag.0 as usize];
@@ -80,8 +80,7 @@ impl InFlight {
         if self.issued_ns[tag.0 as usize] == 0 {
             return None;
         }
-        // SAFETY: the request's only handle was lent, so only the driver has the request, and the
-        // driver only reads it. `self` stays borrowed as long as the returned reference lives.
+        // SAFETY: the only handle was lent to the driver, which only reads the request.
         Some(unsafe { tags.lent(tag) })
     }
 
@@ -89,7 +88,7 @@ impl InFlight {
     /// checks, for example because the process was suspended, does not count towards any request's
     /// timeout. Returns true if there was such a pause.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
-        // One check may be missed because another thread served the queue at that time.
+        // One check may be missed, because another thread may have served the queue at that time.
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! `IoThread`: the properties of an I/O thread that a channel or worker running on it needs.
+//! `IoThread`: describes an I/O thread to the channels and workers that run on it.
 //!
 //! The code that runs the thread (a reactor's context, a worker's thread, a test) passes an
 //! `IoThread` when it opens the channel or makes the worker. The block layer makes no system call,
@@ -24,7 +24,7 @@ pub struct IoThread<M: Machine> {
     pub owner: u64,
     /// Doorbell that wakes the thread.
     pub bell: Arc<Doorbell<M>>,
-    /// Function that submits to the thread's drives and waits for them; `None` if their completions
+    /// Function that starts the I/O of the thread's drives and waits for it; `None` if completions
     /// ring the doorbell.
     pub turn: Option<ThreadTurn<M>>,
 }

@@ -13,7 +13,7 @@ use millrace_machine::{Machine, Order, Word};
 /// Bitmap of the software queues that have bios for a hardware queue.
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// If the hardware queue is a lane: the lane's bit, and the software queue that the bit stands
+    /// For a lane of a hardware queue: the lane's bit, and the software queue that the bit stands
     /// for.
     own: Option<(u64, usize)>,
 }
@@ -27,8 +27,8 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Creates the bitmaps of several lanes. Each lane is given as its hardware queue and its
-    /// software queue.
+    /// Creates the bitmaps of several lanes. A lane is given as the numbers of its hardware queue
+    /// and its software queue.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {
@@ -84,7 +84,7 @@ impl<M: Machine> PendingQueues<M> {
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         let mask = self.own.map_or(u64::MAX, |(bit, _)| bit);
-        // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
+        // Relaxed: the fence of `Doorbell::arm` orders this load where it decides about sleeping.
         self.words.iter().any(|word| word.load(Order::Relaxed) & mask != 0)
     }
 }

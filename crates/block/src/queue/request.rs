@@ -88,8 +88,7 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Fills the request from a chain of bios. `taken` are the flags that may be passed to the
-    /// driver.
+    /// Fills the request from a chain of bios. `taken` holds the flags that the driver accepts.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(
@@ -113,8 +112,8 @@ impl<M: Machine> Request<M> {
         self.state = RequestState::Waited;
     }
 
-    /// Records that the request waits in a queue from now on. If it already waits, the earlier time
-    /// is kept.
+    /// Records that the request waits in a queue from now on. If the request waited before, the
+    /// earlier time is kept.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         self.state = RequestState::Waited;
         if let Some(head) = &mut self.chain {
@@ -129,8 +128,8 @@ impl<M: Machine> Request<M> {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Returns the request's operation and times as an empty run of equal I/Os, for comparison with
-    /// other requests.
+    /// Returns an empty run of equal I/Os with the request's operation and times, to compare other
+    /// requests with.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };

@@ -19,7 +19,7 @@ pub(crate) struct TagBits {
 impl TagBits {
     /// The empty set of bits.
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
-    /// Stands for the bit of a number that belongs to another map.
+    /// Stands for the bit of a reserved tag, whose number is in another map.
     pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 
@@ -90,7 +90,7 @@ impl<M: Machine> Sbitmap<M> {
         (mask != 0).then_some(TagBits { word: *hint, mask })
     }
 
-    /// Searches all words once, from the word after the hint on. Returns 0 if all bits are taken.
+    /// Searches all words once, starting after the hint's word. Returns 0 if all bits are taken.
     #[inline(never)]
     fn take_elsewhere(&self, hint: &mut u32, want: u32) -> u64 {
         let count = self.words.len() as u32;
@@ -110,7 +110,7 @@ impl<M: Machine> Sbitmap<M> {
     #[inline(always)]
     fn take_from(&self, word: &M::Word, want: u32) -> u64 {
         loop {
-            // SeqCst pairs with the SeqCst of `TagSet::wait`; see there.
+            // SeqCst pairs with the SeqCst accesses of `TagSet::wait`, where the reason is given.
             let old = word.load(Order::SeqCst);
             let free = !old & self.mask;
             if free == 0 {
@@ -118,7 +118,7 @@ impl<M: Machine> Sbitmap<M> {
             }
             let wanted = lowest(free, want);
             // Acquire pairs with the Release in `give`: this thread sees all writes of the number's
-            // last user. Relaxed: after a failure the loop starts anew.
+            // last user. Relaxed: a failed exchange is tried again.
             if word.compare_exchange(old, old | wanted, Order::Acquire, Order::Relaxed).is_ok() {
                 return wanted;
             }
@@ -128,9 +128,9 @@ impl<M: Machine> Sbitmap<M> {
     /// Frees numbers.
     #[inline(always)]
     pub(crate) fn give(&self, bits: TagBits) {
-        // SeqCst: a Release for the next user of the number, and ordered before the check for
-        // waiters. The given bits are set, so subtracting the mask clears exactly these bits in one
-        // instruction.
+        // SeqCst includes a Release for the next user of the number, and orders this store before
+        // the check for waiters. The given bits are set, so subtracting the mask clears exactly
+        // these bits in one instruction.
         let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), Order::SeqCst);
         assert!(old & bits.mask == bits.mask, "a tag was freed twice");
     }
@@ -138,8 +138,8 @@ impl<M: Machine> Sbitmap<M> {
     /// Returns how many numbers are taken.
     pub(crate) fn weight(&self) -> u32 {
         let mask = self.mask;
-        // Acquire pairs with `give`: a caller that sees 0 also sees all writes of the numbers'
-        // users.
+        // Acquire pairs with the Release in `give`: a caller that sees 0 also sees all writes of
+        // the numbers' users.
         let taken = |word: &M::Word| (word.load(Order::Acquire) & mask).count_ones();
         let sum: u32 = self.words.iter().map(taken).sum();
         sum - ((self.words.len() as u32) << self.shift).saturating_sub(self.depth)
@@ -163,7 +163,7 @@ fn lowest_of_many(bits: u64, want: u32) -> u64 {
     if bits.count_ones() <= want {
         return bits;
     }
-    // The bits 0 to `want` - 1 are usually all free.
+    // The bits 0 to `want` - 1 are usually all free, so they are tried first.
     let run = low_bits(want);
     if bits & run == run {
         return run;

@@ -36,8 +36,7 @@ use crate::chain::merge::{MergeKind, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::queue::request::Tag;
 
-/// Minimum time, in nanoseconds, between two trace messages that a scheduler dispatches nothing for
-/// a while.
+/// Minimum time, in nanoseconds, between two trace messages about pauses in dispatching.
 const REST_NOTED_NS: u64 = 10_000_000;
 
 /// Bios that wait to become one request: a single bio, or several adjacent ones merged.
@@ -139,7 +138,7 @@ pub struct ChainBatch<'a, M: Machine> {
     drive: DriveMark,
     merged: u32,
     limits: &'a QueueLimits,
-    /// Called for each merge, for accounts and traces.
+    /// Called for each merge, to update accounts and traces.
     on_merge: &'a mut dyn FnMut(MergeKind, &BioSlot<M>),
 }
 
@@ -197,7 +196,7 @@ impl<M: Machine> Iterator for ChainBatch<'_, M> {
 pub struct Leftover<M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
-    /// True if a chain of another drive was pushed.
+    /// True if a chain of another drive was added, and so lost.
     has_lost: bool,
 }
 
@@ -235,7 +234,7 @@ pub struct DriveTags {
     pub tags: u32,
 }
 
-/// Report of the end of a chain that the scheduler had named.
+/// Report about a chain that the scheduler named, after the chain has ended or was taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletedChain {
     /// Operation of the chain.
@@ -282,9 +281,9 @@ pub trait Scheduler<M: Machine>: Send {
     fn completed(&mut self, done: &CompletedChain);
 
     /// Returns true if chains of a group may bypass the scheduler because there is nothing to
-    /// order. `ios` is the number of chains and of their sectors, `queued_ns` the time of
-    /// submission. Called only while no chain waits in the scheduler. The completion of a chain
-    /// that bypassed the scheduler is not reported to it.
+    /// order. `ios` holds the number of chains and the number of their sectors; `queued_ns` is the
+    /// time of their submission. Called only while no chain waits in the scheduler. The completion
+    /// of a chain that bypassed the scheduler is not reported to it.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
     /// Gives up all waiting chains, because another scheduler takes over or the queue closes.
@@ -314,7 +313,7 @@ impl IssuedChain {
         picked_ns: 0,
     };
 
-    /// Creates the record of a chain that the scheduler names now.
+    /// Creates the record of a chain that the scheduler has just named.
     fn of<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> IssuedChain {
         IssuedChain {
             nr_sectors: chain.chain_sectors,
@@ -332,9 +331,9 @@ impl IssuedChain {
     }
 }
 
-/// A hardware queue's scheduler with the layer's state for it.
+/// A hardware queue's scheduler, with the state that the block layer keeps about it.
 pub(crate) struct Scheduling<M: Machine> {
-    /// The name of a built-in scheduler; `None` for a program's own.
+    /// The name of a built-in scheduler; `None` for a scheduler that the program supplies.
     name: Option<&'static str>,
     scheduler: Box<dyn Scheduler<M>>,
     /// A chain that the scheduler named and that waits for a free tag.
@@ -345,7 +344,7 @@ pub(crate) struct Scheduling<M: Machine> {
     issued: Box<[IssuedChain]>,
     /// Number of requests in flight that came from this scheduler.
     in_flight: u32,
-    /// True if the drained scheduler kept chains, or returned chains of another drive.
+    /// True if the scheduler, when it was drained, kept chains or returned chains of another drive.
     pub(crate) has_lost: bool,
     /// Time until which no further message about a pause in dispatching is written to the trace.
     rests_until_ns: u64,
@@ -367,7 +366,7 @@ impl<M: Machine> Scheduling<M> {
         depth: usize,
         drive: &Arc<DriveWaits<M>>,
     ) -> Self {
-        // All built-in schedulers count by themselves.
+        // All built-in schedulers count wait times by themselves.
         let counts = name.is_some();
         Scheduling {
             name,
@@ -385,12 +384,12 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns the name of a built-in scheduler; `None` for a program's own.
+    /// Returns the name of a built-in scheduler; `None` for a scheduler that the program supplies.
     pub(crate) fn name(&self) -> Option<&'static str> {
         self.name
     }
 
-    /// Returns the number of chains that wait inside.
+    /// Returns the number of chains that wait in the scheduler.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -412,7 +411,7 @@ impl<M: Machine> Scheduling<M> {
         self.len == 0 && self.scheduler.pass(chain.bio.account_key.group, ios, chain.q_ns)
     }
 
-    /// Hands chains other than flushes to the scheduler. Calls `on_merge` for each merge.
+    /// Hands chains, none of them flushes, to the scheduler. Calls `on_merge` for each merge.
     pub(crate) fn insert(
         &mut self,
         list: BioList<M>,
@@ -442,9 +441,8 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns true if a trace message must say that the scheduler dispatches nothing until
-    /// `until_ns`: the scheduler does not report its decisions itself, and there was no such
-    /// message recently.
+    /// Returns true if a trace message about a pause until `until_ns` is due: the scheduler does
+    /// not report its decisions itself, and there was no such message recently.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
@@ -484,7 +482,7 @@ impl<M: Machine> Scheduling<M> {
         chain.drive == self.mark()
     }
 
-    /// Updates the wait account: a named chain starts or stops to wait for a tag.
+    /// Records in the account of `group` that a named chain starts or stops to wait for a tag.
     fn say_picked(&mut self, group: GroupId, next: ReportedWaits, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
@@ -538,7 +536,8 @@ impl<M: Machine> Scheduling<M> {
         self.scheduler.completed(&issued.done(Some(status), done_ns));
     }
 
-    /// Reports that the request with this tag, which the driver does not have, was taken apart.
+    /// Reports that the bios of the request with this tag were taken back before the driver had
+    /// them.
     pub(crate) fn taken_back(&mut self, tag: Tag) {
         let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
         if issued.nr_sectors != 0 {
@@ -552,7 +551,7 @@ impl<M: Machine> Scheduling<M> {
         self.picked.as_deref()
     }
 
-    /// Takes out all chains that wait inside.
+    /// Takes out all chains that wait in the scheduler.
     pub(crate) fn empty(&mut self) -> BioList<M> {
         let mut left = Leftover { list: BioList::new(), drive: self.mark(), has_lost: false };
         if let Some(chain) = self.picked.take() {

@@ -21,13 +21,13 @@ const FREE: u64 = 0;
 const HELD: u64 = 1;
 /// Bit set in addition to `HELD`: a thread found the lock held, and left work for its holder.
 const FLAG: u64 = 2;
-/// Bit set in addition to any of these states while the lock counts statistics.
+/// Bit set in addition to the other bits while the lock counts statistics.
 const METERED: u64 = 4;
 
 /// Name of the lock in lock statistics.
 const NAME: &str = "serve";
 
-/// A try-lock with a re-run flag around a value.
+/// A try-lock around a value, with a flag that makes the holder serve again.
 pub(crate) struct ServeLock<M: Machine, T: Send> {
     state: M::Word,
     value: M::Line<T>,
@@ -54,7 +54,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
 
     /// Returns true if the lock is held. The answer may be out of date at once.
     pub(crate) fn is_held(&self) -> bool {
-        // Relaxed: callers check again before they rely on it.
+        // Relaxed: callers check again before they rely on the answer.
         self.state.load(Order::Relaxed) & HELD != 0
     }
 
@@ -83,7 +83,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         if entered.is_some() { entered } else { self.wait_to_enter(wait_ns, Location::caller()) }
     }
 
-    /// Spins until it gets the lock.
+    /// Takes the lock; spins until it is free.
     #[track_caller]
     pub(crate) fn enter(&self) -> ServeGuard<'_, M, T> {
         let (site, mut tried_ns, mut entered) = (Location::caller(), None, None);
@@ -102,7 +102,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         let (mut entered, tried_ns) = (None, Self::counts().then(M::Meter::now));
         if wait_ns > 0 {
             M::spin_until(M::now().saturating_add(wait_ns), || {
-                // Relaxed: a plain read leaves the word's cache line with the holder.
+                // Relaxed: a plain read does not take the word's cache line away from the holder.
                 if self.state.load(Order::Relaxed) & HELD == 0 {
                     entered = self.attempt(site, tried_ns);
                 }
@@ -116,10 +116,11 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 
     /// Takes the lock if it is free. For a repeated attempt, `tried_ns` is the time of the first
-    /// one.
+    /// attempt.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
-        // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
+        // Acquire pairs with the Release of `leave`. Relaxed: a failed attempt reads no protected
+        // data.
         match self.state.compare_exchange(FREE, HELD, Order::Acquire, Order::Relaxed) {
             Ok(_) => {
                 if M::Meter::ALWAYS {
@@ -132,17 +133,19 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Takes the lock if it is free, where statistics of the lock are on or were on before.
+    /// Takes the lock if it is free. For a lock whose statistics are enabled or were enabled
+    /// before.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         let counts = M::Meter::is_on();
         let held = if counts { HELD | METERED } else { HELD };
-        // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
+        // Acquire pairs with the Release of `leave`. Relaxed: a failed attempt reads no protected
+        // data.
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // Statistics were enabled between the check and the exchange.
+            // Statistics were enabled after `counts` was read and before the exchange.
             self.meter();
         }
         Some(ServeGuard { lock: self })
@@ -155,8 +158,9 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // Either the flag is already set, or statistics are on. In the first case the flag may
-            // be older than this thread's work, so this exchange is made to publish the work.
+            // The first exchange failed because the flag is already set or because statistics are
+            // on. A flag that is already set may be older than this thread's work, so another
+            // exchange publishes the work.
             Err(found) => {
                 // Release pairs with the Acquire of `leave` and `stay`. Relaxed: a failed exchange
                 // is tried again.
@@ -166,7 +170,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Counts statistics from now on, as long as [`Meter::is_on`] returns true. The present
+    /// Enables the lock's statistics for as long as [`Meter::is_on`] returns true. The present
     /// holder's time is not counted.
     pub(crate) fn meter(&self) {
         // Relaxed: this bit publishes no data. Data is published by the operations that take and
@@ -189,14 +193,14 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 
     /// Stores the call site and the time at which the lock was taken, for statistics. Only the
-    /// holder may call this.
+    /// holder may call this function.
     fn set_hold(&self, hold: Option<Hold>) {
         // SAFETY: only the holder calls this, so no other thread accesses the value.
         unsafe { *self.hold.held() = hold };
     }
 
     /// Returns the call site and time at which the lock was taken, with the statistics since then.
-    /// Returns `None` if statistics were off at that time. Only the holder may call this.
+    /// Returns `None` if statistics were off at that time. Only the holder may call this function.
     fn ended(&self) -> Option<(Hold, LockCounts)> {
         // SAFETY: only the holder calls this, so no other thread accesses the value.
         let hold = unsafe { *self.hold.held() }?;
@@ -204,20 +208,20 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 }
 
-/// Adds a hold that has ended to the lock statistics.
+/// Adds a period in which the lock was held to the lock statistics.
 fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
     if let Some((hold, counts)) = ended {
         M::Meter::count_hold(NAME, &hold, &counts);
     }
 }
 
-/// The right to serve, given up by [`ServeGuard::leave`] or by dropping it.
+/// The right to serve the queue, given up by [`ServeGuard::leave`] or by dropping the guard.
 pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
     lock: &'a ServeLock<M, T>,
 }
 
 impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
-    /// Releases the lock. If a thread left a flag, instead clears the flag and keeps the lock.
+    /// Releases the lock. If a thread has left a flag, clears the flag and keeps the lock instead.
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
@@ -237,8 +241,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Releases the lock unless it is flagged, where statistics of the lock are on or were on
-    /// before.
+    /// Releases the lock unless it is flagged. For a lock whose statistics are enabled or were
+    /// enabled before.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {
@@ -247,7 +251,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         if free == FREE {
             lock.set_hold(None);
         }
-        // As in `leave`, Release pairs with the Acquire of the next holder.
+        // Release pairs with the Acquire of the next holder.
         let held = HELD | METERED;
         if lock.state.compare_exchange(held, free, Order::Release, Order::Acquire).is_err() {
             return Some(self.stay());
@@ -255,7 +259,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         core::mem::forget(self);
         count::<M>(ended);
         if free == FREE && M::Meter::is_on() {
-            // Statistics were enabled after the check, as in `attempt_counting`.
+            // Statistics were enabled after the check above and before the exchange.
             lock.meter();
         }
         None

@@ -20,8 +20,8 @@ use crate::queue::sbitmap::{Sbitmap, TagBits};
 
 /// A drive whose queues wait for tags. The tag set uses this trait to notify it.
 pub(crate) trait TagUser: Any + Send + Sync {
-    /// Makes a thread that may run queue `hctx` try for a tag. The queue has been taken off the
-    /// list of waiters.
+    /// Makes a thread that may run queue `hctx` try for a tag. The caller has taken the queue off
+    /// the list of waiters.
     fn look_for_tag(&self, hctx: u16);
 }
 
@@ -37,7 +37,7 @@ pub struct TagSet<M: Machine> {
     requests: Box<[M::Line<Request<M>>]>,
     /// Bitmap of the reserved tags, whose numbers start at the depth of `map`.
     reserved: Sbitmap<M>,
-    /// Length of `waiters`, so that it can be read without the lock.
+    /// Length of `waiters`, kept here to be read without the lock.
     waiting: M::Word,
     waiters: M::Lock<VecDeque<Waiter>>,
 }
@@ -63,7 +63,7 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// Returns the number of tags that a driver may see: those for data and the reserved ones.
+    /// Returns the number of tags that a driver may see, including the reserved ones.
     #[must_use]
     pub fn depth_with_reserved(&self) -> u32 {
         self.map.depth() + RESERVED
@@ -80,13 +80,13 @@ impl<M: Machine> TagSet<M> {
         self.map.take(hint, want).map(|bits| TagBatch { bits, base: self.map.number(bits.word, 0) })
     }
 
-    /// Takes a single tag.
+    /// Takes a single tag, and returns its request.
     #[inline(always)]
     pub(crate) fn take_one(&self, hint: &mut u32) -> Option<RequestRef<M>> {
         self.take(hint, 1).and_then(|mut one| self.next(&mut one))
     }
 
-    /// Takes the first tag out of a batch that was taken from this set.
+    /// Removes the first tag from a batch that was taken from this set, and returns its request.
     #[inline(always)]
     pub(crate) fn next(&self, batch: &mut TagBatch) -> Option<RequestRef<M>> {
         let bit = batch.bits.mask.trailing_zeros();
@@ -98,7 +98,7 @@ impl<M: Machine> TagSet<M> {
         Some(unsafe { self.reclaim(Tag(batch.base + bit)) })
     }
 
-    /// Frees the remaining tags of a batch.
+    /// Frees the tags that remain in a batch.
     pub(crate) fn give_rest(&self, batch: TagBatch) {
         if batch.bits.mask != 0 {
             self.map.give(batch.bits);
@@ -127,7 +127,8 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Frees the tags of a batch, and starts a new batch with a request's tag.
+    /// Frees a reserved tag at once. Otherwise frees the tags of the batch, and starts a new batch
+    /// with the tag of `rq`.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -141,7 +142,7 @@ impl<M: Machine> TagSet<M> {
         gather.bits = bits;
     }
 
-    /// Frees the tag of one idle request, which is not a reserved one.
+    /// Frees the tag of an idle request. The tag must not be a reserved one.
     #[inline(always)]
     pub(crate) fn give_one(&self, rq: RequestRef<M>) {
         let bits = rq.bits;
@@ -180,8 +181,8 @@ impl<M: Machine> TagSet<M> {
         unsafe { RequestRef::of(&self.requests[tag.0 as usize]) }
     }
 
-    /// Returns a request that was lent to a driver. The simulator counts this as a write to its
-    /// cache line.
+    /// Returns a request that was lent to a driver. The simulator counts the call as a write to the
+    /// request's cache line.
     ///
     /// # Safety
     /// The request is in flight in a queue that the caller serves, and the caller makes no second
@@ -193,8 +194,8 @@ impl<M: Machine> TagSet<M> {
     }
 
     /// Adds a queue to the list of waiters. The caller must then try once more to take a tag.
-    /// Either the caller finds a tag that was freed meanwhile, or the thread that frees a tag sees
-    /// the waiter: all four accesses are SeqCst.
+    /// Either this attempt finds a tag that was freed meanwhile, or the thread that frees a tag
+    /// sees the waiter, because all accesses of both threads are SeqCst.
     pub(crate) fn wait(&self, waiter: Waiter) {
         let mut waiters = self.waiters.lock();
         waiters.push_back(waiter);
@@ -207,7 +208,7 @@ impl<M: Machine> TagSet<M> {
         self.waiting.load(Order::SeqCst) != 0
     }
 
-    /// Wakes all waiters. For a thread that frees tags but runs no queues, and so cannot pass
+    /// Wakes all waiters. Used by a thread that frees tags but runs no queues, and so cannot pass
     /// wake-ups on.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {

@@ -15,7 +15,7 @@ pub const MAGIC: u32 = 0x6561_7400;
 pub const VERSION: u32 = 7;
 /// Bit added to an action's code when the kernel puts a cgroup number (8 bytes) before the data.
 pub const CGROUP: u32 = 1 << 8;
-/// Bytes of that cgroup number.
+/// Length of the cgroup number in bytes.
 pub const CGROUP_BYTES: usize = 8;
 
 /// Categories of events: bits of the upper half of an action.
@@ -24,15 +24,15 @@ pub mod category {
     pub const READ: u16 = 1;
     /// A write.
     pub const WRITE: u16 = 1 << 1;
-    /// The drive's cache is flushed first.
+    /// A request that flushes the drive's cache first.
     pub const FLUSH: u16 = 1 << 2;
     /// A synchronous request: a task waits for its completion.
     pub const SYNC: u16 = 1 << 3;
     /// Queueing and merging.
     pub const QUEUE: u16 = 1 << 4;
-    /// Returned by the driver.
+    /// A request that the driver returned.
     pub const REQUEUE: u16 = 1 << 5;
-    /// Dispatched to the driver.
+    /// A request that was dispatched to the driver.
     pub const ISSUE: u16 = 1 << 6;
     /// Completed.
     pub const COMPLETE: u16 = 1 << 7;
@@ -58,39 +58,39 @@ pub mod category {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum EventCode {
-    /// Q: queued.
+    /// Q: a bio was queued.
     Queue = 1,
-    /// M: merged at the end of another.
+    /// M: a bio was merged at the end of a request.
     BackMerge = 2,
-    /// F: merged in front of another.
+    /// F: a bio was merged at the front of a request.
     FrontMerge = 3,
-    /// G: got a request.
+    /// G: a bio got a request.
     GetRequest = 4,
-    /// S: sleeps until a request is free.
+    /// S: a task sleeps until a request is free.
     Sleep = 5,
-    /// R: returned by the driver.
+    /// R: the driver returned a request.
     Requeue = 6,
-    /// D: dispatched to the driver.
+    /// D: a request was dispatched to the driver.
     Issue = 7,
-    /// C: completed.
+    /// C: a request was completed.
     Complete = 8,
     /// P: the queue was plugged.
     Plug = 9,
-    /// U: unplugged, because the plug was full or a task waits.
+    /// U: the queue was unplugged, because the plug was full or a task waits.
     Unplug = 10,
-    /// UT: unplugged by a timer.
+    /// UT: the queue was unplugged by a timer.
     UnplugTimer = 11,
-    /// I: inserted into a queue.
+    /// I: a request was inserted into a queue.
     Insert = 12,
-    /// X: split.
+    /// X: a bio was split.
     Split = 13,
     /// B: the data goes through a bounce buffer.
     Bounce = 14,
-    /// A: remapped to another device.
+    /// A: a bio was remapped to another device.
     Remap = 15,
-    /// Aborted; no tool shows it.
+    /// An aborted I/O; no tool shows this event.
     Abort = 16,
-    /// The driver's own data; no tool shows it.
+    /// The driver's own data; no tool shows this event.
     DriverData = 17,
 }
 
@@ -136,7 +136,7 @@ impl EventCode {
         ACTS.get((code as usize).wrapping_sub(1)).copied()
     }
 
-    /// Returns blkparse's letters for the event; empty for events that it does not show.
+    /// Returns blkparse's letters for the event; empty for events that blkparse does not show.
     #[must_use]
     pub fn letters(self) -> &'static str {
         const LETTERS: [&str; 17] =

@@ -17,11 +17,12 @@ use crate::trace::note::TraceNote;
 
 /// One word of a trace ring.
 pub(crate) type RingWord = [u64; 2];
-/// Largest number of words of one event: group, driver data, step. A remap has one word for its
-/// source instead of driver data.
+/// Largest number of words of one event: a group word, the driver's data and a step word. A remap
+/// has one word for its source instead of driver data.
 pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
 
-/// Mask of the bits below a word's kind: enough for the sectors of 512 EiB, and for 36 years.
+/// Mask of the bits below a word's kind. These bits suffice for the sectors of 512 EiB, and for 36
+/// years in nanoseconds.
 const VALUE: u64 = (1 << KIND_SHIFT) - 1;
 const KIND_SHIFT: u32 = 60;
 const STEP: u64 = 0;
@@ -62,7 +63,7 @@ pub struct TraceEntry {
     pub note: Option<TraceNote>,
 }
 
-/// One or several events of an I/O at the same time, or at two times close together.
+/// One or several events of an I/O that have the same time, or two times close together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TraceStep {
     /// A single event.
@@ -113,7 +114,7 @@ pub(crate) struct TraceSubject {
     pub(crate) bytes: u32,
 }
 
-/// Packs the properties that I/Os of a batch mostly share.
+/// Packs device, tenant and categories, which the I/Os of a batch mostly share.
 #[inline(always)]
 pub(crate) fn group_of(device: u32, tenant: u16, categories: u16) -> u64 {
     u64::from(device) | u64::from(tenant) << 32 | u64::from(categories) << 48
@@ -132,8 +133,8 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns the word before a step that holds the source of a remap, or the sector of the flush that
-/// was joined.
+/// Returns a word that precedes a step. The word holds the source of a remap, or the sector of the
+/// flush that another flush joined.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
@@ -153,11 +154,12 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
     })
 }
 
-/// Decodes words into entries, in the writer's order of time; remembers the current group.
+/// Decodes the words of a ring into entries, in the writer's order of time. Remembers the last
+/// group word.
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// D events of steps that contained I and D, all of the same time. They are kept until the last
-    /// of these I events is emitted.
+    /// D events of steps that contain both I and D, all with the same time. The D events are kept
+    /// until the last of the I events is emitted.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,

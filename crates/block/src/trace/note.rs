@@ -15,7 +15,7 @@ use crate::bio::group_id::GroupId;
 pub enum TraceMessage {
     /// An I/O of the group starts to wait. The note's time is the expected wait, as far as known.
     Waits(GroupId, WaitReason),
-    /// An I/O of the group continues. The note's time is how long it has waited.
+    /// An I/O of the group continues. The note's time is the time that the I/O has waited.
     GoesOn(GroupId, WaitReason),
     /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
     /// pause; the group and the wait reason are given if the scheduler reports them.
@@ -24,9 +24,10 @@ pub enum TraceMessage {
     /// hardware queue's requests at the drive that applies to the group; `u32::MAX` for no limit.
     Held(GroupId, WaitReason, u32),
     /// New depth of the hardware queue with this number: how many reads and how many other requests
-    /// it may have at the drive. Equal numbers limit both together; `u32::MAX` for no limit.
+    /// the queue may have at the drive. Equal numbers limit both together; `u32::MAX` for no limit.
     Depth(u16, [u32; 2]),
-    /// This many events of the thread found no room in its ring, and are missing before this note.
+    /// Number of events of the thread that found no room in its ring, and are missing before this
+    /// note.
     Dropped(u32),
 }
 
@@ -69,7 +70,7 @@ impl TraceNote {
         }
     }
 
-    /// Decodes the numbers of `parts`. `None` for an unknown code.
+    /// Decodes the numbers that `parts` returned. `None` for an unknown code.
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
         let hold = WaitReason::ALL.get((what >> 16) as usize & 0xffff).copied();

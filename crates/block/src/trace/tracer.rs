@@ -24,7 +24,7 @@ use crate::trace::note::{TraceMessage, TraceNote};
 
 /// Default number of events in a ring, which takes 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
-/// Number of ring words reserved for each event, enough even if no two events share a group word.
+/// Number of ring words for each event, which suffice even if no two events share a group word.
 const WORDS_PER_EVENT: usize = 2;
 /// Number of ring words that a note about dropped events takes, including its group word.
 const DROP_NOTE_WORDS: u64 = 2;
@@ -34,7 +34,7 @@ const ENTRIES_AT_ONCE: usize = 1024;
 /// The time that is recorded for events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TraceStamp {
-    /// The time of the event's batch, or of its I/O if the channel reads the clock for each.
+    /// The time of the event's batch, or of its I/O if the channel reads the clock for each I/O.
     #[default]
     Batch,
     /// The event's own time: the clock is read for each event.
@@ -51,13 +51,13 @@ struct TraceRing<M: Machine> {
     dropped: M::Word,
     /// 1 if each event has its own time.
     exact: M::Word,
-    /// Decoder with the context of the words read so far; its lock makes the reader the only one.
+    /// Decoder with the state from the words read so far. Its lock ensures that there is only one
+    /// reader.
     reader: M::Lock<RingDecoder>,
     cpu: CpuId,
 }
 
-// SAFETY: the writer touches the words from `tail` + length on, the reader, who holds `reader`,
-// those from `tail` to `head`; both counts are handed over with Release and Acquire.
+// SAFETY: writer and reader touch different words, handed over through `head` and `tail`.
 unsafe impl<M: Machine> Sync for TraceRing<M> {}
 // SAFETY: no field is tied to a thread.
 unsafe impl<M: Machine> Send for TraceRing<M> {}
@@ -73,8 +73,7 @@ impl<M: Machine> TraceRing<M> {
             // A step decodes into at most three entries.
             while tail < head && entries.len() + 3 <= ENTRIES_AT_ONCE {
                 let place = tail as usize & (self.words.len() - 1);
-                // SAFETY: the writer published this word and does not touch it until `tail` has
-                // passed it.
+                // SAFETY: the writer does not touch this published word until `tail` has passed it.
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
@@ -94,11 +93,12 @@ pub(crate) struct TraceWriter<M: Machine> {
     ring: Arc<TraceRing<M>>,
     mask: u64,
     head: u64,
-    /// Value of `head` up to which the ring had room when the reader's position was last read.
+    /// Value of `head` at which the ring is full, according to the last known position of the
+    /// reader.
     limit: u64,
     /// Number of dropped events that no note has reported yet.
     untold: u32,
-    /// Time of the last group word, and its device, tenant and categories.
+    /// Time of the last group word; `group` holds its device, tenant and categories.
     time_ns: u64,
     group: u64,
     stamp: TraceStamp,
@@ -130,10 +130,10 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Records a message about the device of a subject.
+    /// Records a message about the device of `of`.
     #[cold]
     pub(crate) fn put_note(&mut self, time_ns: u64, of: &TraceSubject, note: TraceNote) {
-        // A message without room counts as one dropped event.
+        // A message that finds no room counts as one dropped event.
         if self.open(time_ns, of, TraceStep::One(EventCode::Queue)) {
             self.push(note_word(note));
         }
@@ -149,7 +149,7 @@ impl<M: Machine> TraceWriter<M> {
         self.stamp == TraceStamp::Event
     }
 
-    /// Publishes all recorded words to the reader, and adopts a changed setting.
+    /// Publishes all recorded words to the reader, and adopts a changed [`TraceStamp`].
     #[inline]
     pub(crate) fn publish(&mut self) {
         // Release pairs with the Acquire of `TraceRing::read`.
@@ -159,7 +159,8 @@ impl<M: Machine> TraceWriter<M> {
         self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
     }
 
-    /// Makes room, and starts a group for this time and I/O. Returns false if there is no room.
+    /// Makes room for an event, and writes a group word if its time or group differs from the last
+    /// one. Returns false if there is no room.
     #[inline]
     fn open(&mut self, mut time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
         if self.limit - self.head < WORDS_MAX && !self.find_room(time_ns, of, step) {
@@ -184,8 +185,7 @@ impl<M: Machine> TraceWriter<M> {
     #[inline]
     fn push(&mut self, word: RingWord) {
         let place = (self.head & self.mask) as usize;
-        // SAFETY: the mask keeps the index inside the ring. Only the writer uses this word, because
-        // `limit` never exceeds the words that the reader has finished.
+        // SAFETY: the mask keeps the index in the ring, and `limit` excludes words not yet read.
         unsafe { *self.ring.words.get_unchecked(place).get() = word };
         self.head += 1;
     }
@@ -211,7 +211,7 @@ impl<M: Machine> TraceWriter<M> {
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
         self.untold = self.untold.saturating_add(step.events() as u32);
-        // Makes the next event call this function again.
+        // With this limit, the next event calls `find_room` again.
         self.limit = self.head;
         false
     }
@@ -231,8 +231,8 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Number of events dropped by ended threads, minus the events dropped before the recording
-    /// began.
+    /// Number of events dropped by threads that have ended, minus the events dropped before the
+    /// recording began.
     dropped: M::Word,
     /// 1 if each event has its own time.
     exact: M::Word,
@@ -265,13 +265,13 @@ impl<M: Machine> Tracer<M> {
     /// [`Volume::set_traced`](crate::Volume::set_traced).
     pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
-        // This word is written only under the lock.
+        // Only a holder of the lock changes this flag.
         if self.is_on() {
             return false;
         }
         rings.retain(|ring| Arc::strong_count(ring) > 1);
         let exact = u64::from(stamp == TraceStamp::Event);
-        // Relaxed: written under the lock, and threads notice soon enough.
+        // Relaxed: the word is written under the lock, and threads notice the change soon enough.
         self.exact.store(exact, Order::Relaxed);
         for ring in rings.iter() {
             ring.read(|_, _| ());
@@ -288,13 +288,14 @@ impl<M: Machine> Tracer<M> {
     /// Stops recording. Entries left in the rings can still be drained.
     pub fn stop(&self) {
         let _rings = self.rings.lock();
-        // Relaxed: written under the lock, and threads notice soon enough.
+        // Relaxed: the word is written under the lock, and threads notice the change soon enough.
         self.on.store(0, Order::Relaxed);
     }
 
     /// Creates a ring for the calling thread.
     pub(crate) fn writer(&self) -> TraceWriter<M> {
-        // Filled with ones instead of zeroes, so that all pages are mapped before the first event.
+        // The words start as ones instead of zeroes, so that all pages are mapped before the first
+        // event.
         let words = (0..self.words).map(|_| UnsafeCell::new([u64::MAX; 2])).collect();
         let mut rings = self.rings.lock();
         let word = || M::Word::new(0);
@@ -306,7 +307,7 @@ impl<M: Machine> Tracer<M> {
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        // The first event finds no room and reads the reader's position.
+        // With limit 0, the first event finds no room and then reads the reader's position.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let (untold, time_ns, group) = (0, 0, 0);
         let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };
@@ -314,16 +315,16 @@ impl<M: Machine> Tracer<M> {
         writer
     }
 
-    /// Empties the rings. `take` gets pieces of each ring in the order in which they were written,
-    /// with the CPU on which the thread's recording began.
+    /// Empties the rings. `take` gets the entries of each ring in pieces, in the order in which
+    /// they were written, with the CPU on which the thread's recording began.
     pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
         // New threads can add rings while `take` runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
-        // Relaxed: a statistic.
+        // Relaxed: a statistic; no other data depends on it.
         let mut dropped = self.dropped.load(Order::Relaxed);
         for ring in &rings {
             ring.read(&mut take);
-            // Relaxed: a statistic.
+            // Relaxed: a statistic; no other data depends on it.
             dropped = dropped.wrapping_add(ring.dropped.load(Order::Relaxed));
         }
         let writers = rings.len();
@@ -336,10 +337,11 @@ impl<M: Machine> Tracer<M> {
     fn forget_the_gone(&self) {
         self.rings.lock().retain(|ring| {
             let gone = Arc::strong_count(ring) == 1;
-            // Pairs with the Release of the ended thread's reference count: its last words are
-            // visible.
+            // Acquire pairs with the Release of the reference count when the thread ended, which
+            // makes its last words visible.
             M::fence(Order::Acquire);
-            // Acquire: the writer's last words. Relaxed: the reader's own counter, and a statistic.
+            // Acquire makes the writer's last words visible. Relaxed: `tail` belongs to the reader,
+            // and `dropped` is a statistic.
             let empty = ring.head.load(Order::Acquire) == ring.tail.load(Order::Relaxed);
             if gone && empty {
                 self.dropped.fetch_add(ring.dropped.load(Order::Relaxed), Order::Relaxed);

@@ -10,8 +10,8 @@ use crate::chain::slot::Stride;
 use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
 pub(crate) struct Linear {
-    /// First sector of each drive, and at the end the largest value instead of the end of the last
-    /// drive, which may grow.
+    /// First sector of each drive, followed by the largest possible sector, because the last drive
+    /// may grow.
     starts: Vec<Sector>,
 }
 

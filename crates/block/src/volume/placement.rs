@@ -1,7 +1,7 @@
 //! `Placement`: maps the sectors of a volume to its drives, and a range to its parts.
 //!
-//! There is one implementation for each layout (linear.rs, stripe.rs). The volume calls it, and
-//! channels split bios according to the results. A range of a volume is one contiguous range on
+//! Each layout has one implementation (linear.rs, stripe.rs). The volume calls the implementation,
+//! and channels split bios according to the results. A range of a volume is one contiguous range on
 //! each drive that it touches. Sectors are units of 512 bytes; a member is the index of a drive in
 //! the volume.
 
@@ -14,7 +14,7 @@ pub(crate) trait Placement {
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)>;
 
     /// Returns the first drive that a range touches, and the number of drives that it touches,
-    /// which follow each other round robin. `last` is the range's last sector.
+    /// which follow in round-robin order. `last` is the range's last sector.
     fn span(&self, sector: Sector, last: Sector) -> (u16, u16);
 
     /// Computes the data about a range that [`Placement::part_of`] needs, once for all drives.
@@ -24,11 +24,13 @@ pub(crate) trait Placement {
     /// Returns the part of a range that lies on drive `member`; `None` if there is none.
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart>;
 
-    /// Returns how many sectors of the volume, from `at` on, lie on the drive of `at` in one piece.
+    /// Returns the number of sectors, from `at` on, that are contiguous on the drive that holds
+    /// `at`.
     fn run_from(&self, at: Sector) -> u64;
 
-    /// Returns the first drive whose growth to its size in `sizes` (in whole blocks) would move the
-    /// data of other drives, with the size that the drive has in the layout now.
+    /// Finds the first drive whose growth to its size in `sizes` would move the data of other
+    /// drives. Returns the drive with its present size in the layout. All sizes are in whole
+    /// blocks.
     fn moved(&self, sizes: &[Sector]) -> Option<(usize, Sector)>;
 }
 
@@ -48,11 +50,11 @@ pub(crate) struct DrivePart {
 pub(crate) struct VolumeRange {
     pub(super) sector: Sector,
     pub(super) end: Sector,
-    /// Row of the first chunk (one row is a chunk of each drive), and its drive.
+    /// Row and drive of the first chunk; a row is one chunk of each drive.
     pub(super) first: (u64, u16),
     /// Number of sectors of the first chunk that lie before the range.
     pub(super) within: u64,
-    /// Row of the last chunk, and its drive.
+    /// Row and drive of the last chunk.
     pub(super) last: (u64, u16),
     /// Number of sectors of the last chunk that lie after the range.
     pub(super) short: u64,

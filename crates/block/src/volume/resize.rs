@@ -1,13 +1,13 @@
 //! Growth of a volume while it is in use.
 //!
-//! Any thread that learns that a drive has grown may call this, also during I/O. Sizes only grow,
-//! so an old size is never wrong, only outdated, and the I/O path pays nothing. A channel reads the
-//! volume's size again when a bio lies beyond the end that it knows (checks.rs). A server that has
-//! told clients a size can register a callback ([`Volume::watch_size`]). All drives are asked
-//! before any new size is adopted, so a refused growth changes nothing. Growth must not move stored
-//! data: in a linear volume only the last drive may grow. Lock order: no other lock is held
-//! together with that of the list of watchers, which is not held while watchers are called. Kernel
-//! counterpart: `set_capacity_and_notify`, and md's `raid0_size` and `linear_size`.
+//! Any thread that learns that a drive has grown may resize the volume, also during I/O. Sizes only
+//! grow, so an old size is never wrong, only outdated, and the I/O path pays nothing. A channel
+//! reads the volume's size again when a bio lies beyond the end that it knows (checks.rs). A server
+//! that has told clients a size can register a callback ([`Volume::watch_size`]). All drives are
+//! asked before any new size is adopted, so a refused growth changes nothing. Growth must not move
+//! stored data: in a linear volume only the last drive may grow. Lock order: the lock of the list
+//! of watchers is held together with no other lock, and is released before watchers are called.
+//! Kernel counterpart: `set_capacity_and_notify`, and md's `raid0_size` and `linear_size`.
 
 use alloc::format;
 use alloc::string::String;
@@ -74,8 +74,8 @@ pub struct DriveResized {
     pub new: Sector,
 }
 
-/// Registration of a callback for the growth of a volume; ends when it is dropped. A call of the
-/// callback that is under way on another thread at that moment may end later.
+/// Registration of a callback for the growth of a volume. Dropping the registration ends it, but a
+/// call that is under way on another thread may end later.
 #[must_use = "dropping the watch unregisters its callback"]
 pub struct SizeWatch<M: Machine> {
     volume: Weak<Volume<M>>,
@@ -103,15 +103,15 @@ impl<M: Machine> VolumeSize<M> {
     }
 
     fn begin(&self) -> Option<ResizeGuard<'_, M>> {
-        // Acquire pairs with the Release when the previous resize ends: its changes of sizes and
-        // its calls of watchers are complete.
+        // Acquire pairs with the Release at the end of the previous resize, whose changes of sizes
+        // and calls of watchers are then complete.
         (self.busy.swap(1, Order::Acquire) == 0).then(|| ResizeGuard(self))
     }
 }
 
 impl<M: Machine> Drop for ResizeGuard<'_, M> {
     fn drop(&mut self) {
-        // Release pairs with `begin`.
+        // Release pairs with the Acquire in `begin`.
         self.0.busy.store(0, Order::Release);
     }
 }
@@ -130,7 +130,7 @@ fn raise<W: Word>(word: &W, size: Sector) {
 }
 
 impl<M: Machine> Volume<M> {
-    /// Returns the size in sectors; it grows with [`Volume::resize`].
+    /// Returns the size in sectors, which [`Volume::resize`] can increase.
     #[must_use]
     pub fn capacity(&self) -> Sector {
         // Acquire pairs with `raise`.
@@ -176,7 +176,7 @@ impl<M: Machine> Volume<M> {
             let list: Vec<SizeCallback> =
                 watchers.list.iter().map(|(_, call)| call.clone()).collect();
             drop(watchers);
-            // No other thread can change the size during these calls, so watchers learn sizes in
+            // No other thread can change the size during these calls, so watchers get the sizes in
             // order.
             list.iter().for_each(|call| call(new));
         }
@@ -216,7 +216,7 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// Returns the drives that must grow, from their present sizes, before the volume can grow.
+/// Returns the drives that must grow before the volume can grow, derived from their present sizes.
 fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> {
     let block = u64::from(volume.limits().logical_sectors());
     let (first, needs) = match volume.layout() {

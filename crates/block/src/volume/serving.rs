@@ -60,8 +60,8 @@ pub struct ServingConfig {
     /// High watermark: number of plugged bios at which a batch is submitted at once, 1 or more.
     /// \[FALCON\]: 32.
     pub plug_high: u32,
-    /// Low watermark: number of bios from which workers serve a batch; the submitter serves smaller
-    /// ones. \[FALCON\]: 16.
+    /// Low watermark: smallest number of bios in a batch that workers serve; submitters serve
+    /// smaller batches. \[FALCON\]: 16.
     pub plug_low: u32,
     /// High pressure point: number of chains waiting for workers above which `submit` returns bios.
     pub pressure_high: u32,
@@ -101,10 +101,10 @@ impl ServingConfig {
 }
 
 impl Default for ServingConfig {
-    /// Returns inline serving with the watermarks of \[FALCON\]. That paper gives no pressure
-    /// points. The high one is 32 times the depth of a SATA queue. The low one is an eighth below
-    /// it: waiting chains are unevenly spread over drives, so some workers run out of chains long
-    /// before all waiting chains are dispatched.
+    /// Returns inline serving with the watermarks of \[FALCON\]. The paper gives no pressure
+    /// points. The high point is 32 times the depth of a SATA queue. The low point is an eighth
+    /// below the high one: waiting chains are unevenly spread over drives, so some workers run out
+    /// of chains long before all waiting chains are dispatched.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -116,36 +116,39 @@ impl Default for ServingConfig {
     }
 }
 
-/// Nanoseconds between two updates of the shared state by a channel.
+/// Nanoseconds between two updates of the channels' shared state by the same channel.
 const MEETING_NS: u64 = 250_000;
-/// Shortest time in nanoseconds for which a mode is measured, multiplied by the number of active
-/// channels, because channels that share CPUs run in turn.
+/// Shortest time, in nanoseconds, for which a mode is measured. Multiplied by the number of active
+/// channels, because channels that share CPUs run one after the other.
 const WINDOW_NS: u64 = 1_000_000;
 /// Longest time in nanoseconds for which a mode is measured, for any number of channels.
 const WINDOW_NS_MAX: u64 = 50_000_000;
-/// Smallest number of batches that a mode must serve in a window; the rate over fewer would be
-/// noise.
+/// Smallest number of batches that a mode must serve in a measuring window, because fewer batches
+/// would give a noisy rate.
 const WINDOW_BATCHES: u64 = 8;
-/// Smallest number of bios that a mode must serve in a window, as a multiple of the bios in flight.
+/// Smallest number of bios that a mode must serve in a measuring window, as a multiple of the bios
+/// in flight.
 const WINDOW_ROUNDS: u64 = 4;
-/// Number of batches before a window that are not measured, because I/O of the other mode still
-/// completes.
+/// Number of batches before a measuring window that are not measured, because I/O of the other mode
+/// still completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Number of bios before a window that are not measured, as a multiple of the bios in flight.
+/// Number of bios before a measuring window that are not measured, as a multiple of the bios in
+/// flight.
 const SETTLE_ROUNDS: u64 = 1;
-/// Number of windows for which the faster mode is first kept before the slower one is tried again.
+/// Number of measuring windows for which the faster mode is first kept before the slower one is
+/// tried again.
 const STAY_FIRST: u32 = 32;
-/// Largest number of windows for which the faster mode is kept before the slower one is tried
-/// again.
+/// Largest number of measuring windows for which the faster mode is kept before the slower one is
+/// tried again.
 const STAY_MOST: u32 = 1024;
-/// A trial ends early when it has taken this many times as long as the other mode would.
+/// Factor: a trial ends early when it has taken this many times as long as the other mode would.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers must be faster to be chosen, because they use additional CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chooser {
-    /// I/O since the last update of the shared state.
+    /// I/O of the channel since its last update of the shared state.
     done: ChannelWork,
     meeting_ns: u64,
     /// Window in which this channel was last counted.
@@ -182,7 +185,7 @@ impl Chooser {
         self.workers
     }
 
-    /// Adds the channel's I/O to the shared state, and adopts the mode that is now in use.
+    /// Adds the channel's I/O to the shared state, and adopts the mode that is in use now.
     #[inline(never)]
     fn meet(&mut self, choice: &mut ServingChoice, now_ns: u64) {
         self.meeting_ns = now_ns + MEETING_NS;
@@ -202,17 +205,17 @@ pub(crate) struct ServingChoice {
     /// yet.
     rates: [u64; 2],
     window: u64,
-    /// Start of the current window, in nanoseconds.
+    /// Start of the current measuring window, in nanoseconds.
     since_ns: u64,
-    /// I/O of all channels in the current window.
+    /// I/O of all channels in the current measuring window.
     done: ChannelWork,
-    /// Number of active channels in this window and in the one before.
+    /// Number of active channels in the current measuring window and in the one before.
     channels: [u64; 2],
     /// True between a change of mode and its first window, while I/O is not measured.
     settling: bool,
-    /// Number of further windows until the other mode is tried.
+    /// Number of further windows before the other mode is tried.
     stay: u32,
-    /// Number of windows for which the present mode is kept after the next failed trial.
+    /// Number of measuring windows for which the present mode is kept after the next failed trial.
     patience: u32,
 }
 
@@ -326,8 +329,7 @@ impl ServingChoice {
         self.turn(0);
     }
 
-    /// Changes to the other mode, and stays there for `stay` windows plus one before the next
-    /// trial.
+    /// Changes to the other mode, which is then kept for `stay` + 1 windows before the next trial.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;

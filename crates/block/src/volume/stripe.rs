@@ -74,8 +74,8 @@ impl Placement for Stripe {
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let (shift, width) = (self.chunk_shift, self.width);
         let ((first_row, first), (last_row, last)) = (range.first, range.last);
-        // The drive's rows: one less at the start if the range begins after its chunk, and one less
-        // at the end if the range ends before its chunk.
+        // The drive's rows start one later if the drive comes before the first chunk of the range,
+        // and end one earlier if the drive comes after the last chunk.
         let row = first_row + u64::from(member < first);
         let end_row = last_row + u64::from(member <= last);
         if row >= end_row {

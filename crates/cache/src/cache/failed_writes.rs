@@ -29,9 +29,10 @@ use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent, place_of};
 use crate::memory::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
-/// Minimum time for which a drive counts as failing, and between two probes of it, in nanoseconds.
+/// Minimum time for which a drive counts as failing, and minimum time between two probes (trial
+/// writes) of a failing drive, in nanoseconds.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
-/// Stands for "no single drive" in a write that spans several.
+/// Drive index of a write that spans several drives.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
 /// State of a drive whose writes succeed.
@@ -45,9 +46,9 @@ pub(crate) struct FailedWrites<M: Machine> {
     members: Box<[Member<M>]>,
     /// Number of failing drives.
     failing: M::Word,
-    /// Number of stranded pages.
+    /// Number of stranded pages: dirty pages that wait for failing drives.
     pages: M::Word,
-    /// Number of pages in writes that stuck drives have in flight.
+    /// Number of pages in writes that stuck drives may hold up. Such pages are counted apart.
     inside: M::Word,
     /// Number of times that a drive became stuck or recovered.
     stuck_changes: M::Word,
@@ -67,13 +68,13 @@ pub(crate) enum DriveProgress {
 }
 
 struct Member<M: Machine> {
-    /// `FINE`, `FAILS` or `WAS_STUCK`.
+    /// State of the drive: `FINE`, `FAILS` or `WAS_STUCK`.
     state: M::Word,
     /// 1 if the drive has writes in flight and has completed none for `STUCK_NS`.
     is_stuck: M::Word,
-    /// Number of stranded pages of this drive.
+    /// Number of stranded pages of this drive: dirty pages that wait because the drive is failing.
     pages: M::Word,
-    /// Number of stranded pages that are being written as a probe.
+    /// Number of pages that are being written to test whether the failing drive works again.
     probing: M::Word,
     /// Number of failed writes.
     errors: M::Word,
@@ -83,7 +84,8 @@ struct Member<M: Machine> {
     last: M::Word,
 }
 
-/// Counters as of the last `settle`, and the time of the next probe.
+/// Counts of a drive's failed and successful writes as of its last state changes, and the time of
+/// the next probe of the drive.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
@@ -122,18 +124,19 @@ impl<M: Machine> FailedWrites<M> {
 
     #[inline]
     pub(crate) fn has_failing(&self) -> bool {
-        // SeqCst: read with the shard locked; `settle` stores it before it locks that shard.
+        // SeqCst: writers read the count with a shard locked, and `settle` changes the count before
+        // it locks the same shard.
         self.failing.load(Order::SeqCst) != 0
     }
 
-    /// Returns the number of pages that are stranded or in flight to stuck drives.
+    /// Returns the number of dirty pages that wait for failing or stuck drives.
     #[inline]
     pub(crate) fn pages(&self) -> u64 {
-        // Relaxed: a decision based on a slightly old value does no harm.
+        // Relaxed: a decision based on slightly outdated counts does no harm.
         self.pages.load(Order::Relaxed) + self.inside.load(Order::Relaxed)
     }
 
-    /// Records that a drive became stuck, or completes writes again.
+    /// Records whether a drive is stuck or completes writes.
     pub(crate) fn note_progress(&self, member: usize, answers: DriveProgress) {
         let is_stuck = u64::from(answers == DriveProgress::Stuck);
         if self.members[member].is_stuck.swap(is_stuck, Order::SeqCst) != is_stuck {
@@ -145,7 +148,7 @@ impl<M: Machine> FailedWrites<M> {
         self.stuck_changes.load(Order::SeqCst)
     }
 
-    /// Adds to the number of pages in flight to stuck drives. `pages` may be negative.
+    /// Adds to the number of pages that stuck drives may hold up. `pages` may be negative.
     pub(crate) fn add_inside(&self, pages: i64) {
         self.inside.fetch_add(pages.cast_unsigned(), Order::SeqCst);
     }
@@ -154,8 +157,8 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].is_stuck.load(Order::SeqCst) != 0
     }
 
-    /// Returns the status for writes that would strand too many pages, or `None` while no drive
-    /// fails writes.
+    /// Returns the status of the last failed write, for refusing further writes, or `None` if no
+    /// drive is failing writes.
     pub(crate) fn refusal(&self) -> Option<Status> {
         (0..self.members.len()).any(|member| self.fails(member)).then(|| self.last_status())
     }
@@ -195,7 +198,7 @@ impl<M: Machine> FailedWrites<M> {
         self.state(member) == FAILS
     }
 
-    /// Adds 1 or -1 to the number of a drive's stranded pages.
+    /// Adds 1 or -1 to the number of dirty pages that wait for a failing drive, and to the total.
     fn add(&self, member: usize, pages: i64) {
         self.members[member].pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
         self.pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
@@ -222,8 +225,8 @@ impl<M: Machine> Cache<M> {
         (self.failed_writes.state(member) != FINE).then_some(member)
     }
 
-    /// Returns how many pages a failing drive may strand: a quarter of the dirty limit, or all of
-    /// it if the volume has one drive.
+    /// Returns the maximum number of dirty pages that may wait for one failing drive: a quarter of
+    /// the dirty limit, or the whole limit if the volume has only one drive.
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
@@ -232,8 +235,8 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Returns true if a clean page may become dirty. `newly_dirty` is the number of pages that the
-    /// caller has dirtied and not counted yet.
+    /// Returns true if the dirty limit allows a write to this clean page. `newly_dirty` is the
+    /// number of pages that the caller has made dirty but not yet added to the cache's count.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -246,14 +249,16 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.members[member].pages.load(Order::SeqCst) < self.share()
     }
 
-    /// Returns the number of dirty pages that are not stranded. `newly_dirty` is the number of
-    /// dirty pages that the caller has not counted yet.
+    /// Returns the number of dirty pages, except those that wait for failing or stuck drives.
+    /// `newly_dirty` is the number of pages that the caller has made dirty but not yet added to the
+    /// cache's count.
     #[inline]
     pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
-    /// Returns the status with which a write to this page must fail, or `None` if waiting can help.
+    /// Returns the error for a write to this page if the page's drive is failing and has used up
+    /// its share of dirty pages. Returns `None` if the write may be accepted or may wait.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
         let member =
             self.failing_member(page).filter(|member| self.failed_writes.fails(*member))?;
@@ -261,7 +266,8 @@ impl<M: Machine> Cache<M> {
         (!self.share_is_free(member)).then(|| status_of(last.load(Order::SeqCst)))
     }
 
-    /// Strands a page if it is dirty and its drive is failing. Call it with the shard locked.
+    /// Marks a dirty page as stranded (waiting for a failing drive) if its drive is failing. The
+    /// caller must hold the lock of the page's shard.
     #[inline]
     pub(crate) fn strand(&self, shard: &mut Shard, at: u32, page: u64) {
         if let Some(member) = self.failing_member(page)
@@ -271,15 +277,16 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Clears the stranded state of a page, if it is set. Call it with the shard locked.
+    /// Clears the mark that a page waits for a failing drive, if it is set. The caller must hold
+    /// the lock of the page's shard.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
         if shard.unstrand(at, place_of(page).1) {
             self.failed_writes.add(self.member_of(page), -1);
         }
     }
 
-    /// Drops the failed pages of an extent in a write-through cache once all their writers have
-    /// received the error. Returns how many pages became clean.
+    /// Drops the pages of an extent whose writes failed, in a write-through cache, once all their
+    /// writers have received the error. Returns how many pages became clean.
     pub(crate) fn drop_failed(&self, shard: &mut Shard, at: u32) -> u32 {
         let extent = shard.extent(at);
         if !self.is_write_through() || extent.failed.claims > 0 {
@@ -293,13 +300,13 @@ impl<M: Machine> Cache<M> {
         pages.count_ones()
     }
 
-    /// Counts a stranded page whose probe has started.
+    /// Records that a page is being written to test whether its failing drive works again.
     pub(crate) fn begin_probe(&self, page: u64) {
         self.failed_writes.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
     }
 
-    /// Counts a stranded page whose write has ended, in success or failure. Call it with the shard
-    /// locked.
+    /// Records that a page's write to test its failing drive has ended, in success or failure. The
+    /// caller must hold the lock of the page's shard.
     pub(crate) fn end_probe(&self, page: u64) {
         let member = self.member_of(page);
         self.failed_writes.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
@@ -351,7 +358,7 @@ impl<M: Machine> Cache<M> {
             return Unwritten { pages, untried: pages, written };
         }
         let untried_of = |extent: &Extent| {
-            // A page whose write timed out counts as not tried.
+            // A page whose last write timed out counts as untried.
             let has_timed_out = extent.failed.status == Status::TimedOut;
             let tried = if has_timed_out { 0 } else { extent.failed.pages };
             u64::from(((extent.dirty_bits() | extent.writing) & !tried).count_ones())
@@ -362,7 +369,7 @@ impl<M: Machine> Cache<M> {
     }
 
     /// Returns the indexes of the drives that have completed no write for a second or more although
-    /// they have some in flight. Empty if the volume has one drive.
+    /// they have some in flight. The list is empty if the volume has only one drive.
     #[must_use]
     pub fn stuck_drives(&self) -> Vec<usize> {
         (0..self.failed_writes.members.len())
@@ -400,10 +407,10 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Returns the pages that exist only in memory, in ascending order, with a mask of the eighths
-    /// concerned. If a drive has answered every request without error, a page that is being written
-    /// to it counts as written, even if the whole write, which may span other drives, has not
-    /// ended.
+    /// Returns the pages with data that exist only in memory, in ascending order, each with a mask
+    /// of the eighths of the page that hold such data. A page that is being written counts as
+    /// written if its drive has answered every request without error, even if the write also spans
+    /// other drives and has not ended.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
         let has_all = |disk: &Arc<Disk<M>>| {
             let stats = disk.stats();
@@ -432,7 +439,7 @@ impl<M: Machine> Cache<M> {
         pages
     }
 
-    /// Returns the failing drives to probe now.
+    /// Returns the indexes of the failing drives to which a trial write should be sent now.
     pub(crate) fn probes_due(&self, now_ns: u64) -> Vec<usize> {
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return Vec::new() };
         let mut due = Vec::new();
@@ -468,7 +475,8 @@ impl<M: Machine> Cache<M> {
     }
 }
 
-/// Calls `f`, with the shard locked, for each page of a drive in an extent of the dirty list.
+/// Calls `f` for each page on this drive in the extents of the shards' dirty lists, with the page's
+/// shard locked.
 fn for_listed<M: Machine>(cache: &Cache<M>, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
     let sectors = cache.sectors();
     for shard in cache.shards() {

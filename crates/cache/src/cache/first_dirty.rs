@@ -3,13 +3,13 @@
 //!
 //! A program that must know after a crash whether a cache may have lost data makes a durable mark
 //! in the callback. No such write is answered before the callback has returned. No shard is locked
-//! while it runs.
+//! while the callback runs.
 
 use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-/// Function that any thread may call.
+/// Callback that any I/O thread may run.
 pub type DirtyCall = Arc<dyn Fn() + Send + Sync>;
 
 /// A callback to run once. `is_due` is 1 until the callback has returned.
@@ -28,18 +28,19 @@ impl<M: Machine> FirstDirty<M> {
         self.is_due.store(1, Order::Release);
     }
 
-    /// Runs the callback if it is due. Call it after pages became dirty and before their writes are
-    /// answered.
+    /// Runs the callback if it has not completed yet. The caller has made pages dirty and has not
+    /// answered their writes yet.
     #[inline]
     pub(crate) fn note(&self) {
-        // Acquire pairs with the Release below: if the word is 0, the function has returned.
+        // Acquire pairs with the Release store in `run`: if the word is 0, the callback has
+        // returned.
         if self.is_due.load(Order::Acquire) != 0 {
             self.run();
         }
     }
 
-    /// Threads that find the callback running call it, too; the callback makes them wait for the
-    /// first one.
+    /// Runs the callback. Several threads may run the callback at once, so it must make the later
+    /// ones wait for the first.
     #[cold]
     fn run(&self) {
         let call = self.call.lock().clone();

@@ -1,22 +1,24 @@
 //! `WritePacer`: delays the completion of writes, so that writers slow down smoothly to the speed
 //! of the drives.
 //!
-//! Below half of the dirty limit nothing is delayed. Above it, writes pass at a multiple of the
-//! rate at which pages reach the volume. The multiple falls to 1 halfway between that point and the
-//! limit, and below 1 beyond. So the amount of dirty memory settles in between, and writers rarely
-//! reach the limit. Kernel counterpart: `balance_dirty_pages`.
+//! Below half of the dirty limit, no write is delayed. Above half, writes complete at a multiple of
+//! the write-back rate. The multiple falls to 1 at three quarters of the limit, and below 1 beyond.
+//! So the amount of dirty memory settles near three quarters, and writers rarely reach the limit.
+//! Kernel counterpart: `balance_dirty_pages`.
 
 use millrace_machine::{Machine, Order, Word};
 
 /// Maximum delay of one completion, in nanoseconds.
 const HOLD_NS_MAX: u64 = 200_000_000;
-/// Shorter delays are skipped, because the timer would cost more. In nanoseconds.
+/// Minimum delay of a completion, in nanoseconds. Shorter delays are skipped, because a timer would
+/// cost more.
 const HOLD_NS_MIN: u64 = 20_000;
 
 pub(crate) struct WritePacer<M: Machine> {
     /// Write-back rate in bytes per second; 0 while it is unknown.
     rate: M::Word,
-    /// Time until which the writes completed so far keep the volume busy.
+    /// Completion time of the last delayed write. The delay of the next write is added to this
+    /// time.
     until_ns: M::Word,
 }
 
@@ -30,8 +32,8 @@ impl<M: Machine> WritePacer<M> {
         self.rate.store(rate, Order::Relaxed);
     }
 
-    /// Returns when a write of `len_bytes` may be completed, given the number of dirty pages and
-    /// its limit; `None` means at once.
+    /// Returns the time at which a write of `len_bytes` may be completed, given the number of dirty
+    /// pages and the dirty limit. `None` means at once.
     pub(crate) fn due_ns(&self, len_bytes: u64, dirty: u64, max: u64) -> Option<u64> {
         let free = max / 2;
         // Relaxed: no other memory access depends on this number.
@@ -41,7 +43,8 @@ impl<M: Machine> WritePacer<M> {
         }
         let hold_ns = hold_ns(len_bytes, rate, (dirty - free, max - free));
         let now_ns = M::now();
-        // Relaxed: threads may race here. Each adds its delay to the value that it read.
+        // Relaxed: if two threads read the same value, one of the two delays is lost, which is
+        // harmless.
         let until_ns = self.until_ns.load(Order::Relaxed).max(now_ns) + hold_ns;
         let until_ns = until_ns.min(now_ns + HOLD_NS_MAX);
         self.until_ns.store(until_ns, Order::Relaxed);
@@ -49,8 +52,9 @@ impl<M: Machine> WritePacer<M> {
     }
 }
 
-/// Returns the time that a write takes at `rate` bytes per second, multiplied by the square of (2 x
-/// the distance above the threshold / the distance from the threshold to the limit).
+/// Returns the time that a write takes at `rate` bytes per second, multiplied by (2 x `above` /
+/// `most`) squared. `above` is the number of dirty pages over the threshold, and `most` the number
+/// of pages between the threshold and the dirty limit.
 fn hold_ns(len_bytes: u64, rate: u64, (above, most): (u64, u64)) -> u64 {
     let lasts = u128::from(len_bytes) * 1_000_000_000 / u128::from(rate);
     let (above, most) = (u128::from(2 * above), u128::from(most.max(1)));

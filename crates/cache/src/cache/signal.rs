@@ -2,8 +2,9 @@
 //! for.
 //!
 //! Each queue has one signal. A queue that is about to wait sets a flag and then checks its
-//! condition once more; a thread that changes something checks the flags afterwards. So at least
-//! one of the two sees the other. While no queue waits, a change costs one load for each queue.
+//! condition once more. A thread that changes a condition checks the flags afterwards. So either
+//! the queue sees the change, or the thread sees the flag and wakes the queue. While no queue
+//! waits, a change costs one load for each queue.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,15 +18,16 @@ pub(crate) struct Signal<M: Machine> {
 }
 
 impl<M: Machine> Signal<M> {
-    /// `bell` wakes the queue's thread.
+    /// Creates the signal of a queue. `bell` is the doorbell of the queue's thread.
     pub(crate) fn new(bell: &Arc<Doorbell<M>>) -> Arc<Signal<M>> {
         let (waits, woken) = (M::Word::new(0), M::Word::new(0));
         Arc::new(Signal { bell: Arc::clone(bell), waits, woken })
     }
 
-    /// Announces that the queue may wait from now on.
+    /// Announces that the queue has blocked jobs, so that other threads wake it after a change.
     pub(crate) fn begin_wait(&self) {
-        // SeqCst: ordered before the checks of shards that follow; pairs with the load in `wake`.
+        // SeqCst: the store precedes the queue's next check of its shards. Pairs with the load in
+        // `wake`.
         self.waits.store(1, Order::SeqCst);
     }
 
@@ -37,13 +39,14 @@ impl<M: Machine> Signal<M> {
         self.woken.load(Order::Acquire) != 0
     }
 
-    /// Returns true if something happened since the last call.
+    /// Returns true if the queue was woken since the last call.
     pub(crate) fn take_woken(&self) -> bool {
         self.is_woken() && self.woken.swap(0, Order::AcqRel) != 0
     }
 
     fn wake(&self) {
-        // SeqCst: ordered after the change to a shard; pairs with the store in `begin_wait`.
+        // SeqCst: the load follows the caller's change to a shard. Pairs with the store in
+        // `begin_wait`.
         if self.waits.load(Order::SeqCst) != 0 {
             self.woken.store(1, Order::Release);
             self.bell.ring();
@@ -68,7 +71,7 @@ impl<M: Machine> Signals<M> {
         self.all.lock().retain(|other| !Arc::ptr_eq(other, signal));
     }
 
-    /// Wakes the queues that wait. Call it after a change that they may wait for.
+    /// Wakes the queues that have blocked jobs. Call it after a change that may unblock a job.
     pub(crate) fn wake(&self) {
         self.all.lock().iter().for_each(|signal| signal.wake());
     }

@@ -1,6 +1,6 @@
 //! `CacheDriver`: presents a cache as a drive, so that a disk can be created on it.
 //!
-//! Each queue belongs to an I/O thread, with a channel of its own to the volume below.
+//! Each queue belongs to one I/O thread and has its own channel to the volume below.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,8 +16,8 @@ use crate::cache::Cache;
 use crate::front::queue::CacheQueue;
 use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 
-/// Number of tags of each queue: enough for requests to other drives while those to an unresponsive
-/// drive keep their tags.
+/// Number of tags of each queue. Requests to an unresponsive drive keep their tags, and the rest of
+/// the tags must suffice for the other drives.
 const DEPTH: u32 = 1024;
 /// Maximum number of bios of one queue in flight to the volume below: several for each tag.
 const BELOW_DEPTH: u32 = 4096;
@@ -55,8 +55,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         features.volatile_cache |= !self.cache.is_write_through();
         features.process_cache |= !self.cache.is_write_through();
         features.fua = true;
-        // A drive below may ignore the payload of writes, but the cache stores it, so clients must
-        // pass one.
+        // A drive of the volume below may ignore the payload of writes, but the cache stores the
+        // payload, so clients must pass one.
         features.no_payload = false;
         QueueLimits {
             physical_block_size: below.physical_block_size.max(4096),
@@ -94,8 +94,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         index: u16,
         _: u32,
     ) -> Result<Box<dyn DriverQueue<M>>, Error> {
-        // The thread uses the queue of the same index on each drive below, whatever its own index
-        // is.
+        // On each drive below, the thread uses the hardware queue with the same index as the
+        // cache's queue, even if the thread's own number differs.
         let thread = IoThread { number: index, ..thread.clone() };
         let below = &self.cache.below;
         let up = below.disks().iter().try_for_each(|disk| disk.bring_up(index, &thread));

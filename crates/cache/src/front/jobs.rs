@@ -30,7 +30,7 @@ pub(crate) enum JobStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncScope {
     All,
-    /// The range of the request.
+    /// Only the data in the request's range are written.
     Range,
 }
 
@@ -38,19 +38,19 @@ pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages that are still to be copied. For a FUA write that is already in memory: the pages that
-    /// this job has not sent to the volume with FUA itself.
+    /// Pages that are still to be copied. Once a FUA write is in memory, these are the pages that
+    /// the job itself has not sent to the volume with FUA.
     pub(crate) todo: Vec<Range<u64>>,
-    /// Pages of a write-through request that had no room yet, while the pages before them are
-    /// written to the volume.
+    /// Last pages of a write-through request, for which memory had no room. The job handles these
+    /// pages once the request's first pages are on the volume.
     pub(crate) rest: Range<u64>,
-    /// First page after those already written to the volume.
+    /// First page of the request after those that the job has written to the volume.
     pub(crate) below_to: u64,
-    /// First page for which the job may hold a claim (`FailedPages::claims`).
+    /// First page whose extent the job may hold a claim on (`FailedPages::claims`).
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,
     pub(crate) status: Status,
-    /// Value of the cache's count of write errors when the job began to wait.
+    /// Value of the cache's count of write errors when the job was created.
     pub(crate) errors_before: u64,
     pub(crate) is_blocked: bool,
     /// True if the job's range is registered in `Clearing`.
@@ -61,7 +61,7 @@ pub(crate) struct CacheJob<M: Machine> {
 unsafe impl<M: Machine> Send for CacheJob<M> {}
 
 impl<M: Machine> CacheJob<M> {
-    /// The request must have been handed over by the block layer.
+    /// Creates the job of a request that the block layer has handed over to the cache.
     pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> CacheJob<M> {
         CacheJob {
             rq: NonNull::from(rq),
@@ -102,10 +102,12 @@ pub(crate) struct VolumeRead {
     /// Job that waits for the read, or `None` for read-ahead.
     pub(crate) job: Option<usize>,
     pub(crate) page: u64,
-    /// Frames to fill. Empty if the data go straight to the request's memory.
+    /// Frames that receive the data. The list is empty if the data go straight to the request's
+    /// memory.
     pub(crate) frames: Vec<u32>,
     pub(crate) segments: Vec<Segment>,
-    /// Size of the volume in sectors when the read began. The volume may have grown when it ends.
+    /// Size of the volume in sectors when the read began. The volume may have grown by the time the
+    /// read ends.
     pub(crate) sectors: u64,
 }
 

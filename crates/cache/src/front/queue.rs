@@ -2,7 +2,8 @@
 //!
 //! Hits are answered at once, with a shard locked. A request that must wait becomes a `CacheJob`
 //! (read.rs, write.rs, sync.rs). A job that waits for another thread is retried when the cache's
-//! signal says that something happened. The block layer calls this under the queue's serve lock.
+//! signal says that something happened. The block layer calls the queue on one thread at a time,
+//! under the queue's serve lock.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
@@ -25,10 +26,11 @@ use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// While all requests are hits, the cache queue polls the channel below only in one of this many of
-/// its own polls.
+/// Number of polls of the cache queue for each poll of its channel to the volume below, while all
+/// requests are cache hits.
 const POLLS_PER_LOOK: u32 = 16;
-/// Kinds of bios on the channel below, in the low `KIND_BITS` of a bio's `user_data`.
+/// Kinds of bios on the channel to the volume below, stored in the low `KIND_BITS` of a bio's
+/// `user_data`.
 const FILL: u64 = 0;
 const WRITE: u64 = 1;
 const LAST: u64 = 2;
@@ -49,22 +51,24 @@ pub(crate) struct CacheQueue<M: Machine> {
     pub(crate) fills: Slab<VolumeRead>,
     pub(crate) writeout: Writeout,
     pub(crate) reads: ReadState<M>,
-    /// Bios for which the channel below had no room.
+    /// Bios that wait because the channel to the volume below was full.
     unsent: VecDeque<Bio>,
-    /// Jobs that wait for another thread.
+    /// Indexes of the jobs that wait until another thread makes progress.
     blocked: Vec<usize>,
-    /// Writes whose completion is delayed, with the time at which it is due.
+    /// Writes whose completion is delayed to slow the writer down, each with the time at which the
+    /// completion is due.
     held: VecDeque<(u64, Tag)>,
     done: VecDeque<(Tag, Status)>,
-    /// Bios that the channel below completed or refused, before they are processed.
+    /// Bios that the channel to the volume below has completed or refused, and that are not
+    /// processed yet.
     ended: Vec<(u64, Status)>,
     was_submitted: bool,
     polls: u32,
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// `below` is the thread's channel to the volume; `config` says how the queue writes dirty
-    /// pages.
+    /// Creates a queue. `below` is the thread's channel to the volume; `config` says how the queue
+    /// writes dirty pages.
     pub(crate) fn new(
         cache: &Arc<Cache<M>>,
         (below, config): (Channel<M>, FlusherConfig),
@@ -98,7 +102,7 @@ impl<M: Machine> CacheQueue<M> {
         self.below.as_mut().expect("the channel exists until the queue is dropped")
     }
 
-    /// Sends the bio of a fill, or of a job's last operation, to the volume below.
+    /// Submits a bio to the volume below: a read into the cache, or the last operation of a job.
     fn send(&mut self, bio: Bio) {
         self.was_submitted = true;
         let number = bio.user_data();
@@ -117,8 +121,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let at = self.fills.insert(fill);
         let list = &raw const self.fills[at].segments[..];
-        // SAFETY: the segment list stays in its slot, and the memory belongs to the fill, until the
-        // read has ended.
+        // SAFETY: until the read has ended, its slot keeps the segment list and owns the memory.
         let bio = unsafe { Bio::foreign_vectored(Op::Read, sector, list) };
         self.send(bio.with_user_data((at as u64) << KIND_BITS | FILL));
     }
@@ -150,7 +153,8 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Marks a job as blocked until another thread changes something.
+    /// Marks a job as blocked. The queue retries the job after another thread has raised the
+    /// cache's signal.
     pub(crate) fn block(&mut self, at: usize) {
         if !core::mem::replace(&mut self.jobs[at].is_blocked, true) {
             self.blocked.push(at);
@@ -177,9 +181,9 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns true if the channel below must be polled: something is in flight, or it was not
-    /// polled for a while. Other threads may have left work on the queues of its drives, which
-    /// otherwise would not run while all requests are hits.
+    /// Returns true if the channel to the volume below must be polled, because I/O is in flight or
+    /// the channel was not polled for a while. Other threads may have left work on the drives'
+    /// queues, and without polls that work would not run while all requests are cache hits.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -203,7 +207,7 @@ impl<M: Machine> CacheQueue<M> {
             for (number, status) in ended.drain(..) {
                 self.end_below(number, status);
             }
-            // Adds the bios that the channel refused meanwhile.
+            // Continues with the bios that the channel refused during this round.
             core::mem::swap(&mut ended, &mut self.ended);
         }
         self.ended = ended;
@@ -329,8 +333,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        // A thread may sleep after a poll without completions, so the channel below is polled
-        // first.
+        // A thread may sleep after a poll without completions, so the channel to the volume is
+        // polled first.
         if self.is_turn_due() || self.done.is_empty() {
             self.turn();
         }

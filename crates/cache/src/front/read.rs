@@ -1,11 +1,11 @@
 //! Reads of a queue: copies pages that are in memory, and reads missing pages from the volume
 //! below.
 //!
-//! A page is read into a frame that belongs to no page yet. If the page has got a frame in the
-//! meantime, its data are newer, so only the missing eighths are taken. If there is no free memory,
-//! or half of the memory is being filled, data are read straight into the request's memory, so that
-//! a drive that does not answer reads leaves memory for writes to other drives. A read of the
-//! volume below covers one drive only, unless the chunks are small.
+//! A page is read into a frame that belongs to no page yet. If the page has a frame of its own when
+//! the read ends, the data in that frame are newer, so only the eighths that it lacks are copied.
+//! If no memory is free, or half of it is reserved for reads in flight, data are read straight into
+//! the request's memory. So a drive that does not answer reads leaves memory for writes to other
+//! drives. A read of the volume below covers one drive only, unless the stripe chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -26,17 +26,18 @@ use crate::memory::shard::Shard;
 const FILL_BYTES: u64 = 1 << 20;
 
 enum PageLookup {
-    /// All wanted eighths are in this frame.
+    /// All requested eighths of the page are in this frame.
     Hit(u32),
     /// Another read of the page is in flight.
     Filling,
-    /// The page must be read into this frame. It is marked as filling.
+    /// The page must be read into this frame. The page is marked as being read.
     Missing(u32),
     /// No frame is free, and no part of the page is in memory.
     NoMemory,
-    /// Too many pages are being filled, and no part of this page is in memory.
+    /// Too many pages are being read from the volume, and no part of this page is in memory.
     Crowded,
-    /// No frame is free, and some eighths of the page exist in memory only.
+    /// No frame is free, and some eighths of the page are in memory, possibly newer than on the
+    /// volume.
     Torn,
 }
 
@@ -151,7 +152,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads consecutive pages straight into the request's memory.
+    /// Reads consecutive pages from the volume straight into the request's memory.
     fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
         let rq = self.jobs[job].rq();
         let (at, into, _) = part_of(self.cache.page, rq, pages.start);
@@ -226,9 +227,9 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Returns how many pages, from `page` on, one read may cover: those on the same drive, so that no
-/// read waits for a second drive. There is no limit for a stripe of small chunks while no drive has
-/// failed or been stuck.
+/// Returns how many pages one read may cover, starting at `page`. A read stays on one drive, so
+/// that it never waits for a second one. A volume with small stripe chunks has no such limit until
+/// a drive has failed or been stuck.
 fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     let may_span = cache.has_small_chunks() && !cache.failed_writes.is_cautious();
     if cache.below.disks().len() == 1 || may_span {
@@ -267,8 +268,8 @@ fn fill_of<M: Machine>(
     VolumeRead { job, page, frames, segments, sectors }
 }
 
-/// Stores what was read of a page and returns the page's frame. Returns `None` if nothing is stored
-/// because the read failed, or because the data may be older than a discard.
+/// Stores the data that were read for a page and returns the page's frame. Stores nothing and
+/// returns `None` if the read failed or its data may be outdated, for example by a discard.
 fn keep(
     shard: &mut Shard,
     frames: &Frames,

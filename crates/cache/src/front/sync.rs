@@ -1,9 +1,10 @@
 //! Flushes, durable writes, discards and writes of zeroes of a queue.
 //!
-//! A flush ends an epoch. Everything that became dirty in that epoch or before is written to the
-//! volume, by this queue if it is little, otherwise by the flusher; then the volume below is
-//! flushed. A durable write does this for its own range, with FUA writes; its drives are flushed
-//! only if another writer wrote a part of the range meanwhile, or if a write failed.
+//! A flush ends an epoch. All data that became dirty in that epoch or before are written to the
+//! volume, by this queue if the amount is small, otherwise by the flusher. Then the volume below is
+//! flushed. A durable write only writes its own range to the volume, with FUA if the request has
+//! that flag. The drives of a FUA request are flushed only if another writer wrote a part of the
+//! range meanwhile, or if a write failed.
 //!
 //! A discard waits until nothing of its range is being written, is executed on the volume below,
 //! and then drops its range from memory. Reads of the range that are in flight are repeated,
@@ -21,7 +22,8 @@ use crate::front::write::write_rest;
 use crate::memory::extent::{ALL_PAGES, Extent};
 use crate::memory::shard::{DuePages, Shard};
 
-/// Maximum amount of dirty data, in bytes, that a queue itself writes for a flush.
+/// Maximum amount of dirty data, in bytes, that a queue itself writes for a flush. The flusher
+/// writes larger amounts.
 const OWN_BYTES_MAX: u64 = 1 << 20;
 
 fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
@@ -75,7 +77,7 @@ impl<M: Machine> CacheQueue<M> {
         status
     }
 
-    /// Forgets failed writes of the pages in the request's range.
+    /// Clears the marks of failed writes on the pages in the request's range.
     pub(crate) fn forget_failures(&self, rq: &Request<M>) {
         let (page, span) = (self.cache.page, span_of(rq));
         self.cache.any_extent(span, |shard, at| {
@@ -85,7 +87,8 @@ impl<M: Machine> CacheQueue<M> {
         });
     }
 
-    /// Returns true if everything up to an epoch is on the volume; otherwise starts writing it.
+    /// Returns true if all data that became dirty in this epoch or earlier are on the volume.
+    /// Otherwise starts writing them.
     fn sync_all(&mut self, epoch: u64) -> bool {
         let cache = &self.cache;
         if cache.is_below(epoch) {
@@ -111,8 +114,8 @@ impl<M: Machine> CacheQueue<M> {
         !started && self.cache.is_below(epoch)
     }
 
-    /// Writes some dirty pages to the volume, in a cache without a flusher. Stranded pages are left
-    /// to flushes.
+    /// Writes some dirty pages to the volume, in a cache without a flusher. Pages that wait for a
+    /// failing drive are written only by flushes.
     pub(crate) fn write_some_back(&mut self) {
         if self.writeout.pages() > 0 {
             return;
@@ -132,8 +135,8 @@ impl<M: Machine> CacheQueue<M> {
         self.writeout.start(&self.cache, items);
     }
 
-    /// Returns true if everything up to an epoch in the job's range is on the volume; otherwise
-    /// starts writing it.
+    /// Returns true if all data in the job's range that became dirty in this epoch or earlier are
+    /// on the volume. Otherwise starts writing them.
     fn sync_range(&mut self, job: usize, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
         let rq = self.jobs[job].rq();
@@ -148,14 +151,14 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // A page that became dirty again in a later epoch is written here as well, but
-                    // the job does not wait for that write. So the page stays in the job's list,
-                    // because its FUA write may complete after the job.
+                    // A page that became dirty again in a later epoch is also written here, but the
+                    // job does not wait for that FUA write, which may complete after the job. So
+                    // the page stays in the job's list.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
-                    // Adjacent dirty pages are written in the same request, except stranded pages.
-                    // A FUA write leaves adjacent pages out, because nobody asked to make them
-                    // durable.
+                    // Adjacent dirty pages are written in the same request, unless they wait for a
+                    // failing drive. A FUA write leaves adjacent pages out, because nobody asked to
+                    // make them durable.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {

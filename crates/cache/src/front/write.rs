@@ -1,9 +1,9 @@
 //! Writes of a queue: blocks are copied to memory and are dirty from then on.
 //!
-//! If a drive is just reading a page's frame, the write gets a new frame. A write to a clean page
-//! waits while too much is dirty or memory is short. It fails if its drive is failing and has used
-//! up its share of dirty pages. FUA writes, and all writes of a write-through cache, continue as a
-//! sync of their range.
+//! If the page's frame is being written to a drive, the write gets a new frame. A write to a clean
+//! page waits while too much data are dirty or memory is short. The write fails if its drive is
+//! failing and has used up its share of dirty pages. FUA writes, and all writes of a write-through
+//! cache, are then written to the volume (sync.rs).
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -23,8 +23,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Copies the leading pages of a write to memory, up to the first page for which there is no
-    /// room. Returns that page and the ones after it. In a write-through cache, claims the extents
-    /// of the copied pages, except for pages before `claims_from`.
+    /// room. Returns that page and the ones after it. In a write-through cache, also claims the
+    /// extents of the copied pages from `claims_from` on (`FailedPages::claims`).
     #[inline]
     pub(crate) fn write_pages(
         &mut self,
@@ -103,7 +103,8 @@ impl<M: Machine> CacheQueue<M> {
         self.block(at);
     }
 
-    /// Returns the status with which a write to this page must fail, or `None` if waiting can help.
+    /// Returns the error with which a write to this page must fail, or `None` if the write should
+    /// wait until it can be accepted.
     fn refusal(&self, page: u64) -> Option<Status> {
         let (number, place) = place_of(page);
         let shard = self.cache.shard(number).lock();
@@ -118,7 +119,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Releases the claims (`FailedPages::claims`) of a write that is about to be answered.
+/// Releases the claims on extents (`FailedPages::claims`) of a write that is about to be answered.
 pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     let rq = job.rq();
     if rq.op() != Op::Write || !cache.is_write_through() {
@@ -161,9 +162,9 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Writes the pages of a write-through request that are in memory, which shows whether the drive
-/// accepts writes, and then waits for room. The request is not refused, because the room is
-/// occupied by writes in flight.
+/// Writes those pages of a write-through request that are already in memory to the volume, and then
+/// waits for memory for the others. The request is not refused, because writes in flight occupy the
+/// memory and will free it.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -174,9 +175,9 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues with the remaining pages of a write-through request, if there are any, and returns
-/// true. Releases the claims on the pages before, which were written: failed pages in the same
-/// extents may occupy the room that the request waits for until all claims are released.
+/// Continues with the remaining pages of a write-through request and returns true, or returns false
+/// if none remain. First releases the claims on the pages that were written: claims keep failed
+/// pages of the same extents in memory, and the request may wait for that memory.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

@@ -1,8 +1,8 @@
 //! `Cursor`: copies between the memory of a request and cache frames, piece by piece.
 //!
-//! A cursor moves forward through the segments of one request in flight, and starts again from the
-//! first for an offset before its position. Copies use raw pointers, because a guest may change its
-//! memory meanwhile.
+//! A cursor moves forward through the segments of one request in flight, and restarts at the first
+//! segment for an offset before its position. Copies use raw pointers, because a guest may change
+//! its memory during the copy.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ pub(crate) struct Cursor<'a, M: Machine> {
     rq: &'a Request<M>,
     pieces: millrace_block::Segments<'a, M>,
     piece: Segment,
-    /// Bytes of the request before the current segment.
+    /// Number of bytes of the request before the current segment.
     before: usize,
 }
 
@@ -83,9 +83,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
         while done < len_bytes {
             let (memory, len) = self.piece_at(at + done, len_bytes - done);
             let frame = frame.wrapping_add(done);
-            // SAFETY: the piece is valid memory of the request, and the caller promises that the
-            // frame is valid. The two do not overlap, because no frame is part of a request to the
-            // cache.
+            // SAFETY: the request's memory and the caller's frame are valid and never overlap.
             unsafe {
                 match way {
                     CopyDirection::ToRequest => core::ptr::copy_nonoverlapping(frame, memory, len),
@@ -98,7 +96,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
         }
     }
 
-    /// Returns the segments of the bytes `at` to `at + len_bytes`.
+    /// Returns the memory segments of the request's bytes `at` to `at + len_bytes`.
     pub(crate) fn cut(&mut self, at: usize, len_bytes: usize) -> Vec<Segment> {
         let (mut done, mut list) = (0, Vec::new());
         while done < len_bytes {

@@ -1,9 +1,10 @@
 //! `Extent`: the cache's state of 16 consecutive pages of the volume.
 //!
-//! A page may have a frame of memory; each eighth of such a page (see page.rs) may be valid, and
-//! dirty. Bit masks of type `u16` have a bit for each page. Invariants: dirty eighths are valid; a
-//! page that is being written or filled keeps its extent in the shard; while a drive reads a frame,
-//! its dirty eighths do not change, because new writes get a new frame; stranded pages are dirty.
+//! A page may have a frame of memory. Each eighth of such a page (see page.rs) may be valid, that
+//! is, in memory, and dirty, that is, newer than on the volume. Bit masks of type `u16` have a bit
+//! for each page. Invariants: dirty eighths are valid; a page that is being written or read keeps
+//! its extent in the shard; a frame does not change while it is written to a drive, because new
+//! writes get a new frame; pages that wait for a failing drive (`stranded`) are dirty.
 
 use core::ops::Range;
 
@@ -16,8 +17,8 @@ pub(crate) const NO_EXTENT: u32 = u32::MAX;
 pub(crate) const WHOLE: u8 = 0xff;
 pub(crate) const ALL_PAGES: u16 = u16::MAX;
 
-/// State of 16 consecutive pages. A hit needs only the fields in the first two cache lines of the
-/// processor ([`Extent::LINES_BYTES`]).
+/// State of 16 consecutive pages. A cache hit needs only the fields in the first two CPU cache
+/// lines ([`Extent::LINES_BYTES`]).
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Extent {
@@ -25,20 +26,20 @@ pub(crate) struct Extent {
     pub(crate) frames: [u32; EXTENT_PAGES],
     /// Index of the extent in the volume.
     pub(crate) number: u64,
-    /// Masks of the eighths that are in memory.
+    /// For each page, a mask of its eighths that are in memory.
     pub(crate) valid: [u8; EXTENT_PAGES],
-    /// Masks of the eighths that are newer than on the volume below.
+    /// For each page, a mask of its eighths that are newer than on the volume below.
     pub(crate) dirty: [u8; EXTENT_PAGES],
-    /// Pages that were hit since the CLOCK hand passed.
+    /// Pages that were hit since the hand of the CLOCK eviction last passed them.
     pub(crate) hit: u16,
-    /// Pages that are being written.
+    /// Pages that are being written to the volume.
     pub(crate) writing: u16,
     /// Pages that are being read from the volume.
     pub(crate) filling: u16,
-    /// Subset of `filling` whose data on the volume change meanwhile; the read's result is
+    /// Pages in `filling` whose data changed during the read. The result of the read will be
     /// discarded.
     pub(crate) stale: u16,
-    /// Dirty pages of failing drives, which are counted apart (see failed_writes.rs).
+    /// Dirty pages that wait for failing drives and are counted apart (see failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
     pub(crate) is_listed: bool,
@@ -57,19 +58,19 @@ pub(crate) struct DirtyStamp {
     pub(crate) at_ns: u64,
 }
 
-/// Pages of a listed extent that became dirty in a later epoch than the extent. A flush that waits
-/// for the extent's epoch does not wait for these pages.
+/// Pages of an extent in the dirty list that became dirty in a later epoch (after a later flush)
+/// than the extent. A flush that waits for the extent's epoch does not wait for these pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YoungPages {
-    /// Epoch of the first of these pages.
+    /// Epoch in which the first of these young pages became dirty.
     pub(crate) epoch: u64,
-    /// The pages; some may be clean again.
+    /// Bit mask of the young pages. Some of them may be clean again.
     pub(crate) pages: u16,
-    /// Time from when the extent was listed until the first of these pages became dirty, in
+    /// Time from the extent's entry into the dirty list until the first young page became dirty, in
     /// milliseconds, saturating.
     pub(crate) after_ms: u16,
-    /// True if the older pages are written or being written, so that all of the extent is younger
-    /// than its place in the dirty list suggests.
+    /// True if no older page is left to write, so that the extent is younger than its position in
+    /// the dirty list suggests.
     pub(crate) is_all: bool,
 }
 
@@ -78,10 +79,10 @@ pub(crate) struct YoungPages {
 pub(crate) struct WriteEpochs {
     /// Epoch of the pages that are being written back, except those in `later`.
     pub(crate) epoch: u64,
-    /// Pages whose write-back began while other pages of the extent were being written back, which
-    /// may wait for a stuck drive.
+    /// Pages whose write-back began while other pages of the extent were still being written back,
+    /// perhaps to a stuck drive.
     pub(crate) later: u16,
-    /// Epoch of the pages in `later`.
+    /// Epoch of the pages whose write-back began later (`later`).
     pub(crate) later_epoch: u64,
 }
 
@@ -101,7 +102,7 @@ impl YoungPages {
 }
 
 impl Extent {
-    /// Size of the CPU cache lines that a hit accesses, in bytes.
+    /// Size of the part of an extent that a cache hit accesses, in bytes: two CPU cache lines.
     pub(crate) const LINES_BYTES: usize = 128;
 
     pub(crate) fn new(number: u64) -> Extent {
@@ -124,7 +125,8 @@ impl Extent {
         }
     }
 
-    /// Returns true if the extent need not stay in the shard.
+    /// Returns true if the extent has no page in memory and is not in use, so that the shard can
+    /// drop it.
     pub(crate) fn is_empty(&self) -> bool {
         self.writing == 0
             && self.filling == 0
@@ -133,7 +135,7 @@ impl Extent {
             && self.frames.iter().all(|frame| *frame == NO_FRAME)
     }
 
-    /// Returns the frame of a page if all wanted eighths are in memory.
+    /// Returns the frame of a page if all eighths in the mask `wanted` are in memory.
     #[inline]
     pub(crate) fn frame_of(&self, page: usize, wanted: u8) -> Option<u32> {
         (self.valid[page] & wanted == wanted).then_some(self.frames[page])
@@ -152,7 +154,7 @@ impl Extent {
         self.dirty[page] == 0 && (self.writing | self.filling) & 1 << page == 0
     }
 
-    /// Returns the pages by their index in the volume.
+    /// Returns the indexes of the extent's pages in the volume.
     pub(crate) fn page_range(&self) -> Range<u64> {
         let first = self.number * EXTENT_PAGES as u64;
         first..first + EXTENT_PAGES as u64
@@ -166,7 +168,8 @@ impl Extent {
         self.dirty.iter().rev().fold(0, |bits, mask| bits << 1 | u16::from(*mask != 0))
     }
 
-    /// Returns true if something dirtied up to and including `epoch` is not yet on the volume.
+    /// Returns true if data of the extent that became dirty in `epoch` or earlier are not on the
+    /// volume yet.
     pub(crate) fn owes(&self, epoch: u64) -> bool {
         self.is_listed && self.dirtied.epoch <= epoch
             || self.writing != self.batches.later && self.batches.epoch <= epoch
@@ -174,7 +177,7 @@ impl Extent {
     }
 }
 
-/// Returns a page's extent and its index in the extent.
+/// Returns the number of a page's extent, and the index of the page in that extent.
 pub(crate) fn place_of(page: u64) -> (u64, usize) {
     (page / EXTENT_PAGES as u64, (page % EXTENT_PAGES as u64) as usize)
 }

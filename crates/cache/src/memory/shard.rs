@@ -2,7 +2,7 @@
 //!
 //! A shard owns a share of the frames. It allocates frames, evicts clean pages (CLOCK: a page that
 //! was hit since the hand passed is spared once), lists dirty extents in the order in which they
-//! became dirty, and counts by epoch what is not yet on the volume.
+//! became dirty, and counts, for each epoch, the extents that are not on the volume yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -39,9 +39,9 @@ pub(crate) struct DirtyPage {
     /// Index of the page in the volume.
     pub(crate) page: u64,
     pub(crate) frame: u32,
-    /// Mask of the dirty eighths.
+    /// Mask of the dirty eighths of the page.
     pub(crate) mask: u8,
-    /// True if the page is stranded, and this write probes its drive.
+    /// True if the page's drive is failing, and this write tests whether the drive works again.
     pub(crate) is_probe: bool,
     /// True if the page's last write failed. The next write then carries no other page.
     pub(crate) is_alone: bool,
@@ -52,8 +52,8 @@ pub(crate) struct DirtyPage {
 pub(crate) enum WriteOutcome {
     /// The page is on the volume.
     Ok,
-    /// The write failed, but it spanned several drives, and it is unknown which one failed. The
-    /// page must be tried by itself.
+    /// The write spanned several drives, and one of them, which is unknown, failed it. The page
+    /// must be written again with writes that stay on one drive.
     Again,
     /// The page's own drive failed the write.
     Failed(Status),
@@ -83,7 +83,8 @@ pub(crate) enum DuePages {
     NoMore,
 }
 
-/// Indexes of the ends of the dirty list, and of an extent's neighbours towards these ends.
+/// Indexes into `Shard::listed`, the ends of the dirty list, and into `Extent::neighbours`, an
+/// extent's neighbours towards these ends.
 const FIRST: usize = 0;
 const LAST: usize = 1;
 
@@ -99,7 +100,8 @@ pub(crate) struct Shard {
     hand: usize,
     /// First and last extent of the dirty list. The first is the one that has been dirty longest.
     listed: [u32; 2],
-    /// Number of extents that are listed or being written, for each epoch, oldest first.
+    /// For each epoch, oldest first, the number of extents that are in the dirty list or being
+    /// written.
     epochs: VecDeque<(u64, u32)>,
     stranded: u32,
     filling: u32,
@@ -168,14 +170,15 @@ impl Shard {
         self.free_extents.push(at);
     }
 
-    /// Returns a free frame, or that of a clean page. `None` if all pages are dirty or in use. The
-    /// extent `keep` stays even if it becomes empty.
+    /// Returns a free frame, or evicts a clean page and returns its frame. Returns `None` if all
+    /// pages are dirty or in use. The extent `keep` stays in the shard even if it becomes empty.
     pub(crate) fn take_frame(&mut self, keep: u32) -> Option<u32> {
         self.free.pop().or_else(|| self.evict(keep))
     }
 
     fn evict(&mut self, keep: u32) -> Option<u32> {
-        // Two rounds over all frames, because the first round may do no more than clear hit bits.
+        // The hand passes all frames twice, because the first round may do no more than clear hit
+        // bits.
         for _ in 0..2 * self.owners.len() {
             let at = self.hand;
             self.hand = if at + 1 == self.owners.len() { 0 } else { at + 1 };
@@ -234,8 +237,9 @@ impl Shard {
         self.filling as usize >= self.owners.len() / 2
     }
 
-    /// Drops a page from memory, whether it is dirty or not. A fill in flight becomes stale: it may
-    /// have read the drive before data were written there that only the dropped frame had.
+    /// Drops a page from memory, whether it is dirty or not. A read of the page in flight becomes
+    /// stale, because the drive may have served it before data were written that only the dropped
+    /// frame held.
     pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
         extent.stale |= extent.filling & 1 << page;
@@ -247,12 +251,13 @@ impl Shard {
         }
     }
 
-    /// Returns the page's own frame, or a new frame if the page has none or a drive is reading the
-    /// frame. `None` if there is no memory.
+    /// Returns the page's own frame, or a new frame if the page has none or its frame is being
+    /// written to a drive. Returns `None` if no memory is free.
     pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
-        // If the page became dirty again during the write, it already has a new frame.
+        // If the page became dirty again while it was written to the volume, it already has a new
+        // frame.
         if own != NO_FRAME && !(is_written && extent.dirty[page] == 0) {
             return Some(own);
         }
@@ -309,18 +314,18 @@ impl Shard {
         }
     }
 
-    /// Collects the dirty pages of a listed extent among `pages` (a bit each), which count as being
-    /// written from now on. Collects nothing if pages that were collected during an earlier write
-    /// are still being written.
+    /// Collects the dirty pages of an extent that are in the bit mask `pages`. The collected pages
+    /// count as being written from now on. Collects nothing if two sets of the extent's pages,
+    /// collected at different times, are still being written.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// Collects dirty pages of an extent like `collect_one`, but also while pages collected earlier
-    /// are still being written. The epoch of the earlier pages (the writes between two flushes)
-    /// then ends only when all these pages are written. Used for extents in which some pages wait
+    /// Collects dirty pages of an extent like `collect_one`, but even if two sets of its pages are
+    /// still being written. The collected pages then join the later set, which counts in the older
+    /// of the two epochs until all its pages are written. Used for extents in which some pages wait
     /// for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
@@ -352,7 +357,7 @@ impl Shard {
             self.unlink(at);
         }
         if joined != 0 {
-            // Both sets of pages now count in the older of their epochs.
+            // The merged set of pages now counts in the older of the two epochs.
             let oldest = epoch.min(joined_epoch);
             self.extents[at as usize].batches.later_epoch = oldest;
             self.end_epoch(joined_epoch);
@@ -362,15 +367,15 @@ impl Shard {
         }
         if is_whole {
             self.end_epoch(epoch);
-            // The extent is empty if all of it was discarded.
+            // The extent is empty if all its data were discarded.
             self.forget_if_empty(at);
         } else {
             self.grow_younger(at);
         }
     }
 
-    /// Moves a listed extent to the later epoch of its remaining pages, so that flushes which wait
-    /// for the earlier epoch do not wait for them.
+    /// Moves an extent of the dirty list to the later epoch of its remaining dirty pages, so that a
+    /// flush that waits for the earlier epoch does not wait for these pages.
     fn grow_younger(&mut self, at: u32) {
         let extent = &mut self.extents[at as usize];
         let (epoch, young) = (extent.dirtied.epoch, extent.young);
@@ -384,8 +389,8 @@ impl Shard {
         self.count_epoch(young.epoch);
     }
 
-    /// Collects the dirty pages of the extents that are due, the longest dirty first, until `items`
-    /// has `most` entries.
+    /// Collects the dirty pages of the extents that are due to be written, longest dirty first,
+    /// until `items` has `most` entries.
     pub(crate) fn collect(
         &mut self,
         most: usize,
@@ -432,7 +437,8 @@ impl Shard {
         }
         self.stranded -= u32::from(item.is_probe);
         if !is_ok && extent.frames[page] != NO_FRAME {
-            // Data written to the page meanwhile are newer, and dirty in any case.
+            // Data that were written to the page during the failed write are newer, and are dirty
+            // in any case.
             clean = u32::from(extent.dirty[page] != 0);
             extent.dirty[page] |= item.mask & extent.valid[page];
             extent.young.pages &= !bit;
@@ -460,7 +466,8 @@ impl Shard {
         clean
     }
 
-    /// Strands a page if it is dirty. Returns true if it was not stranded before.
+    /// Marks a dirty page as stranded, that is, waiting for a failing drive. Returns true if the
+    /// page was not marked before.
     pub(crate) fn strand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let is_new = extent.dirty[page] != 0 && extent.stranded & 1 << page == 0;
@@ -478,7 +485,8 @@ impl Shard {
         was
     }
 
-    /// Returns true if stranded pages occupy all memory, so that none will come free.
+    /// Returns true if pages that wait for failing drives occupy all memory of the shard, so that
+    /// none will become free.
     pub(crate) fn is_stranded(&self) -> bool {
         self.stranded as usize >= self.owners.len()
     }

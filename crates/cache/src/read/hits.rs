@@ -22,7 +22,7 @@ use crate::memory::page::PageSize;
 use crate::memory::shard::Shard;
 
 const GROUP: usize = 8;
-/// Bytes of a page to prefetch; the processor's own prefetcher continues from there.
+/// Number of bytes of a page to prefetch; the processor's own prefetcher continues from there.
 const HINT_BYTES: usize = 512;
 
 struct PendingHit<M: Machine> {
@@ -48,9 +48,9 @@ impl<M: Machine> PendingHits<M> {
 
 impl<M: Machine> PendingHit<M> {
     fn rq<'a>(&self) -> &'a Request<M> {
-        // SAFETY: a request lies in its tag set, which outlives the queue, and belongs to the queue
-        // until the queue completes the tag, which ends the hit. No caller keeps the reference
-        // longer than a turn.
+        // SAFETY: a request lies in its tag set, which outlives the queue.
+        // The request belongs to the queue until the queue completes the tag, which ends the hit.
+        // No caller keeps the reference beyond one turn of the queue.
         unsafe { self.rq.as_ref() }
     }
 
@@ -67,7 +67,7 @@ impl<M: Machine> PendingHit<M> {
     }
 }
 
-/// Result of copying a read that was found.
+/// Result of copying a read whose page was found in memory.
 pub(crate) enum CopyOutcome<'a, M: Machine> {
     /// The read is complete.
     Done(Tag),

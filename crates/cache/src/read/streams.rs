@@ -12,7 +12,7 @@ use crate::memory::page::PageSize;
 const STREAMS: usize = 16;
 /// Number of reads during which an idle stream with read-ahead keeps its slot.
 const PATIENCE: u64 = 256;
-/// Size of the first window in bytes, or one page if that is larger.
+/// Size of a stream's first read-ahead window, in bytes; one page if a page is larger.
 const FIRST_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,14 +31,14 @@ pub(crate) struct StreamDetector {
     streams: [SequentialStream; STREAMS],
     clock: u64,
     hand: usize,
-    /// Size of the first window and of the largest, in pages.
+    /// Size of the first and of the largest read-ahead window, in pages.
     pages_first: u64,
     pages_max: u64,
 }
 
 impl StreamDetector {
     /// Creates a detector that reads ahead by at most `bytes_max`, rounded up to whole pages; 0
-    /// turns it off.
+    /// turns read-ahead off.
     pub(crate) fn new(page: PageSize, bytes_max: u64) -> StreamDetector {
         let streams = [SequentialStream::default(); STREAMS];
         let pages_max = bytes_max.div_ceil(page.bytes() as u64);
@@ -70,7 +70,8 @@ impl StreamDetector {
             return None;
         };
         if pages.end <= stream.next {
-            // The stream's new read begins in the page where its previous read ended.
+            // The new read lies in the last page of the stream's previous read, so the stream does
+            // not advance.
             stream.used = clock;
             return None;
         }

@@ -1,9 +1,10 @@
 //! `Flusher`: the thread of a cache that writes dirty pages to the volume.
 //!
-//! `turn` collects the pages that are due (too much is dirty, a page is old, or a flush or writer
-//! waits), sorts them and submits them to its channel of the volume. If the volume has workers, the
-//! flusher's thread only builds the writes (\[FALCON\]). A flusher that is dropped leaves dirty
-//! pages unwritten, so flush the cache's disk first. Kernel counterpart: `wb_workfn`.
+//! `turn` collects the dirty pages that are due, sorts them and submits them on the flusher's
+//! channel to the volume. A page is due if it is old, if too much data are dirty, or if a flush or
+//! a writer waits. If the volume has drive workers, the flusher's thread only builds the writes
+//! (\[FALCON\]). A flusher that is dropped leaves dirty pages unwritten, so flush the cache's disk
+//! first. Kernel counterpart: `wb_workfn`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,8 +22,8 @@ use crate::write_back::writeout::Writeout;
 /// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Part of `IN_FLIGHT_BYTES` that is divided among the drives, so that one drive still has room if
-/// all others are stuck.
+/// Part of the data in flight (`IN_FLIGHT_BYTES`) that is divided among the drives, so that one
+/// drive still has room if all others are stuck.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
 /// Interval after which pages are collected again if a drive has used up its share and nothing else
 /// is due, in nanoseconds. Also the maximum interval if each drive has its own list, because new
@@ -48,15 +49,16 @@ pub struct Flusher<M: Machine> {
     cache: Arc<Cache<M>>,
     below: Channel<M>,
     writeout: Writeout,
-    /// Shard at which collecting continues.
+    /// Index of the shard at which the next collection of dirty pages continues.
     next_shard: usize,
     rate: WriteRate,
     errors_seen: u64,
-    /// Number of stranded extents that the next probe skips, so that each is tried eventually.
+    /// Number of a failing drive's extents that the next probe skips, so that each is tried
+    /// eventually.
     probe_at: usize,
-    /// True if a writer lacks memory and nothing was collected since.
+    /// True if a writer waits for memory and no dirty pages were collected since it asked.
     is_short: bool,
-    /// Earliest time of the next collection.
+    /// Earliest time at which dirty pages are collected again.
     look_ns: u64,
     collected_ns: u64,
     is_flushing: bool,
@@ -151,8 +153,8 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Flushes the drives if dirty pages remain. This makes what the drives did accept durable,
-    /// although a flush of the cache itself cannot succeed.
+    /// Flushes the drives if dirty pages remain, so that the data that the drives did accept become
+    /// durable. A flush of the cache itself cannot succeed in this case.
     pub fn begin_last_flush(&mut self) {
         if self.cache.dirty_pages() > 0 && !self.is_flushing {
             let flush = Bio::flush().with_user_data(FLUSH);
@@ -246,7 +248,8 @@ impl<M: Machine> Flusher<M> {
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
                 // Skip an extent with stranded pages (dirty pages of a drive that fails writes).
-                // Also skip one whose dirty pages were all written after it entered the list.
+                // Also skip an extent whose dirty pages are all younger than its position in the
+                // list.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };
@@ -267,14 +270,14 @@ impl<M: Machine> Flusher<M> {
         self.writeout.start(cache, items);
     }
 
-    /// Returns true if there is work. Check it once more after arming the doorbell, before
-    /// sleeping.
+    /// Returns true if there is work. The owner must call the function once more after arming the
+    /// doorbell and before sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.cache.flusher.is_rung() || self.below.has_work()
     }
 
-    /// Returns the latest time of the next `turn`, or `None` if there is no deadline.
+    /// Returns the time by which `turn` must be called again, or `None` if there is no deadline.
     pub fn sleep_until(&mut self) -> Option<u64> {
         let mut next = self.below.sleep_until();
         let mut wake_at = |ns: u64| next = Some(next.map_or(ns, |other| other.min(ns)));
@@ -289,8 +292,8 @@ impl<M: Machine> Flusher<M> {
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {
-                // Pages that are due but were not collected are in flight; the doorbell rings when
-                // they complete.
+                // Due pages that were not collected wait for writes in flight, whose completion
+                // rings the doorbell. So the thread sleeps for at least 1 ms.
                 let due_ns = oldest_ns.saturating_add(nanoseconds(self.cache.config.dirty_age));
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }
@@ -306,8 +309,8 @@ impl<M: Machine> Flusher<M> {
 }
 
 impl<M: Machine> Drop for Flusher<M> {
-    /// Waits for writes in flight, for as long as a dropped channel waits. After that it leaks the
-    /// cache's memory, because a drive may still read it.
+    /// Waits for writes in flight, for as long as a dropped channel waits. If any are left after
+    /// that, leaks the cache's memory, because a drive may still read it.
     fn drop(&mut self) {
         self.cache.flusher.set_bell(None);
         let (cache, writeout) = (&self.cache, &mut self.writeout);

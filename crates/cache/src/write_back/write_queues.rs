@@ -1,8 +1,8 @@
 //! `WriteQueues`: write-back I/Os by drive, both those ready to be sent and those in flight.
 //!
-//! Each drive has a limited number of slots. A slow or stuck drive occupies only its own, and the
-//! writes of other drives overtake its writes. Writes that span several drives have a queue of
-//! their own, with as many slots as all drives together.
+//! Each drive has a limited number of slots for writes in flight. A slow or stuck drive occupies
+//! only its own slots, and writes to other drives overtake its writes. Writes that span several
+//! drives have a queue of their own, with as many slots as all drives together.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -33,9 +33,9 @@ pub struct FlusherConfig {
 }
 
 impl FlusherConfig {
-    /// Returns a channel depth for a volume of this many drives at which no drive uses up the slots
-    /// of others. It leaves room for writes over several drives, which stay in flight if one drive
-    /// is stuck, and for the writes after them.
+    /// Returns the depth of the flusher's channel for a volume of this many drives. Half of the
+    /// depth is for writes to single drives, and half for writes over several drives, which stay in
+    /// flight if one of their drives is stuck.
     #[must_use]
     pub fn channel_depth(&self, drives: usize) -> u32 {
         (2 * drives as u32).saturating_mul(self.drive_writes).clamp(1, 65_536)
@@ -47,8 +47,7 @@ impl FlusherConfig {
 pub enum WriteLists {
     /// One list for each drive: no write waits for another drive.
     PerDrive,
-    /// One list for all drives, like the kernel's for a volume (`bdi_writeback`), until a drive
-    /// fails or is stuck.
+    /// One list for all drives, like the kernel's `bdi_writeback`, until a drive fails or is stuck.
     Shared,
 }
 
@@ -58,20 +57,20 @@ struct WriteQueue {
     inside: usize,
     /// Number of pages in writes that are ready or in flight.
     pages: usize,
-    /// True if a write completed since the last turn, or if none was in flight then.
+    /// True if a write of this queue has completed since the last turn.
     has_moved: bool,
-    /// Time of the last turn at which `has_moved` was true.
+    /// Time of the last turn at which `has_moved` was true or no write was in flight.
     moved_ns: u64,
-    /// True if writes were added since `begin`.
+    /// True if writes were added since the last collection of dirty pages began (`begin`).
     is_fed: bool,
     /// True if the drive was stuck when `WriteQueues::held` last checked.
     is_stuck: bool,
-    /// Number of pages that the last check counted as stuck.
+    /// Number of the queue's pages that the last check for stuck drives counted as stuck.
     held: usize,
 }
 
 impl WriteQueues {
-    /// Gives each drive at least one slot.
+    /// Creates the queues of a volume's drives. Each drive gets at least one slot.
     pub(crate) fn new(drives: usize, config: FlusherConfig) -> WriteQueues {
         let of = (0..=drives).map(|_| WriteQueue::default()).collect();
         let places = config.drive_writes.max(1) as usize;
@@ -104,14 +103,14 @@ impl WriteQueues {
         member == NO_MEMBER || self.lists == WriteLists::Shared
     }
 
-    /// Adds a write that carries this many pages.
+    /// Adds the write with this number, which carries `pages` pages.
     pub(crate) fn push(&mut self, member: u16, number: usize, pages: usize) {
         let queue = self.queue_mut(member);
         queue.ready.push_back(number);
         (queue.pages, queue.is_fed) = (queue.pages + pages, true);
     }
 
-    /// Returns all queues, in the order in which they may send in this turn.
+    /// Begins a turn. Returns the indexes of all queues in the order in which they may send.
     pub(crate) fn turn(&mut self, now_ns: u64) -> impl Iterator<Item = usize> + use<> {
         for queue in &mut self.of {
             if core::mem::take(&mut queue.has_moved) || queue.inside == 0 {
@@ -153,13 +152,15 @@ impl WriteQueues {
         self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
 
-    /// Subtracts pages of writes that `take_ready` removed and that will not come back.
+    /// Subtracts the pages of a write that `take_ready` removed. If the write is added again,
+    /// `push` counts its pages anew.
     pub(crate) fn forget(&mut self, member: u16, pages: usize) {
         self.queue_mut(member).pages -= pages;
     }
 
     /// Checks which drives are stuck. Calls `note` for each stuck drive and for each that has
-    /// recovered. Returns how many more pages are in stuck drives than at the last check.
+    /// recovered. Returns the change in the number of pages that wait for stuck drives since the
+    /// last check.
     pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, DriveProgress)) -> i64 {
         let (drives, mut more) = (self.drives(), 0);
         for (drive, queue) in self.of[..drives].iter_mut().enumerate() {
@@ -189,9 +190,9 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if collecting more pages is useful: nothing is ready, or nothing was added
-    /// since `begin`, or a drive that got writes since then has half of its slots free. Collecting
-    /// late is better, because more pages at a time make longer writes.
+    /// Returns true if more dirty pages should be collected: no write is ready, the last collection
+    /// added none, or a drive that got writes from it has sent them all and has half of its slots
+    /// free. Collecting late is better, because more pages at a time make longer writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2

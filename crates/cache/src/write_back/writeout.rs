@@ -1,11 +1,12 @@
 //! `Writeout`: sorts dirty pages, merges them into large writes, sends them, and tracks each page
 //! until it is written.
 //!
-//! The flusher owns one, and so does each queue, for small flushes and write-through. Each run of
-//! sectors up to 512 KiB becomes one write. A write stays on one drive, unless chunks are small or
-//! drives share a list, and none has failed or is stuck. A page whose last write failed gets a
-//! write of its own, because a neighbour may have caused the failure. A write waits for a free slot
-//! of its drive (see write_queues.rs).
+//! The flusher has a `Writeout`, and so does each queue of the cache, for small flushes and
+//! write-through. Each run of sectors up to 512 KiB becomes one write. A write may span several
+//! drives only if stripe chunks are small or the drives share a list, and only until a drive has
+//! failed or been stuck. A page whose last write failed gets a write of its own, because a
+//! neighbour may have caused the failure. A write waits for a free slot of its drive (see
+//! write_queues.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -26,21 +27,21 @@ const SEGMENTS_MAX: usize = 256;
 
 struct WriteBatch {
     items: Vec<DirtyPage>,
-    /// For each page: the number of its writes in flight, the combined result of those that ended,
-    /// and the eighths that failed.
+    /// For each page: the number of its writes that have not ended, the combined result of those
+    /// that have, and a mask of the eighths whose writes failed.
     states: Vec<(u8, WriteOutcome, u8)>,
     left: usize,
 }
 
 struct WriteBio {
     batch: usize,
-    /// First and last page of the batch that the write carries.
+    /// Indexes in the batch of the first and last page that the write carries.
     pages: (usize, usize),
-    /// Number of the write's pages that its queue counts: those that are not stranded. A page that
-    /// several writes carry counts in one of them.
+    /// Number of pages that this write adds to its queue's count. Pages of failing drives do not
+    /// count, and a page that several writes carry counts only once.
     counted: usize,
     sector: u64,
-    /// Sector at which the write must end.
+    /// Sector at which the write must end at the latest.
     until: u64,
     /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several
     /// drives.
@@ -71,7 +72,7 @@ pub(crate) struct Writeout {
     batches: Slab<WriteBatch>,
     bios: Slab<WriteBio>,
     pub(crate) write_queues: WriteQueues,
-    /// True if no waiting write spans several drives.
+    /// True if writes are split at the boundaries between drives.
     is_cut: bool,
     /// True if the volume has one drive, so that no write can wait behind another drive's.
     is_single: bool,
@@ -166,8 +167,8 @@ impl Writeout {
         self.push(cache, open);
     }
 
-    /// Returns the drive of a sector, and how many sectors from there one write may cover;
-    /// `NO_MEMBER` while writes may span drives.
+    /// Returns the drive of a sector, and the maximum length in sectors of a write that starts
+    /// there. Returns `NO_MEMBER` and no limit while writes may span drives.
     fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
         if flags == OpFlags::NONE && !self.is_cut && !cache.failed_writes.is_cautious() {
             return (NO_MEMBER, u64::MAX);
@@ -195,8 +196,8 @@ impl Writeout {
     }
 
     /// Sends writes to a channel of the volume, until the channel or the drives' slots are full.
-    /// `user_data` turns the number of a write into that of its bio. Returns true if any write was
-    /// sent.
+    /// `user_data` converts the index of a write to the `user_data` of its bio. Returns true if any
+    /// write was sent.
     pub(crate) fn send<M: Machine>(
         &mut self,
         (cache, below): (&Cache<M>, &mut Channel<M>),
@@ -215,8 +216,7 @@ impl Writeout {
                 bio.place = WriteSlot::Taken;
                 let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
                 let flags = bio.flags;
-                // SAFETY: the list stays in its slot, and the frames being written do not change,
-                // until `ended` is called for this write.
+                // SAFETY: until the write has `ended`, its list and its frames do not change.
                 let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
                 match below.submit(bio.with_flags(flags).with_user_data(user_data(at))) {
                     Ok(()) => {
@@ -243,8 +243,8 @@ impl Writeout {
         has_sent
     }
 
-    /// Checks for stuck drives. If there is one, no write spans two drives from now on, and the
-    /// pages in flight to stuck drives are counted apart.
+    /// Checks for stuck drives. If any drive is stuck, no write spans two drives from then on, and
+    /// pages that wait for stuck drives are counted apart.
     fn look_for_stuck<M: Machine>(&mut self, cache: &Cache<M>, now_ns: u64) {
         if self.is_single {
             return;
@@ -261,11 +261,11 @@ impl Writeout {
             let more = self.write_queues.held(now_ns, note);
             if more != 0 {
                 cache.failed_writes.add_inside(more);
-                // Writers to other drives may have room now.
+                // Writers to other drives may be allowed more dirty pages now.
                 cache.signals.wake();
             }
             if before != cache.failed_writes.stuck_changes() {
-                // The flusher updates which drives are failing.
+                // Wakes the flusher, which updates the states of the drives.
                 cache.flusher.ring();
             }
         }
@@ -297,7 +297,7 @@ impl Writeout {
                 else {
                     break;
                 };
-                // Both parts of the split write carry this page.
+                // If a page is split, both writes carry it.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
                 }
@@ -307,8 +307,8 @@ impl Writeout {
         }
     }
 
-    /// Handles the end of a write. Each page returns to its shard with the last write that carries
-    /// it.
+    /// Handles the end of a write. A page returns to its shard when the last write that carries it
+    /// has ended.
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
         match bio.place {
@@ -328,7 +328,7 @@ impl Writeout {
                 *failed |= cache.page.mask_of(item.page, bio.sector, bio.end()) & item.mask;
             }
             if *left == 0 {
-                // Eighths that did reach the volume are not written again.
+                // Eighths of the page that did reach the volume are not written again.
                 let mask = if *state == WriteOutcome::Ok { item.mask } else { *failed };
                 clean += u64::from(give_back(cache, &DirtyPage { mask, ..item }, *state));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
@@ -356,9 +356,9 @@ fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteO
         return WriteOutcome::Again;
     }
     cache.failed_writes.note_error(member, status);
-    // SeqCst: ordered before `Signals::wake` checks for waiting queues.
+    // SeqCst: the count changes before `Signals::wake` checks for waiting queues.
     cache.counts.write_errors.fetch_add(1, Order::SeqCst);
-    // The flusher updates which drives are failing.
+    // Wakes the flusher, which updates the states of the drives.
     cache.flusher.ring();
     WriteOutcome::Failed(status)
 }
@@ -380,7 +380,8 @@ fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome
 }
 
 impl WriteBio {
-    /// Splits off the part from `sector` on, if the write reaches that far.
+    /// Splits off and returns the part of the write from `sector` on. Returns `None` if the write
+    /// ends at or before `sector`.
     fn split_off(&mut self, size: PageSize, sector: u64) -> Option<WriteBio> {
         if self.end() <= sector {
             return None;
@@ -411,8 +412,8 @@ impl WriteBio {
         self.sector + u64::from(bytes / 512)
     }
 
-    /// Appends the next sectors of a batch. Returns false if they are not adjacent, or the write is
-    /// full.
+    /// Appends the next sectors of a batch. Returns false if they do not follow the write's last
+    /// sector, or if the write is full.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
         let nr_sectors = (self.end() - self.sector) as u32;
         let follows = self.end() == sector;

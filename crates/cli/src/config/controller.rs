@@ -1,8 +1,8 @@
-//! `[[controller]]`: a controller whose tags several drives share.
+//! `[[controller]]`: a storage controller with one set of tags that several drives share.
 //!
-//! The section tells the block layer about shared tags; the key `controller` in a `model:` spec is
-//! modelled hardware and is not handled here. No file is read except sysfs for the machine's NUMA
-//! nodes.
+//! The section configures tag sharing in the block layer. A different key, `controller` in a
+//! `model:` drive spec, describes simulated hardware and is not handled here. No file is read
+//! except sysfs, for the machine's NUMA nodes.
 
 use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};

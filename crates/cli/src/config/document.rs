@@ -1,4 +1,5 @@
-//! TOML text as sections whose keys know their lines, and the key tables by which they are read.
+//! A TOML document split into sections that record the line of each key, and the tables that read
+//! them.
 //!
 //! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
 //! function that reads the value into the settings. Errors list these rows as the known keys.
@@ -48,8 +49,8 @@ impl Document<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Records that the section with this name could not be read. References may write the name
-    /// without its control characters.
+    /// Records that the section with this name could not be read. The name is also recorded without
+    /// its control characters, as references to it may be written.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
@@ -93,8 +94,8 @@ pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTab
     DeTable::parse(text).map_err(wrong).ok()
 }
 
-/// Returns advice for a `[[volume]]` that follows a `[volume.cache]` table: TOML then takes
-/// `volume` for a table instead of a list.
+/// Returns advice for a `[[volume]]` header that follows a `[volume.cache]` table. TOML then
+/// rejects the header, because it has already defined `volume` as a single table.
 fn order_hint(text: &str, number: usize) -> String {
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let name = line.strip_prefix("[[").and_then(|rest| rest.split("]]").next()).map(str::trim);
@@ -244,8 +245,8 @@ impl<'a> Section<'a> {
     /// Reports each remaining key as unknown. Returns the lines of the keys that were read.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // If another section has a key of exactly this name, the message suggests that section
-            // rather than a similar key of this section. Sub-sections do not count as keys.
+            // A section that has a key of exactly this name is suggested rather than a similar key
+            // of this section. Sub-sections do not count as keys.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
@@ -298,8 +299,9 @@ impl<'a> KeyValue<'_, 'a> {
         self.entry.value.get_ref().is_table()
     }
 
-    /// Returns the parsed value as text, and its spelling in the file. For a list or a section,
-    /// reports an error that asks for a `kind`, and returns `None`.
+    /// Returns a single value as plain text, and as it is spelled in the file. For a list or
+    /// section, reports an error that `kind` (such as "one value") was expected, and returns
+    /// `None`.
     fn single(&self, kind: &str) -> Option<(String, String)> {
         let value = self.entry.value.get_ref();
         let text = scalar(value);
@@ -336,7 +338,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// Stores a number from its digits and their base, or from a text without a base.
+    /// Stores a number that `parse` computes. `parse` gets an integer's digits and radix, or a
+    /// string's text without a radix.
     pub fn digits(
         self,
         place: &mut Option<u32>,

@@ -54,8 +54,8 @@ pub fn read_queues(section: &mut Section<'_>, to: &mut DriveOptions) {
     section.read(QUEUES, to);
 }
 
-/// Reads a drive from its section. `queues_of` returns the queue settings of the volume that names
-/// the drive.
+/// Reads a drive from its section. `queues_of` maps the drive's name to the queue settings of the
+/// volume that contains the drive.
 pub fn read(
     mut section: Section<'_>,
     queues_of: impl Fn(&str) -> DriveOptions,
@@ -99,7 +99,7 @@ fn in_one_text(section: &mut Section<'_>, text: &str) -> Option<Spec> {
     text.parse().map_err(wrong).ok()
 }
 
-/// Reads a drive whose driver's keys are keys of the section.
+/// Reads a drive whose section has `driver`, so that the driver's keys are keys of the section.
 fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
     section.lines.line = section.lines.at("driver");
     let Some(driver_keys) = millrace_drives::known_keys(driver) else {
@@ -150,7 +150,8 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // The key is not missing: it was removed above because its value was invalid.
+            // A missing key that the original spec has was removed by this loop, because its value
+            // was invalid.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };
@@ -200,7 +201,7 @@ pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     cost
 }
 
-/// Sets the random IOPS, and also the sequential IOPS, which their own key may change later.
+/// Sets the random IOPS, and uses them for sequential I/O too, unless a later key overrides that.
 fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
     rates.random_iops = iops(text)?;
     rates.sequential_iops = rates.random_iops;

@@ -63,7 +63,7 @@ pub fn remove(text: &str, section: &str, name: &str) -> Result<String> {
     Ok(document.to_string())
 }
 
-/// Changes keys of the section of a name. Adds the section if it does not exist.
+/// Changes keys of the section called `name`. Adds the section if it does not exist.
 pub fn change(text: &str, section: &str, name: &str, keys: &[KeyChange<'_>]) -> Result<String> {
     let mut document = parsed(text)?;
     let all = sections(&mut document, section)?;
@@ -97,7 +97,7 @@ fn sections<'a>(document: &'a mut DocumentMut, section: &str) -> Result<&'a mut 
         .ok_or_else(|| anyhow!("{section} is not written as [[{section}]]"))
 }
 
-/// Returns the name of a section. An export without one has the name of its volume.
+/// Returns the name of a section. An export without a `name` is called like its volume.
 fn name_of(table: &Table) -> Option<&str> {
     table.get("name").or_else(|| table.get("volume")).and_then(Item::as_str)
 }

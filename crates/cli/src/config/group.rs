@@ -21,15 +21,15 @@ const BANDWIDTH_MIN: u64 = 4096;
 /// Largest bandwidth limit in bytes per second, and largest IOPS limit.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 const IOPS_MAX: u64 = 1_000_000_000;
-/// Range of `burst`, the time for which an unused rate accumulates.
+/// Range of `burst`, the longest idle time whose unused rate a group may save up.
 const BURST_NS: std::ops::RangeInclusive<u64> = MILLISECOND_NS..=60 * SECOND_NS;
 const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 
 /// Word that removes a limit, target or parent.
 const NONE: &str = "none";
 
-/// Row of the key table: key, function that parses a text into the settings, function that formats
-/// the setting.
+/// Row of the key table: the key, the function that parses its text into the settings, and the
+/// function that formats the current setting.
 type SettingRow =
     (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 
@@ -193,8 +193,8 @@ pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
     let mut config = GroupConfig::new("");
     for (key, read, _) in &KEYS {
         section.read_key(key, |value| match *key {
-            // A file omits the key to have no parent, so `none` is read as the name of a group
-            // here.
+            // In a file, a group without a parent has no `parent` key, so `none` is read as a
+            // group's name.
             "parent" => value.text(&mut config.parent),
             _ => value.set(|text| read(&mut config, text)),
         });

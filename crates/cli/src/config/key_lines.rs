@@ -1,5 +1,5 @@
-//! `KeyLines`: line numbers of a section's keys, kept apart so that the settings need not know the
-//! file.
+//! `KeyLines`: line numbers of a section's keys, stored apart from the settings, which therefore
+//! need not know the file.
 //!
 //! document.rs fills in the line numbers while it reads a section. Later checks, and errors of a
 //! start, use them to name the line of a key.

@@ -24,8 +24,8 @@ pub struct ServePlan {
     pub warnings: Vec<String>,
 }
 
-/// Line numbers of the parts of a configuration. Each list has the order of the parts' list in
-/// `ServeConfig`.
+/// Line numbers of the parts of a configuration. Each list is in the same order as the list of the
+/// same parts in `ServeConfig`.
 #[derive(Debug, Default)]
 pub struct PlanLines {
     pub server: KeyLines,
@@ -69,11 +69,12 @@ pub struct ListenerPlan {
     pub address: Listen,
     /// Line of the first export that names this address.
     pub line: usize,
-    /// Indexes in `ServeConfig::exports` of the exports served there.
+    /// Indexes in `ServeConfig::exports` of the exports served at this address.
     pub exports: Vec<usize>,
     pub tls: Option<TlsConfig>,
     pub tls_line: usize,
-    /// Line of the first key about access to the Unix socket, else `line`.
+    /// Line of the first key about access to the Unix socket. Equal to `line` if there is no such
+    /// key.
     pub access_line: usize,
 }
 

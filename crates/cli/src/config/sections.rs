@@ -19,8 +19,8 @@ use super::server::{DAEMON, DaemonConfig, SERVER};
 use super::volume::VolumeDraft;
 use super::{controller, drive, export, group, listener, server, volume};
 
-/// Sections of a configuration. Volumes get their drives in `config` and `lines` only when names
-/// are resolved.
+/// Sections of a configuration. `config.volumes` stays empty until names are resolved, because a
+/// volume needs its drives.
 #[derive(Default)]
 pub struct Sections {
     pub config: ServeConfig,

@@ -111,7 +111,8 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
     choice("switch", said, &[("true", true), ("false", false)])
 }
 
-/// Parses a serving mode. Refuses md's mode, which only the laboratory has.
+/// Parses a serving mode. Refuses `Serving::PerVolume` (as in md), which only `millrace-lab`
+/// offers.
 pub fn serving(text: &str) -> Result<Serving, String> {
     let served = |(mode, _): &(Serving, &str)| *mode != Serving::PerVolume;
     let modes: Vec<_> = Serving::WORDS.iter().copied().filter(served).collect();
@@ -132,7 +133,8 @@ pub enum LayoutWord {
     Linear,
 }
 
-/// Parser of a layout flag, whose words shells complete. Errors are those of [`layout`].
+/// Parser of the layout flag for clap, which lists the words for shell completion. Errors are those
+/// of [`layout`].
 #[derive(Debug, Clone)]
 pub struct LayoutParser;
 
@@ -160,8 +162,8 @@ pub fn layout(text: &str) -> Result<LayoutWord, String> {
     choice("layout", text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
 }
 
-/// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback. A relative path starts from
-/// `base`.
+/// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, `tcp:PORT` for loopback, or `systemd:NAME`. Relative
+/// paths start from `base`.
 pub fn address(text: &str, base: &Path) -> Result<Listen, String> {
     match text.split_once(':') {
         Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
@@ -215,8 +217,9 @@ pub fn metrics(text: &str) -> Result<SocketAddr, String> {
     tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
 }
 
-/// Returns the default path of the control socket: that of the first Unix socket with `.control`
-/// appended, so that servers have different control sockets. `None` if it is too long.
+/// Returns the default path of the control socket: the path of the first Unix socket with
+/// `.control` appended, so that servers have different control sockets. Returns `None` if the path
+/// is too long.
 pub fn control_beside(socket: &Path) -> Option<PathBuf> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push(".control");

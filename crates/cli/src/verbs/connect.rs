@@ -25,7 +25,7 @@ use crate::views::client::{Client, why_not};
 const VARIABLE: &str = "MILLRACE_CONTROL";
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
-/// Time between two checks whether a signal has arrived or the time is over.
+/// Period for checking whether a signal has arrived or the requested time is over.
 const TURN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
@@ -51,8 +51,9 @@ impl Connect {
     }
 }
 
-/// Asks a daemon every `period`, so that it continues what this program has started, until the time
-/// is over or a signal has arrived.
+/// Sends a request to the daemon every `period`, until `length` has passed or a signal has arrived.
+/// Without requests, the daemon would end the recording or statistics that this program has
+/// started.
 pub fn keep_asking(
     signals: &mut Signals,
     length: Option<Duration>,

@@ -149,7 +149,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let waiting = move || {
         signals.wait(&theirs);
         drop(alive);
-        // After a failed start nobody waits for the signals, so sending them may fail.
+        // After a failed start the main thread no longer waits for `signals`, so this send may
+        // fail.
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
@@ -243,8 +244,8 @@ fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     }
 }
 
-/// Stops the servers, reports lost data, then stops the threads. The report comes first, because
-/// drives may hang, and their threads with them.
+/// Stops the servers, reports lost data, then stops the threads. The report comes first, because a
+/// thread whose drive hangs would delay it.
 fn stop(
     signals: Signals,
     (mut watch, daemon, marks): (DaemonWatch, Arc<LiveDaemon>, Arc<DirtyMarks>),

@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, (&mut client, args.query()), &mut model);
     give_back();
-    // The terminal is not dropped, because the drop would print an error if the terminal is gone.
+    // Dropping the terminal would print an error if the terminal is gone, so it is leaked.
     std::mem::forget(terminal);
     shown.map(|()| ExitCode::SUCCESS)
 }
@@ -104,7 +104,7 @@ fn give_back() {
     let _ = execute!(std::io::stdout(), Show);
 }
 
-/// Restores the terminal before a signal ends the program.
+/// Starts a thread that restores the terminal before a signal ends the program.
 fn give_back_at_signals() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let wait = move || {
@@ -150,7 +150,7 @@ fn pressed(key: KeyEvent, model: &mut Model) -> bool {
     let is_interrupt =
         key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     if model.explained && !is_interrupt {
-        // Any key returns to the tables.
+        // While the help is shown, any key returns to the tables.
         model.explained = !model.explained;
         return true;
     }

@@ -74,8 +74,8 @@ impl TraceInput {
         self.names.iter().map(|name| TraceName::new(name, self.dir.as_deref())).collect()
     }
 
-    /// Only a caller that prints nothing meanwhile may show a bar, because the bar would break up
-    /// lines on the same terminal.
+    /// Passes each event of the traces to `each`, and shows progress in `bar`. A caller that prints
+    /// lines meanwhile must pass an invisible bar, which cannot break up these lines.
     fn for_each_event(
         &self,
         bar: ProgressBar,

@@ -94,10 +94,11 @@ impl Client {
         }
     }
 
-    /// Waits for the first byte of a greeting. A server of another protocol might never send a
-    /// newline.
+    /// Waits for the first byte of the greeting and checks it. Only one byte is awaited, because a
+    /// server of another protocol might never send a newline.
     fn expect_greeting(&mut self) -> anyhow::Result<()> {
-        // Stopping and continuing this process interrupts the wait, so it is repeated.
+        // Stopping and continuing this process (SIGSTOP, SIGCONT) interrupts the wait, so it is
+        // repeated.
         let begins = match retry(|| self.socket.fill_buf().map(drop)) {
             Ok(()) => self.socket.buffer(),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -109,7 +110,7 @@ impl Client {
             Err(error) => return Err(self.gone(&error)),
         };
         match begins.first() {
-            // An end of file is reported when the line is read.
+            // An end of file is reported later, by the attempt to read the greeting line.
             None | Some(b'{') => Ok(()),
             _ if begins.starts_with(b"NBD") => {
                 let why = "this is the NBD socket of an export, not a control socket";

@@ -1,7 +1,7 @@
-//! JSON of a table of counters: for serde's `with`, beside `flatten`.
+//! Converts a table of counters to JSON and back, for serde's attributes `with` and `flatten`.
 //!
-//! The rows of the table say where each counter lies in the JSON of the struct that has the field.
-//! A counter that another version does not have is read as 0.
+//! Each row of the table has a JSON pointer that gives the place of its counter in the JSON. A
+//! counter that another version does not have is read as 0.
 
 use millrace_exports::CounterTable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

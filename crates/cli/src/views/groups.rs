@@ -1,7 +1,7 @@
 //! Counters of groups, for the control socket.
 //!
-//! `stat --groups`, `top` and `ctl why` read them and take the difference of two reports. The
-//! settings of groups are in settings.rs.
+//! The readers are `stat --groups`, `top` and `ctl why`, which take the difference of two reports.
+//! The settings of groups are in settings.rs.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct GroupCounts {
     pub weight: u32,
     /// True for a group of the idle class, which gets only the capacity that other groups leave.
     pub idle: bool,
-    /// Time in nanoseconds for which the group's limits are used up in advance.
+    /// Time in nanoseconds for which the group's rate limits are already used up.
     pub booked_ns: u64,
     pub volumes: Vec<OnVolume>,
 }
@@ -35,12 +35,13 @@ pub struct OnVolume {
     /// held count up to now.
     pub held_ns: BTreeMap<String, u64>,
     pub waiting: u64,
-    /// Time that the I/Os held now have been held so far, in nanoseconds, summed over I/Os.
+    /// Time that the currently held I/Os have been held so far, in nanoseconds, summed over I/Os.
     pub waiting_ns: u64,
 }
 
 impl OnVolume {
-    /// Takes a volume's counters of a group. Returns `None` if it did nothing there.
+    /// Converts a volume's counters of a group. Returns `None` if the group did nothing on the
+    /// volume.
     pub fn new(
         volume: &str,
         stats: &TenantSnapshot,

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct LockReport {
     pub elapsed_ns: u64,
     pub cpus: u64,
-    /// Rows in order of lock names: for each name the total, then the places in the code that take
-    /// the lock.
+    /// Rows sorted by lock name. For each name, the total comes first, then the places in the code
+    /// that take the lock.
     pub locks: Vec<LockCounters>,
 }
 

@@ -1,7 +1,7 @@
 //! `MetricsListener`: the TCP socket of the metrics page, which a reload may replace.
 //!
-//! The views' thread, which accepts clients, shares the socket with a reload, which replaces or
-//! removes the socket and wakes the thread. The thread then closes the former socket.
+//! A reload replaces or removes the socket, and then wakes the thread that accepts clients of the
+//! metrics page. That thread then closes the former socket.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 pub struct MetricsListener {
     bound: Mutex<Option<BoundAddress>>,
-    /// Event descriptor that is readable once the socket has changed.
+    /// Event descriptor that becomes readable after the socket was replaced or removed.
     changed: OwnedFd,
 }
 

@@ -1,8 +1,9 @@
 //! Prometheus's text format, version 0.0.4: families, samples and histograms.
 //!
-//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of
-//! the layer's own finer buckets, so that no count is estimated. The layer's buckets exclude their
-//! upper bound while `le` includes it, a difference of one nanosecond.
+//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s. These bounds are
+//! also bounds of the block layer's finer buckets, so no count is estimated. The block layer's
+//! buckets exclude their upper bound while Prometheus's `le` includes it, a difference of one
+//! nanosecond.
 
 use std::fmt::{Display, Write};
 

@@ -1,8 +1,8 @@
-//! A report as Prometheus's metrics.
+//! Converts a report of counters to Prometheus's metrics.
 //!
-//! This module only formats text, and owns the metric names: prefix `millrace_`, base units
-//! (seconds, bytes), suffix `_total` for counters. Called for the metrics page; metrics_page.rs has
-//! the format.
+//! The metric names are defined here: prefix `millrace_`, base units (seconds, bytes), suffix
+//! `_total` for counters. verbs/ctl.rs calls this module for the metrics page; metrics_page.rs has
+//! the text format.
 
 use millrace_block::{DiskCounter, Snapshot};
 
@@ -17,7 +17,7 @@ type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 /// Name, help text and counts of a histogram.
 type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
 
-/// Stage of an I/O with its btt name, and its times.
+/// Stage of an I/O: its name in btt, and the function that returns its times.
 type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
@@ -227,7 +227,7 @@ fn volumes(page: &mut MetricsPage, report: &Report) {
     });
     page.samples(("millrace_volume_size_bytes", "gauge", "Size of the volume."), sizes);
     let errors = report.exports.iter().map(|export| {
-        // Exports on different listeners may have the same name.
+        // Exports on different listeners may have the same name, so the label has the volume, too.
         let access = if export.read_only { "read-only" } else { "read-write" };
         let labels = [("export", &*export.name), ("volume", &*export.volume), ("access", access)];
         (labels, export.errors)

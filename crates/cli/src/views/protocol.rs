@@ -1,8 +1,8 @@
 //! The control protocol: lines of JSON, with verbs as rows of a table.
 //!
 //! The verb list in the greeting and in errors, the check of arguments and the access rights follow
-//! from the rows ([`ControlVerb`]), which are in verbs/ctl.rs. Any input results in a question or a
-//! refusal. docs/control.md describes the protocol for authors of clients.
+//! from the rows ([`ControlVerb`]), which are in verbs/ctl.rs. Each line from a client, valid or
+//! not, gets an answer or a refusal. docs/control.md describes the protocol for authors of clients.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Verb as daemon and client know it, with `Q` as the type of its arguments and `A` as that of its
-/// answer.
+/// Verb as both the daemon and its clients define it. `Q` is the type of its arguments, `A` the
+/// type of its answer.
 pub struct Verb<Q, A> {
     pub name: &'static str,
     pub access: Access,
@@ -44,8 +44,8 @@ impl<Q, A> Verb<Q, A> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// All clients that can open the socket may use the verb, because it changes nothing that the
-    /// daemon does for its clients.
+    /// All clients that can open the socket may use the verb, because it does not change how the
+    /// daemon serves its clients.
     Everybody,
     /// Everybody may use the verb without arguments, which only reads; with arguments, only admins
     /// may.

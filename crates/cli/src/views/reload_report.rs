@@ -31,8 +31,8 @@ pub struct RunningConfiguration {
 #[serde(default)]
 pub struct UnsavedChanges {
     pub file: Option<String>,
-    /// Differences from the configuration file: `+` is served but not in the file, `-` is only
-    /// there.
+    /// Differences from the configuration file. `+` marks a section that is served but not in the
+    /// file, `-` a section that is only in the file.
     pub changes: Vec<ReloadChange>,
     /// Reason why the differences cannot be determined, as text.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -31,7 +31,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "IdleCounts::is_none")]
     pub idle: IdleCounts,
     pub groups: Vec<GroupState>,
-    /// Counters of the groups, in the same order.
+    /// Counters of the groups, in the order of `groups`.
     pub group_counts: Vec<GroupCounts>,
     pub caches: Vec<CacheCounts>,
     /// Volumes whose caches were dirty when an earlier daemon died, until a user acknowledges the
@@ -45,7 +45,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the time since an earlier report, or since the daemon's start, which is never 0.
+    /// Returns the seconds since an earlier report, or since the daemon's start. Never returns 0.
     pub fn seconds_since(&self, before: Option<&Report>) -> f64 {
         let since_ns = before.map_or(0, |before| before.uptime_ns);
         self.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9

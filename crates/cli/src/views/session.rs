@@ -1,8 +1,8 @@
 //! A session: one client of the control socket or of the metrics page.
 //!
-//! The input buffer holds at most one request that is too long; the output buffer holds one reply,
-//! because nothing is read before the last reply is sent. A session never blocks. A client that
-//! neither completes its request nor reads its reply is dropped at its deadline.
+//! The input buffer holds at most one request that is too long. The output buffer holds one reply,
+//! because no further request is read before that reply is sent. A session never blocks. A client
+//! that neither completes its request nor reads its reply is dropped at its deadline.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -24,14 +24,13 @@ use super::{Answers, Question, Refusal, http};
 
 /// Timeout for receiving a request and for sending a reply.
 pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
-/// Maximum number of requests of a client that are answered in a row before other clients get a
-/// turn.
+/// Maximum number of requests of a client that are answered before other clients are served.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
 const LOGGED_BYTES_MAX: usize = 500;
 
 pub struct Session {
-    /// Connected socket in non-blocking mode, as a file that is read and written.
+    /// Connected socket in non-blocking mode. A `File` reads and writes both kinds of socket.
     socket: File,
     /// True for a client of the control socket, false for one of the metrics page.
     is_control: bool,
@@ -40,23 +39,23 @@ pub struct Session {
     sent: usize,
     /// Time since which the client has an incomplete request or an unread reply.
     owed_since: Option<Instant>,
-    /// True once nothing more is read from the client: the session ends when its output is sent.
+    /// True once no further request is read. The session ends as soon as its output is sent.
     last: bool,
-    /// Refusal of requests that change anything; `None` for a client that may change things.
+    /// Refusal of requests that change anything. `None` for a client that may make changes.
     read_only: Option<Refusal>,
     peer: String,
     pending: Option<PendingAnswer>,
 }
 
-/// Answer that takes long and is computed by another thread, so that other clients need not wait.
+/// Answer that another thread computes, because it may take long and other clients must not wait.
 struct PendingAnswer {
     done: UnixStream,
     reply: Receiver<Vec<u8>>,
 }
 
 impl Session {
-    /// Starts a session on the control socket and queues the greeting. Only clients that `admins`
-    /// admits may change anything.
+    /// Starts a session on the control socket and queues the greeting. Only clients in `admins` may
+    /// change anything.
     pub fn control(
         socket: UnixStream,
         admins: &AllowedPeers,
@@ -114,13 +113,13 @@ impl Session {
         (self.socket.as_fd(), flags)
     }
 
-    /// Returns the time at which the client is dropped, or `None` if the daemon expects nothing
-    /// from it.
+    /// Returns the time at which the client is dropped. `None` while no request or reply is
+    /// incomplete.
     pub fn deadline(&self) -> Option<Instant> {
         self.owed_since.map(|since| since + PATIENCE)
     }
 
-    /// Extends the deadline by a time in which the daemon was suspended.
+    /// Extends the deadline by the time for which the daemon was suspended.
     pub fn forgive(&mut self, pause: Duration) {
         self.owed_since = self.owed_since.map(|since| (since + pause).min(Instant::now()));
     }
@@ -156,8 +155,9 @@ impl Session {
                 break;
             }
         }
-        // The input buffer may hold another request, for which the socket would not wake the
-        // thread. A reply that is being sent will wake it.
+        // The input buffer may hold another complete request, but the socket would not become
+        // readable for it. If a reply is being sent instead, the socket wakes the thread when it is
+        // writable.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(true);
@@ -189,7 +189,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Receives once. Returns false if nothing has arrived.
+    /// Reads once from the socket. Returns false if nothing has arrived.
     fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = [0; READ_BYTES];
         match self.socket.read(&mut buffer) {

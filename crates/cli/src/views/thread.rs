@@ -23,9 +23,9 @@ use super::metrics_listener::MetricsListener;
 use super::session::{Session, turn_away};
 
 const CLIENTS_MAX: usize = 32;
-/// Time for which a listener is not polled after the system ran out of descriptors.
+/// Time for which the listeners are not polled after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Minimum time between two log lines about waiting clients.
+/// Minimum time between two warnings that clients must wait for descriptors.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -43,8 +43,8 @@ pub struct ViewThread {
 }
 
 impl ViewThread {
-    /// Starts a thread that serves these sockets. Without any, it waits until a metrics socket is
-    /// added.
+    /// Starts a thread that serves these sockets. Without any socket, the thread waits until a
+    /// reload adds a metrics socket.
     pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<ViewThread> {
         if let Some(control) = &sockets.control {
             control.socket().set_nonblocking(true)?;
@@ -85,7 +85,7 @@ impl ViewLoop {
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let limit = self.limit(now);
         self.clock.expect(limit.map(|limit| Native::now() + limit.as_nanos() as u64));
-        // The socket is kept open for this turn; a replaced socket is closed in the next turn.
+        // Keeps the socket open during this loop iteration, even if a reload replaces it meanwhile.
         let metrics = self.sockets.metrics.socket();
         let Some(ready) = self.wait((wake, metrics.as_deref()), limit) else { return false };
         let pause = Duration::from_nanos(self.clock.look(Native::now(), LOOK_NS));
@@ -119,8 +119,9 @@ impl ViewLoop {
         Some(left.min(Duration::from_nanos(LOOK_NS)))
     }
 
-    /// Returns which of the two listeners, the metrics change, and all sessions are ready, in this
-    /// order; `None` when the thread is to end.
+    /// Waits until a socket is ready or the timeout has passed. Returns the readiness of the two
+    /// listeners, of the metrics change event, and of all sessions, in this order. Returns `None`
+    /// if the thread must end.
     fn wait(
         &self,
         (wake, metrics): (&UnixStream, Option<&TcpListener>),
@@ -133,7 +134,7 @@ impl ViewLoop {
         };
         let control = self.sockets.control.as_ref().map(|control| control.socket().as_fd());
         for listener in [control, metrics.map(TcpListener::as_fd)] {
-            // Placeholder for a missing socket; it is never ready.
+            // Placeholder for a missing listener, polled for no event.
             let stand_in = PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::empty());
             fds.push(listener.map_or(stand_in, |fd| PollFd::from_borrowed_fd(fd, asked)));
         }
@@ -159,7 +160,7 @@ impl ViewLoop {
             let Some((socket, _)) = self.accepted(accepted, now) else { break };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
-            // At the limit, a new admin replaces the oldest read-only client.
+            // At the limit, a new administrator replaces the oldest read-only client.
             let has_place = count < CLIENTS_MAX
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);
@@ -171,7 +172,8 @@ impl ViewLoop {
         while let Some(metrics) = metrics {
             let Some((socket, _)) = self.accepted(metrics.accept(), now) else { break };
             let count = self.sessions.iter().filter(|session| !session.is_control()).count();
-            // At the limit, a new client replaces the oldest one that has sent no request.
+            // At the limit, a new client replaces the oldest one that has not sent a complete
+            // request.
             if count < CLIENTS_MAX || drop_oldest(&mut self.sessions, Session::awaits_page_request)
             {
                 self.sessions.extend(Session::metrics(socket));

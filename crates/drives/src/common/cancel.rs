@@ -1,8 +1,8 @@
 //! `Cancel`: a flag that ends the opening of drives early.
 //!
-//! A program sets the flag when it is told to stop while it starts. Code that waits for a lock, a
-//! server or a cluster while it opens a drive checks the flag at least ten times per second. Open
-//! drives ignore it.
+//! A program sets the flag if it is told to stop while it is still starting. Code that waits for a
+//! lock, a server or a cluster while it opens a drive checks the flag at least ten times per
+//! second. Drives that are already open ignore the flag.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ impl Cancel {
     /// Returns an error if the flag is set. `what` names the drive and what it waited for.
     ///
     /// # Errors
-    /// `System` if the flag is set.
+    /// Returns `System` if the flag is set.
     pub fn check(&self, what: &dyn std::fmt::Display) -> Result<(), Error> {
         match self.is_set() {
             true => Err(Error::new(ErrorKind::System, format!("{what}: the opening was stopped"))),

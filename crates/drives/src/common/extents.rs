@@ -1,4 +1,4 @@
-//! `SectorExtents`: builds the answers of `Driver::extents`.
+//! `SectorExtents`: builds the results of `Driver::extents`.
 //!
 //! The drivers of files, memory, NBD servers and Ceph images find holes in different ways.
 
@@ -6,7 +6,8 @@ use millrace_block::{Extent, Sector};
 
 const EXTENTS_MAX: usize = 1024;
 
-/// Extents that cover a range of sectors from its start. Equal neighbours are joined.
+/// Extents that cover a range of sectors from its start. Adjacent extents with the same state are
+/// joined.
 pub(crate) struct SectorExtents {
     pub(crate) extents: Vec<Extent>,
     pub(crate) at: Sector,
@@ -27,12 +28,13 @@ impl SectorExtents {
         SectorExtents { extents: Vec::new(), at: sector, end: sector + nr_sectors }
     }
 
-    /// Returns true if the list covers the range or is too long for more extents.
+    /// Returns true if the list covers the whole range or has reached `EXTENTS_MAX`.
     pub(crate) fn is_full(&self) -> bool {
         self.at >= self.end || self.extents.len() >= EXTENTS_MAX
     }
 
-    /// Covers the sectors from `at` up to `upto`, or up to the end of the range.
+    /// Appends the sectors from `at` up to `upto` with this state, but none after the end of the
+    /// range.
     pub(crate) fn cover(&mut self, upto: Sector, state: ExtentState) {
         let upto = upto.min(self.end);
         if upto <= self.at {
@@ -48,7 +50,7 @@ impl SectorExtents {
     }
 }
 
-/// Returns the answer for a range that counts as data.
+/// Returns a single extent of data, for a range that counts as data.
 pub(crate) fn all_data(nr_sectors: u64) -> Vec<Extent> {
     vec![Extent { nr_sectors, hole: false, zero: false }]
 }

@@ -1,8 +1,9 @@
 //! `Mapping`: a large range of memory that costs nothing until it is written.
 //!
-//! The memory is an anonymous mapping without reservation. Copies are raw, and no reference to the
-//! memory is ever made: if several threads use a range at once, it holds a mixture of their bytes,
-//! as a disk would. Invariant: every access is checked to lie inside the mapping.
+//! The memory is an anonymous mapping without reservation. Data are copied through raw pointers,
+//! and no reference to the memory is ever made. If several threads write to a range at once, the
+//! range holds a mixture of their bytes, as on a disk. Invariant: every access is checked to lie
+//! inside the mapping.
 #![allow(unsafe_code)]
 
 use millrace_block::{Error, ErrorKind, Op, Request};

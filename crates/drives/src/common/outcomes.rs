@@ -1,7 +1,7 @@
 //! `Outcomes`: the requests that a queue of a file or Ceph drive must complete.
 //!
-//! Both of its lists are preallocated. When all completions are processed, the queue fetches all
-//! available ones from its I/O engine.
+//! Both lists are preallocated. When the queue has processed all completions, it fetches all that
+//! are available from its I/O engine.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -51,7 +51,7 @@ impl<C: Copy> Outcomes<C> {
     }
 }
 
-/// Returns trace data that only the completion of a request has.
+/// Returns `text` as the trace data of a completion, and no trace data for an issue.
 pub(crate) fn completion_data(moment: Moment, text: fmt::Arguments<'_>) -> DriverData {
     match moment {
         Moment::Issue => DriverData::default(),

@@ -1,4 +1,5 @@
-//! Hardware queues that belong to I/O threads: how many a drive has, and which thread opens one.
+//! Hardware queues that belong to I/O threads: the number per drive, and the thread that opens
+//! each.
 //!
 //! The file, NBD and Ceph drivers share this code.
 

@@ -14,12 +14,12 @@ use millrace_machine::Machine;
 /// Copies `from` into a read request's memory.
 ///
 /// # Panics
-/// If `from` is not as long as the request's data.
+/// Panics if `from` is not as long as the request's data.
 pub fn copy_to_request<M: Machine>(rq: &Request<M>, from: &[u8]) {
     for_segments(rq, from.len(), |start, range| {
         let piece = &from[range];
         // SAFETY: the segments of a request in flight are valid memory of its bios.
-        // No reference to this memory exists, so `from` does not overlap the segments.
+        // No reference to the segments' memory exists, so `from` does not overlap them.
         unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), start, piece.len()) };
     });
 }
@@ -27,7 +27,7 @@ pub fn copy_to_request<M: Machine>(rq: &Request<M>, from: &[u8]) {
 /// Copies a write request's memory to `into`.
 ///
 /// # Panics
-/// If `into` is not as long as the request's data.
+/// Panics if `into` is not as long as the request's data.
 pub fn copy_from_request<M: Machine>(rq: &Request<M>, into: &mut [u8]) {
     for_segments(rq, into.len(), |start, range| {
         let piece = &mut into[range];

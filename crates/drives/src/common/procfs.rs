@@ -18,7 +18,7 @@ pub struct Holder {
     pub name: Option<String>,
 }
 
-/// Returns a text by which a file can name this process: its pid, its start time and the boot id.
+/// Returns a text that identifies this process in a file: its pid, its start time and the boot id.
 /// No later process has the same text.
 #[must_use]
 pub fn process_mark() -> &'static str {
@@ -134,9 +134,9 @@ fn memory_in(text: &str) -> Option<u64> {
     Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or(0)) << 10)
 }
 
-/// Returns true if this process may lock any amount of memory, because it has no limit, or has the
-/// capability on the host itself. A finite limit does not count, whatever its size: locked memory
-/// is counted once for each ring, and for all processes of the user together.
+/// Returns true if this process may lock any amount of memory: it has no RLIMIT_MEMLOCK, or has
+/// CAP_IPC_LOCK on the host. A finite limit does not count, whatever its size: locked memory is
+/// counted once for each ring, and for all processes of the user together.
 #[must_use]
 pub fn may_lock_memory() -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();

@@ -16,7 +16,8 @@ pub(crate) struct ThreadBound<T> {
 // SAFETY: `get` and `drop` touch the value on the thread that made it only.
 unsafe impl<T> Send for ThreadBound<T> {}
 
-/// Returns a number that no other living thread has: the address of a thread-local variable.
+/// Returns a number that identifies the calling thread among all living threads: the address of a
+/// thread-local variable.
 fn this_thread() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };
@@ -34,7 +35,7 @@ impl<T> ThreadBound<T> {
     }
 
     /// # Panics
-    /// If another thread created the value.
+    /// Panics if another thread created the value.
     pub(crate) fn get(&self) -> &T {
         assert!(self.is_here(), "a queue was used on a thread that does not own it");
         &self.value

@@ -1,8 +1,8 @@
 //! `FaultControl`: the faults of a `fault` drive, set at the start or at run time.
 //!
-//! The drive's queues ask it for a verdict on every request. A global list has the controls of all
-//! existing fault drives. Lock order: the list, then a drive's rules; the cache's lock is taken
-//! alone. All randomness comes from the seed, so a run can be repeated.
+//! For every request, a queue of the drive asks the control which faults to inject. A global list
+//! holds the controls of all existing fault drives. Lock order: the list, then a drive's rules; the
+//! cache's lock is taken alone. All randomness comes from the seed, so a run can be repeated.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -168,8 +168,8 @@ impl FaultControl {
         lock_unpoisoned(&self.state.rules).list.clear();
     }
 
-    /// Makes everything fail with `Offline` from now on, including requests that are held back or
-    /// complete later.
+    /// Makes all requests fail with `Offline` from now on, including those in flight, delayed or
+    /// stuck.
     pub fn die_now(&self) {
         self.state.is_dead.store(true, Ordering::SeqCst);
     }
@@ -186,8 +186,8 @@ impl FaultControl {
 
     /// Cuts the power. A random subset (by `seed`) of the sectors that were written and not flushed
     /// survives; requests in flight fail with `IoError`. Does nothing without a volatile cache.
-    /// Returns the number of sectors lost. For a program that goes on, this is like a crash: a
-    /// flush after the cut does not cover writes that completed before it.
+    /// Returns the number of sectors lost. To a program that continues, the cut looks like a crash
+    /// of the drive: a flush after the cut does not cover writes that completed before the cut.
     pub fn power_cut(&self, seed: u64) -> u64 {
         self.state.cache.as_ref().map_or(0, |cache| cache.power_cut(&mut SplitMix64::new(seed)))
     }

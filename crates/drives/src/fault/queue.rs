@@ -1,10 +1,10 @@
 //! `FaultQueue`: a hardware queue that passes requests on to another queue or to the cache, and
 //! injects faults.
 //!
-//! Each request gets a verdict once, when it is submitted. A request that must fail never reaches
-//! the inner queue. A delayed or stuck request does, but its completion is held back here, so its
-//! memory counts as in use until then. While a request is stuck, the queue asks to be polled every
-//! few milliseconds, because the release comes from another thread.
+//! The faults of a request are chosen once, when it is submitted. A request that must fail never
+//! reaches the inner queue. A delayed or stuck request reaches it, but its completion is held back
+//! here, so its memory stays in use until then. While a request is stuck, the queue asks to be
+//! polled every few milliseconds, because the release comes from another thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl FaultQueue {
         }
     }
 
-    /// Completes requests that need not be held back any longer. Returns the time of the next
-    /// check.
+    /// Completes requests whose delay has passed or that were released. Returns the time of the
+    /// next check.
     fn let_go(&mut self) -> Option<u64> {
         if self.held.is_empty() {
             return None;
@@ -175,7 +175,7 @@ impl DriverQueue<Native> for FaultQueue {
         }
     }
 
-    /// Returns a text about the injected fault, if any, or else the data of the drive below.
+    /// Returns a text about the injected fault, if any, or else the trace data of the drive below.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {

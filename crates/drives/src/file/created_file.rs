@@ -1,7 +1,7 @@
 //! `CreatedFile`: a drive's file that was created by opening the drive, and is removed again if the
 //! drive cannot be opened.
 //!
-//! Device and inode identify the file: no other file is ever removed.
+//! The file is identified by device and inode, so that no other file is ever removed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -28,7 +28,7 @@ impl CreatedFile {
         Ok(Some(CreatedFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) }))
     }
 
-    /// Keeps the file, because the drive is open.
+    /// Keeps the file, because the drive was opened.
     pub(super) fn keep(mut self) {
         self.path = PathBuf::new();
     }

@@ -1,8 +1,8 @@
 //! `Engine`: executes the operations of a file queue, through the reactor of the I/O thread or
 //! directly on it.
 //!
-//! Invariant: each pushed operation has exactly one result, returned by the push or as a
-//! completion, even if it is cancelled.
+//! Invariant: each pushed operation has exactly one result, returned by `push` or as a completion,
+//! even if it is cancelled.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -36,8 +36,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor and registers the arenas with it, which may
-    /// take long. Returns an error if the system refuses a thread for operations that block.
+    /// Opens an inbox on the calling thread's reactor and registers the lent memory with it, which
+    /// may take long. Returns an error if the system cannot start a thread for operations that
+    /// block.
     pub(crate) fn new(
         handle: Handle,
         fd: RawFd,
@@ -57,8 +58,8 @@ impl Ring {
         }
         for arena in &arenas {
             let piece_bytes = piece_bytes(arena.len_bytes());
-            // SAFETY: the arena stays mapped while it is in this list; `drop` takes it back from
-            // the ring or leaks the list.
+            // SAFETY: the arena stays mapped while it is in the list `arenas`.
+            // `drop` takes the arena back from the ring, or leaks the list.
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
             handle.register_lent(arena.start(), arena.len_bytes());
         }
@@ -71,8 +72,8 @@ impl Drop for Ring {
         if self.handle.pending(self.source) == 0 {
             self.handle.unregister_file(self.file);
             for arena in &self.arenas {
-                // SAFETY: this drive has no operation in flight, and other drives lend the arena
-                // for themselves.
+                // SAFETY: no operation of this drive is in flight.
+                // Other drives that use the arena lend it to the ring separately.
                 unsafe { self.handle.take_back(arena.start(), arena.len_bytes()) };
             }
         } else {
@@ -90,8 +91,9 @@ fn piece_bytes(arena_bytes: usize) -> usize {
 }
 
 impl Engine {
-    /// Starts an operation. A ring begins it with the thread's next turn and reports its completion
-    /// later; other engines execute it at once and return its result.
+    /// Starts an operation. A ring submits the operation in the reactor's next iteration and
+    /// reports the completion later. Other engines execute the operation at once and return its
+    /// result.
     ///
     /// # Safety
     /// Memory and descriptors that `op` names must stay valid until the result is taken.
@@ -139,8 +141,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if operations may still use memory. Always true on other threads than the
-    /// owner's.
+    /// Returns true if operations may still use memory. On a thread that does not own the ring,
+    /// always returns true.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Engine::Ring(ring) if ring.is_here() => {
@@ -170,8 +172,8 @@ impl Engine {
             (Engine::Ring(ring), [piece]) => {
                 ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
             }
-            // A request of a drive without a cache above it rarely has several segments in one
-            // region, so only single segments are looked up.
+            // Several segments are looked up only if a cache above the drive has lent memory.
+            // Otherwise they rarely lie in one region.
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }
@@ -181,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Returns the kernel's refusal to register lent memory, if there was one since the last call.
+    /// Returns the error with which the kernel refused to register lent memory since the last call.
     pub(crate) fn take_refusal(&self) -> Option<io::Error> {
         match self {
             Engine::Ring(ring) if !ring.get().arenas.is_empty() => ring.get().handle.take_refusal(),

@@ -1,9 +1,9 @@
 //! `Flight`: one request to a file, from preparation to completion.
 //!
-//! Each tag has one, preallocated with a list of memory segments. A flight handles short transfers,
-//! bounce buffers, and the fall-back from zeroing a range to writing zeroes; the queue starts its
-//! operations. Invariant: `done` of `len` bytes are finished, and `memory[first..]` is the memory
-//! of the rest.
+//! Each tag has a preallocated flight with a list of memory segments. A flight handles short
+//! transfers, bounce buffers, and the fall-back from zeroing a range to writing zeroes; the queue
+//! starts its operations. Invariant: `done` of `len` bytes are transferred, and `memory[first..]`
+//! is the memory of the remaining bytes.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -57,7 +57,7 @@ impl Flight {
         Flight { memory: pieces::list(), ..Flight::default() }
     }
 
-    /// Fills in a request's range and memory. Adjacent segments are joined.
+    /// Sets the range and memory segments of a request. Adjacent segments are joined.
     #[inline]
     pub(crate) fn fill(&mut self, work: FileOperation, rq: &Request<Native>) {
         self.work = work;
@@ -88,7 +88,8 @@ impl Flight {
         self.bounce = Some(buffer);
     }
 
-    /// Copies the data of a successful read to the request's memory. Returns the bounce buffer.
+    /// Ends the use of the bounce buffer and returns it. The data of a successful read are copied
+    /// to the request's memory.
     pub(crate) fn end_bounce(&mut self, status: Status) -> Option<Buffer> {
         let mut buffer = self.bounce.take()?;
         if status.is_ok() && self.work == FileOperation::Read {
@@ -100,8 +101,8 @@ impl Flight {
     fn copy(&self, mut at: *mut u8, way: CopyDirection, pieces: &[iovec]) {
         for piece in pieces {
             let (memory, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-            // SAFETY: the pieces are valid memory of a request in flight, `len` bytes altogether;
-            // the bounce buffer is at least as long and is nobody else's.
+            // SAFETY: the pieces are valid memory of a request in flight.
+            // The bounce buffer is at least as long as all pieces, and only this flight uses it.
             unsafe {
                 match way {
                     CopyDirection::ToBounce => std::ptr::copy_nonoverlapping(memory, at, len),
@@ -132,7 +133,7 @@ impl Flight {
         progress
     }
 
-    /// Writes zeroes from now on, from a shared buffer of zeroes.
+    /// Makes the following operations write zeroes from a shared buffer.
     pub(crate) fn fall_back_to_zeroes(&mut self, zeroes: &Buffer) {
         self.work = FileOperation::Zeroes;
         let iov_base = zeroes.as_ptr().cast_mut().cast();

@@ -1,7 +1,7 @@
 //! `LentMemory`: memory that another part of the program, such as the cache above the drive, lends
 //! to a file drive.
 //!
-//! Each queue that is opened later registers the arenas with the ring of its thread, so that the
+//! Each queue that is opened later registers this memory with the ring of its thread, so that the
 //! kernel need not look up and pin pages for each I/O. Registered memory stays locked. If the
 //! kernel refuses to register it, that is logged once and the drive continues without registered
 //! memory.

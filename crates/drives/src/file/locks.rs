@@ -1,10 +1,10 @@
 //! Locks on a drive's file, so that no one else serves the file meanwhile.
 //!
 //! There are two kinds: flock, which other instances of this program take, and the byte locks that
-//! QEMU takes on disk images, so that neither program opens what the other one writes. Both last as
-//! long as the file is open. A list of the files that this process has locked makes a second drive
-//! on the same file fail at once. Source: block/file-posix.c of QEMU (`RAW_LOCK_PERM_BASE`,
-//! `RAW_LOCK_SHARED_BASE`) and docs/system/images.
+//! QEMU takes on disk images, so that neither program opens what the other one writes. Both kinds
+//! of locks last as long as the file is open. A list of the files that this process has locked
+//! makes a second drive on the same file fail at once. Source: block/file-posix.c of QEMU
+//! (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -26,12 +26,13 @@ use super::open::system;
 use crate::common::dry_run::DryRun;
 use crate::common::procfs::flock_holder;
 
-/// Time for which another process may keep a file locked.
+/// Maximum time to wait for another process to unlock a file.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Offsets of QEMU's lock bytes: a program that performs an operation on the image locks a byte
-/// from `DOES` on; one that forbids the operation to others locks a byte from `FORBIDS` on.
+/// Offsets of QEMU's lock bytes: a program that performs an operation on the image locks byte
+/// `DOES` + operation. A program that forbids the operation to others locks byte `FORBIDS` +
+/// operation.
 const DOES: i64 = 100;
 const FORBIDS: i64 = 200;
 /// Operations, as offsets from `DOES` and `FORBIDS`.
@@ -74,7 +75,7 @@ pub(super) fn lock(
     // background.
     let until = match (dry_run, &config.opened_at) {
         (Some(dry_run), _) => dry_run.until,
-        // A file that was already opened for this drive is not waited for.
+        // With `opened_at`, a file that another process has locked fails at once.
         (None, Some(_)) => Instant::now(),
         (None, None) => Instant::now() + PATIENCE,
     };
@@ -168,8 +169,9 @@ fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
     Ok(found.is_some_and(|found| found.l_type != libc::F_UNLCK as libc::c_short))
 }
 
-/// Executes a lock command of fcntl(2) on one byte. Returns the lock as the kernel has left it, or
-/// `None` on a file system without such locks, on which no process can hold one.
+/// Executes a lock command of fcntl(2) on one byte. Returns the lock as the kernel has filled it
+/// in. Returns `None` if the file system does not support such locks, so that no process can hold
+/// one.
 fn byte_lock(
     file: &File,
     command: libc::c_int,

@@ -71,7 +71,8 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let writes_file = !geometry.is_block && !config.read_only;
     let no_zero_range = writes_file && !probe::can_allocate(&file, ZERO_RANGE);
     if writes_file {
-        // Frees the blocks that the trial may have allocated after the end of the file.
+        // Frees the blocks that the trial of ZERO_RANGE may have allocated after the end of the
+        // file.
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config, geometry.store_bytes).into_iter().collect();
@@ -162,7 +163,8 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
             notes = found.notes;
             (size_bytes, logical)
         }
-        // The file system has no unnamed files, so only a real start can find out.
+        // Without unnamed files (O_TMPFILE), a dry run cannot examine the file that would be
+        // created.
         (Err(error), Some(size_bytes))
             if !config.path.exists()
                 && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>
@@ -190,7 +192,8 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
-/// Opens the file, creating it if a size is given. Returns whether `O_DIRECT` was accepted.
+/// Opens the file, creating it if a size is given. Returns the file, whether it uses `O_DIRECT`,
+/// and the record of a created file.
 fn open_file(
     config: &FileConfig,
     dry_run: Option<&DryRun>,
@@ -216,7 +219,8 @@ fn open_file(
                 let folder = dry_run.folder_of(path);
                 options.read(true).write(true).custom_flags(flags | libc::O_TMPFILE);
                 match options.open(folder) {
-                    // The file system has no unnamed files; another one serves for the dry run.
+                    // The file system does not support O_TMPFILE, so the dry run uses an unnamed
+                    // file in /dev/shm.
                     Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                         options.open("/dev/shm")
                     }
@@ -296,8 +300,8 @@ fn has_folder(config: &FileConfig) -> bool {
     folder.is_none_or(Path::is_dir)
 }
 
-/// Returns the geometry of the file, with the size that the drive must have. Extends a file that is
-/// shorter.
+/// Returns the geometry of the file, with the size of the drive instead of the file's. Extends a
+/// file that is shorter than the drive.
 fn geometry_of(
     file: &File,
     config: &FileConfig,

@@ -129,7 +129,7 @@ fn merge_bytes_of(dev: u64) -> u32 {
 }
 
 /// Returns the maximum length of merged requests: the device's optimal I/O size, or `MERGE_BYTES`
-/// if it has none, but at most its longest request. 0 means unknown.
+/// if it has none, but at most its longest request. An argument of 0 means unknown.
 fn merge_bytes(optimal: u64, longest: u64) -> u32 {
     let wanted = if optimal == 0 { MERGE_BYTES } else { optimal };
     let most = if longest == 0 { wanted } else { longest };
@@ -178,7 +178,7 @@ fn statx_align(file: &File) -> Option<DirectAlign> {
     is_known.then_some(DirectAlign { memory, offset })
 }
 
-/// Finds the smallest unit in which a trial read succeeds, and uses it for memory, too.
+/// Returns the smallest alignment of offset and memory with which a trial read succeeds.
 fn probe_align(file: &File) -> Option<DirectAlign> {
     let mut buffer = Buffer::new(8192);
     [512u32, 4096].into_iter().find_map(|unit| {
@@ -191,8 +191,8 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
 }
 
 /// Returns true if the file system supports this `fallocate` mode, which must keep the size. Tries
-/// it behind the end of the file (not of the drive, which may be shorter), where it changes no
-/// data.
+/// the mode behind the end of the file, where it changes no data. The drive may end before the
+/// file.
 pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let behind = metadata.len().next_multiple_of(1 << 20);
@@ -207,8 +207,8 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
 pub(crate) enum NextData {
     /// Data start at this offset, which may be after a hole.
     Data(u64),
-    /// No data follow `offset`: the file ends at this byte. It lies before `offset` if the file was
-    /// truncated.
+    /// No data follow `offset`, and the file ends at this byte, which lies before `offset` if the
+    /// file was truncated.
     End(u64),
 }
 

@@ -1,10 +1,10 @@
 //! `FileQueue`: hardware queue of a file or block device, on one I/O thread.
 //!
-//! Requests become operations of the thread's reactor, which submits them in its next turn, so
+//! Requests become operations of the thread's reactor, which submits them in its next iteration, so
 //! `commit_rqs` costs nothing; completions arrive through an inbox. Short transfers are continued,
 //! EINTR and EAGAIN are retried, and misaligned memory goes through a bounce buffer. Invariant: the
 //! memory of an operation stays in place until the operation has completed; a queue that is dropped
-//! earlier leaks it.
+//! earlier leaks the memory.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -45,12 +45,12 @@ pub(crate) struct FileQueue {
     outcomes: Outcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
-    /// Number of operations on registered memory that are not yet added to the counter.
+    /// Number of operations on registered memory that are not yet added to the drive's counter.
     registered: u64,
 }
 
-// SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`; the
-// engine checks its thread itself.
+// SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
+// The engine itself checks that it is used on its own thread.
 unsafe impl Send for FileQueue {}
 
 impl FileQueue {
@@ -73,7 +73,7 @@ impl FileQueue {
     fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
         // Relaxed: these flags record what the file system does not support; an old value costs one
-        // more refused call.
+        // more system call that fails.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
         // Acquire pairs with the Release in `failed`.
         let durable = rq.op() == Op::Flush || rq.flags().has(OpFlags::FUA);
@@ -90,7 +90,7 @@ impl FileQueue {
             (Op::Discard, false) => FileOperation::Allocate(PUNCH),
             (Op::WriteZeroes, true) => FileOperation::Device(BLKZEROOUT),
             (Op::WriteZeroes, false) if rq.flags().has(OpFlags::NOUNMAP) => {
-                // Relaxed: an old value costs one more refused call.
+                // Relaxed: an old value costs one more system call that fails.
                 match shared.no_zero_range.load(Ordering::Relaxed) {
                     true => FileOperation::Zeroes,
                     false => FileOperation::Allocate(ZERO_RANGE),
@@ -101,7 +101,8 @@ impl FileQueue {
         })
     }
 
-    /// Makes the memory of a flight suitable for direct I/O. Returns false if that must wait.
+    /// Makes the memory of a flight suitable for direct I/O. Returns false if all bounce buffers
+    /// are in use.
     #[inline]
     fn align(&mut self, index: usize) -> bool {
         let (address, length) = self.shared.memory_masks;
@@ -127,8 +128,8 @@ impl FileQueue {
         true
     }
 
-    /// Pushes the next operation of a flight. If it completes at once, pushes the one after it, and
-    /// so on.
+    /// Pushes operations of a flight until one does not complete at once, or the request is
+    /// complete.
     fn start(&mut self, index: usize) {
         while let Some(result) = self.push_next(index) {
             if let Some(status) = self.ended(index, result) {
@@ -143,13 +144,13 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: an old value only makes a query about holes wait.
+            // Relaxed: an old value only delays a query about holes.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
         self.registered += u64::from(op.is_registered());
-        // SAFETY: the memory is that of a request in flight, of this queue's lists and buffers, or
-        // the shared zeroes; `Drop` leaks what is still in use then, with the file.
+        // SAFETY: the memory belongs to a request in flight, this queue, or the shared zeroes.
+        // If the queue is dropped early, `Drop` leaks the file and all memory still in use.
         unsafe { self.engine.push(user_data, op) }
     }
 
@@ -178,7 +179,7 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         flight.result = result;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: an old value only makes a query about holes wait.
+            // Relaxed: an old value only delays a query about holes.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
         let status = match result {
@@ -223,7 +224,7 @@ impl FileQueue {
         None
     }
 
-    /// Handles a failed operation. Returns `None` if it must be tried again.
+    /// Handles a failed operation. Returns `None` if the operation, or a fall-back, must be tried.
     #[cold]
     fn failed(&mut self, index: usize, errno: i32) -> Option<Status> {
         let (shared, flight) = (&self.shared, &mut self.flights[index]);
@@ -254,7 +255,7 @@ impl FileQueue {
         };
         if errno != libc::EINVAL {
             let learned = if mode == PUNCH { &shared.no_punch } else { &shared.no_zero_range };
-            // Relaxed: an old value costs one more refused call.
+            // Relaxed: an old value costs one more system call that fails.
             learned.store(true, Ordering::Relaxed);
         }
         if flight.discards {

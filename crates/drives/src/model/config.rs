@@ -101,7 +101,7 @@ pub struct ModelTiming {
     /// them.
     pub units: u32,
     /// Number of bytes that a unit reads or writes at a time: its flash page over all planes, 4 KiB
-    /// or 4 KiB times a power of two. A smaller I/O takes a unit as long.
+    /// or 4 KiB times a power of two. A smaller I/O occupies a unit for the same time.
     pub page_bytes: u32,
     /// Time in which a unit reads a page.
     pub read_ns: u64,

@@ -1,9 +1,10 @@
 //! `ModelController`: a number of tags and a link that several simulated drives share.
 //!
 //! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Tags
-//! are shared fairly: while a drive waits for its first tags, drives above an equal share get none.
-//! A spec refers to a controller by its name, which exists as long as a drive uses it. The mutexes
-//! here are the last in the lock order and never held during a call.
+//! are shared fairly: while a drive with less than an equal share waits, drives with more get no
+//! further tags. A spec refers to a controller by name, and a controller exists as long as a drive
+//! uses it. The mutexes here come last in the lock order and are never held while other code is
+//! called.
 
 use millrace_machine::lock_unpoisoned;
 use std::sync::{Arc, Mutex, Weak};

@@ -16,7 +16,7 @@ pub enum ModelIoKind {
     Command,
 }
 
-/// An I/O, as the timing sees it.
+/// Properties of an I/O from which its timing is computed.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelIo {
     /// Kind of the I/O.

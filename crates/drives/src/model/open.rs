@@ -1,6 +1,7 @@
 //! Parses a spec into the settings of a simulated drive.
 //!
-//! The settings are those of a preset, or the defaults, with single keys overridden.
+//! The settings start from a preset or from the defaults, and keys of the spec override single
+//! ones.
 
 use millrace_block::{Error, ErrorKind, QueueKind};
 

@@ -1,8 +1,8 @@
 //! `ModelQueue`: a hardware queue of a simulated SSD.
 //!
 //! The queue has the requests submitted since the last commit, and a heap of completion times, both
-//! with room for every tag. Data are copied when a request is submitted; its time begins at the
-//! commit. Of two requests that complete at the same time, the one submitted first is completed
+//! with room for every tag. Data are copied when a request is submitted; its service time begins at
+//! the commit. Of two requests that complete at the same time, the one submitted first is completed
 //! first.
 
 use std::cmp::Reverse;
@@ -60,7 +60,8 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         if let Some(port) = &self.shared.port
             && !port.take()
         {
-            // If no request is in flight, no completion on this queue would cause another attempt.
+            // `DeviceBusy` is retried after a completion of this queue, so an idle queue returns
+            // `HostBusy`.
             let idle = self.staged.is_empty() && self.busy.is_empty();
             return if idle { Dispatch::HostBusy } else { Dispatch::DeviceBusy };
         }

@@ -1,8 +1,8 @@
 //! `Timing`: computes when an I/O of a simulated SSD completes, in virtual time.
 //!
-//! `Timing` has the times until which the command processor, the units, both directions of the
-//! link, and the write buffer are occupied. One call for each I/O, in order of submission, books
-//! its time. Equal sequences of calls give equal times.
+//! `Timing` keeps the times until which the command processor, the units, both directions of the
+//! link, and the write buffer are occupied. The caller books each I/O with one call, in order of
+//! submission. Equal sequences of calls give equal times.
 //!
 //! A transfer is booked on the link when the I/O is submitted, although its data come later. So the
 //! link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.
@@ -77,7 +77,7 @@ impl Timing {
         }
     }
 
-    /// Returns when a write completes whose data arrive at `here_ns`.
+    /// Returns the completion time of a write whose data arrive at `here_ns`.
     fn write(&mut self, here_ns: u64, io: ModelIo) -> u64 {
         let buffer = self.config.buffer_bytes;
         if buffer == 0 {

@@ -1,22 +1,22 @@
 //! `ReconnectBackoff`: how long a drive waits after a lost connection before it reconnects, and
 //! which losses are logged.
 //!
-//! All connections of a drive share one, because losing one connection gives up all of them. The
-//! pause doubles while connections are short-lived, so that a server that closes each connection at
-//! its first request is not dialled without pause.
+//! All connections of a drive share one back-off, because the loss of one connection gives up all
+//! the others. The pause doubles while connections are short-lived, so that a server that closes
+//! each connection at its first request is not dialled without pause.
 
 use std::time::{Duration, Instant};
 
 /// A connection that is lost within this time counts as short-lived, even if it answered requests.
 const LIFE_MIN: Duration = Duration::from_secs(1);
-/// Pause after the first short-lived connection, in milliseconds; doubles with each further one in
-/// a row.
+/// Pause after the first short-lived connection, in milliseconds. Each further one in a row doubles
+/// the pause.
 const PAUSE_MIN_MS: u64 = 10;
 const PAUSE_MAX_MS: u64 = 1000;
 /// Minimum time between two log lines about the same thing.
 const LOG_PERIOD: Duration = Duration::from_secs(30);
 
-/// Limits how often a line is logged; holds the time of the last one.
+/// Limits how often a line is logged. Holds the time of the last logged line.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(Option<Instant>);
 

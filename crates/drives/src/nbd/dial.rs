@@ -1,7 +1,7 @@
 //! Connects to an NBD server: opens a socket and negotiates, with a time limit.
 //!
-//! This blocks, so it runs on the thread that sets drives up, or on a reconnecting thread. Every
-//! error names the server as the spec does.
+//! Connecting blocks, so it runs on the thread that opens drives, or on a reconnecting thread.
+//! Every error names the server as the spec does.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -29,7 +29,7 @@ const CHUNK_BYTES: usize = 4096;
 /// Maximum number of bytes that a server may send during the negotiation; enough for a long list of
 /// exports.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Time limit for connecting to one address, before the next address is tried or the same again.
+/// Time limit of one attempt to connect to one address.
 const CONNECT: Duration = Duration::from_secs(5);
 const HUNG_UP: &str = "the server hung up; its log may say why";
 
@@ -47,7 +47,7 @@ pub(crate) struct Target {
 pub(crate) enum Purpose {
     Transmit,
     Status,
-    /// The connection only learns the export's properties.
+    /// The connection only queries the export's properties.
     Ask,
 }
 
@@ -215,8 +215,8 @@ impl Target {
     }
 }
 
-/// Classifies a failed attempt. A server that closes the connection may just be starting, so that
-/// is not a refusal.
+/// Classifies a failed attempt. A connection that the server closes is not a refusal, because the
+/// server may just be starting.
 pub(crate) fn failure_of(error: &Error) -> ConnectFailure {
     let is_refusal =
         error.kind() == ErrorKind::NotSupported && !error.to_string().ends_with(HUNG_UP);

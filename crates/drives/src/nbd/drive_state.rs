@@ -203,7 +203,7 @@ impl NbdState {
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
-            // This generation was given up in the meantime.
+            // The loss of another connection has ended the generation in the meantime.
             return;
         }
         trouble.succeeded();
@@ -231,8 +231,8 @@ impl NbdState {
         news
     }
 
-    /// Records that a server is lost, or was already lost when a write was acknowledged. If
-    /// acknowledged writes may be lost, the next flush must fail.
+    /// Makes the next flush fail if acknowledged writes may be lost. Called when a server is lost,
+    /// and again for a write that is acknowledged after the loss.
     pub(crate) fn note_loss(&self) {
         if self.durability.on_server_restart == OnServerRestart::FlushError
             && self.durability.unflushed.exist()
@@ -261,8 +261,8 @@ impl NbdState {
         owes
     }
 
-    /// Returns why the drive failed the last flush, or `None` if it did not, or if the server
-    /// failed it.
+    /// Returns why the drive itself made the last flush fail. Returns `None` if that flush
+    /// succeeded or failed on the server.
     pub(crate) fn flush_trouble(&self) -> Option<String> {
         let has_failed = self.durability.has_failed.load(Ordering::Relaxed);
         has_failed.then(|| format!("{FLUSH_TROUBLE}; {FLUSH_ERROR}"))
@@ -277,9 +277,9 @@ impl NbdState {
 
     /// Returns the generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`. The caller sees why the last generation ended. A write that is
-        // acknowledged at the same time is either seen by `end`, or sees that the generation has
-        // ended.
+        // SeqCst pairs with `end`. A caller that reads the new generation also sees why the last
+        // one ended. If a write is acknowledged at the same time, either `end` sees the write, or
+        // the write sees the new generation.
         self.generation.load(Ordering::SeqCst)
     }
 
@@ -328,7 +328,7 @@ impl NbdState {
         if knows { epoch } else { epoch.wrapping_sub(1) }
     }
 
-    /// Keeps a line for the log. If nobody takes the lines, the oldest is dropped.
+    /// Keeps a line for the log. If the list of lines is full, the oldest one is dropped.
     pub(crate) fn say(&self, text: String) {
         let mut news = lock_unpoisoned(&self.reports.news);
         if news.len() == NEWS_MAX {

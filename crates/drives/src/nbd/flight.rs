@@ -1,6 +1,6 @@
 //! `Flight`: one request to an NBD server, from preparation to completion.
 //!
-//! Each tag has one, preallocated with a list of memory segments. A request that is sent again
+//! Each tag has a preallocated flight with a list of memory segments. A request that is sent again
 //! starts with its first byte. Invariant: while a flight is `Idle` or `Waiting`, no operation of
 //! the reactor uses its memory.
 #![allow(unsafe_code)]
@@ -63,7 +63,7 @@ impl Flight {
         }
     }
 
-    /// Converts the request to one that another queue sends on behalf of this queue and tag.
+    /// Takes the request out, so that another queue can send it. `origin` names this queue and tag.
     pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
         (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
         Forwarded { origin, request: std::mem::replace(&mut self.request, NbdRequest::EMPTY) }
@@ -83,8 +83,8 @@ impl Flight {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Returns a forwarded request to its queue, either completed or to be sent again. Returns
-    /// `None` if the request is this queue's own.
+    /// Takes out a forwarded request, to be returned to its own queue: completed with `status`, or
+    /// to be sent again. Returns `None` if the request belongs to this queue.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
@@ -102,7 +102,7 @@ impl Flight {
         status
     }
 
-    /// Fills in a request's command, range and memory. Adjacent segments are joined.
+    /// Sets the command, range and memory segments of a request. Adjacent segments are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
         (self.state, self.answered) = (FlightState::Waiting, None);
         (self.expired, self.silence) = (false, false);
@@ -126,8 +126,8 @@ impl Flight {
         writes && self.request.flags & CMD_FLAG_FUA == 0
     }
 
-    /// Returns true if the completion of this request makes it, or everything acknowledged before
-    /// it, durable.
+    /// Returns true for a flush, and for a FUA request, whose own data are durable when it
+    /// completes.
     pub(crate) fn makes_durable(&self) -> bool {
         self.request.command == Command::Flush || self.request.flags & CMD_FLAG_FUA != 0
     }
@@ -162,8 +162,8 @@ impl Flight {
         let mut from = bytes;
         self.for_part(at, bytes.len() as u64, |start, len| {
             let (head, rest) = from.split_at(len);
-            // SAFETY: memory of a read that is in flight, which nobody else touches; the received
-            // bytes are a buffer of the link's own.
+            // SAFETY: the segments belong to a read in flight, and no other code uses them.
+            // The received bytes are in a buffer of the link, so they do not overlap the segments.
             unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), start, len) };
             from = rest;
         });

@@ -2,8 +2,8 @@
 //!
 //! There is a single receive operation in flight. Headers and small payloads are received into a
 //! buffer. The payload of a longer read is received straight into the request's memory, and the
-//! bytes after it into the buffer, in the same operation. Invariant: the operation uses the memory
-//! of the read whose payload is incomplete, and no other request's.
+//! bytes after it into the buffer, in the same operation. Invariant: of all requests' memory, the
+//! operation uses only that of the read whose payload is incomplete.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -20,8 +20,8 @@ use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Number of bytes to receive before or after the payload of long reads, so that little payload
-/// ends up in the buffer.
+/// Number of bytes to receive into the buffer before or after the payload of a long read: few, so
+/// that little payload must be copied from there.
 const HEADER_BYTES: usize = 512;
 /// Reads of at least this many bytes count as long.
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
@@ -32,9 +32,10 @@ pub(crate) struct Inbound {
     end: usize,
     iov: Vec<iovec>,
     msg: Box<msghdr>,
-    /// Number of payload bytes that the operation receives straight into a request's memory.
+    /// Number of payload bytes that the receive operation in flight puts straight into a request's
+    /// memory.
     direct: u64,
-    /// True while the operation is in flight.
+    /// True while the receive operation is in flight.
     pub(crate) is_busy: bool,
 }
 
@@ -97,9 +98,9 @@ impl Inbound {
                 Op::Recv { fd, buf: room.as_mut_ptr(), len: most.min(room.len()) as u32 }
             }
         };
-        // SAFETY: the buffer, the header and its list are this value's, which outlives the
-        // operation (`NbdLink` waits for it); the payload's memory is that of a request in flight,
-        // which is not answered before this operation has ended.
+        // SAFETY: the buffer, the message header and its list belong to this value.
+        // `NbdLink` keeps this value until the receive operation has ended. The payload's memory
+        // belongs to a request in flight, which does not complete before the operation has ended.
         unsafe { ring.push(user_data, op) };
     }
 
@@ -115,7 +116,7 @@ impl Inbound {
         session.received(bytes);
     }
 
-    /// Decrypts received data into the buffer. Returns false if there was none.
+    /// Decrypts received data into the buffer. Returns false if there was no data.
     pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, millrace_tls::Error> {
         let bytes = session.read(self.room())?;
         self.end += bytes;
@@ -132,7 +133,7 @@ impl Inbound {
         self.end += bytes - direct as usize;
     }
 
-    /// Records that the operation failed or that the server closed the connection.
+    /// Records that the receive operation failed or that the server closed the connection.
     pub(crate) fn broken(&mut self) {
         (self.is_busy, self.direct) = (false, 0);
     }

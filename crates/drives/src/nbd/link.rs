@@ -67,7 +67,7 @@ pub(crate) struct NbdLink {
     since: Instant,
 }
 
-/// State that all links of a queue share, lent to one link at a time.
+/// State that all links of a queue share. The queue lends it to one link at a time.
 pub(crate) struct LinkContext<'a> {
     pub(crate) shared: &'a Arc<NbdState>,
     pub(crate) ring: &'a Ring,
@@ -89,9 +89,9 @@ struct NextConnection {
 }
 
 impl NbdLink {
-    /// Creates a link. With a connection, it is up, in the generation that was current before the
-    /// connection was made; without one, it starts reconnecting. `slots` is the number of requests
-    /// that its queue can have.
+    /// Creates a link. With a connection, the link is up, in the generation that was current before
+    /// the connection was made. Without a connection, the link starts reconnecting. `slots` is the
+    /// number of requests that its queue can have.
     pub(crate) fn new(
         place: LinkPlace,
         (connected, generation): (Option<Connected>, u32),
@@ -139,7 +139,8 @@ impl NbdLink {
     }
 
     fn is_outdated(&self, shared: &NbdState) -> bool {
-        // Acquire pairs with the Release in `revalidate`: requests for the new size come later.
+        // Acquire pairs with the Release in `revalidate`: requests that need the new size are
+        // submitted after the store.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
@@ -218,8 +219,8 @@ impl NbdLink {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // Another connection was lost meanwhile. Its loss was handled before this write was
-            // acknowledged, so it is recorded for this write, too.
+            // The loss of another connection was handled before this write was acknowledged, so the
+            // loss is recorded again for this write.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
@@ -257,7 +258,7 @@ impl NbdLink {
         }
     }
 
-    /// Records that a request of this queue was answered, here or through another queue.
+    /// Records that the server has answered a request of this queue, on this or another connection.
     pub(crate) fn was_fruitful(&mut self) {
         self.fruitless = None;
     }
@@ -309,14 +310,15 @@ impl NbdLink {
         self.shut_down();
     }
 
-    /// Gives the connection up, and with it all of its generation. Its operations end soon after.
+    /// Gives up the connection and all others of its generation. The connection's operations end
+    /// soon after.
     pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: LossCause) {
         if self.state != LinkState::Up {
             return;
         }
         self.fall(shared);
         if !shared.end(self.generation, ConnectionLoss { cause, why, since: Some(self.since) }) {
-            // The loss of another connection ended the generation before, and was logged.
+            // The loss of another connection has already ended the generation and was logged.
             return;
         }
         let Some(short) = shared.logs_loss() else { return };
@@ -326,7 +328,7 @@ impl NbdLink {
             count => format!("{count} requests were in flight"),
         };
         let next = match shared.is_late() {
-            // The start of reconnecting was logged for another connection already.
+            // The time limit for reconnecting has already passed for another connection.
             true => "requests fail until the server is back".to_owned(),
             false if self.place.name.is_some() => format!(
                 "trying to reconnect for {} s, with all connections",
@@ -543,8 +545,8 @@ impl NbdLink {
         let request = Request { cookie: 0, flags: 0, command, offset: 0, length: 0 };
         let len = encode_request(&request, self.style, &mut header);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the header is alive, and at least `len` bytes long. A server that takes no more
-        // sees the end of the stream instead.
+        // SAFETY: the header is alive, and at least `len` bytes long.
+        // If the send fails, the server sees the end of the stream instead of the request.
         unsafe { libc::send(socket.as_raw_fd(), header.as_ptr().cast(), len, flags) };
     }
 

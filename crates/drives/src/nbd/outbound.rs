@@ -33,7 +33,7 @@ pub(crate) struct Outbound {
     first: usize,
     msg: Box<msghdr>,
     batch: Vec<u32>,
-    /// True while the operation is in flight.
+    /// True while the send operation is in flight.
     pub(crate) is_busy: bool,
 }
 
@@ -51,8 +51,8 @@ impl Outbound {
         }
     }
 
-    /// Takes up to `share` of the waiting requests for link `link`. Call it while no operation is
-    /// in flight; `send` starts the operation.
+    /// Makes a batch of up to `share` waiting requests for link `link`, which `send` then starts to
+    /// send. No send operation may be in flight.
     pub(crate) fn load(
         &mut self,
         (waiting, share): (&mut VecDeque<u32>, usize),
@@ -111,15 +111,15 @@ impl Outbound {
             self.is_busy = true;
             let (buf, len) = (output.as_ptr(), output.len() as u32);
             let op = Op::Send { fd, buf, len, flags: libc::MSG_WAITALL };
-            // SAFETY: the session's output never moves, and the link keeps the session until this
-            // operation has ended.
+            // SAFETY: the session's output never moves.
+            // The link keeps the session until this send operation has ended.
             unsafe { ring.push(user_data, op) };
         }
         Ok(())
     }
 
-    /// Records that the operation sent this many bytes of ciphertext. Returns true if the batch is
-    /// complete.
+    /// Records that the send operation sent this many bytes of ciphertext. Returns true if the
+    /// batch is complete.
     pub(crate) fn moved_sealed(&mut self, bytes: usize, session: &mut Session) -> bool {
         self.is_busy = false;
         session.sent(bytes);
@@ -144,13 +144,13 @@ impl Outbound {
                 Op::SendMsg { fd, msg: &raw const *self.msg, flags }
             }
         };
-        // SAFETY: headers, message and list are this value's, which outlives the operation
-        // (`NbdLink` waits for it); payload is the memory of requests in flight, which are not
-        // answered before `sent` has named them.
+        // SAFETY: headers, message and list belong to this value.
+        // `NbdLink` keeps this value until the send operation has ended. Payload is the memory of
+        // requests in flight, which do not complete before `sent` has returned them.
         unsafe { ring.push(user_data, op) };
     }
 
-    /// Records that the operation sent this many bytes. Returns true if the batch is complete.
+    /// Records that the send operation sent this many bytes. Returns true if the batch is complete.
     pub(crate) fn moved(&mut self, bytes: usize) -> bool {
         self.is_busy = false;
         self.advance(bytes);
@@ -175,7 +175,7 @@ impl Outbound {
         self.is_busy = false;
     }
 
-    /// Returns the requests of the batch, which are completely sent or given up.
+    /// Empties the batch and returns its requests, which were sent completely or are given up.
     pub(crate) fn sent(&mut self) -> impl Iterator<Item = u32> + '_ {
         self.first = self.iov.len();
         self.batch.drain(..)

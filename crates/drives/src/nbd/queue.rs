@@ -1,9 +1,9 @@
 //! `NbdQueue`: hardware queue of an NBD drive, with its requests and its links to the server.
 //!
-//! Requests wait in a list. In `commit_rqs`, each link whose last send has ended takes its share in
-//! one send, which the thread's next turn submits. Invariant: a tag is completed only when no
-//! operation uses its memory. A queue that is dropped ends its operations, or leaks the memory that
-//! they may still use.
+//! Requests wait in a list. In `commit_rqs`, each link whose last send has ended sends its share of
+//! them in one operation, which the reactor submits in its next iteration. Invariant: a tag is
+//! completed only when no operation uses its memory. A queue that is dropped ends its operations,
+//! or leaks the memory that they may still use.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -31,10 +31,11 @@ use crate::common::outcomes::completion_data;
 use crate::common::thread_bound::ThreadBound;
 
 const DRAIN: Duration = Duration::from_secs(2);
-/// Maximum sleep of one turn while a dropped queue waits, in nanoseconds.
+/// Maximum sleep in one reactor iteration while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Flights for requests of other queues. They come after those of the queue's own tags.
+/// Flights for requests of other queues. In the list, they follow the flights of the queue's own
+/// tags.
 struct GuestFlights {
     max: usize,
     free: Vec<u32>,
@@ -62,8 +63,8 @@ pub(crate) struct NbdQueue {
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// Other raw pointers lead to buffers that this queue owns. The ring refuses calls from other
-// threads than its own.
+// Other raw pointers lead to buffers that this queue owns. The ring refuses calls from all threads
+// except its own.
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
@@ -392,8 +393,8 @@ impl DriverQueue<Native> for NbdQueue {
                 }
                 Expired::Abandon
             }
-            // The server accepts connections but no requests, or has not answered for the whole
-            // timeout.
+            // The request waits although a connection is up, or the server did not answer it in
+            // time on a lost connection.
             FlightState::Waiting if flight.silence || self.shared.siblings.has_connection() => {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
@@ -426,7 +427,7 @@ impl Drop for NbdQueue {
 }
 
 impl NbdQueue {
-    /// Turns the ring until the links' operations have ended, for a limited time.
+    /// Runs the reactor until the links' operations have ended, for a limited time.
     fn drain(&mut self) {
         let mut limit = Deadline::<Native>::after(DRAIN);
         while self.ring.is_here() && !limit.is_over() {

@@ -1,9 +1,9 @@
 //! `Redial`: reconnects a link to its server, on a thread of its own.
 //!
-//! A link that has lost its server starts a thread, and is woken when there is news: a new
-//! connection; the time limit has passed (the thread keeps trying for later requests); or the
-//! export has changed. The thread ends when it has a connection, or when the link no longer needs
-//! one.
+//! A link that has lost its server starts a thread. The thread wakes the link when it has made a
+//! connection, when the time limit has passed (it then keeps trying for later requests), or when
+//! the export has changed. The thread ends when it has a connection, or when the link no longer
+//! needs one.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use super::trouble::{ConnectFailure, NOT_SHARED};
 use crate::common::owner_queues::wake_up;
 
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
-/// Pause after the first attempt; doubles with each further one.
+/// Pause after the first attempt. Each further attempt doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Maximum pause while other connections are up. In that case the server accepts no more
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
     Changed(String),
 }
 
-/// Time limit of a reconnecting thread, and which connection it must make.
+/// Time limit of a reconnecting thread, and requirements for its connection.
 #[derive(Debug)]
 pub(crate) struct Patience {
     /// Generation of the new connection.

@@ -1,6 +1,7 @@
 //! `Ring`: a queue's inbox on its thread's reactor.
 //!
-//! Both sides of a connection push operations; the queue takes the completions.
+//! The sending and receiving sides of a connection push operations; the queue takes the
+//! completions.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +18,7 @@ impl Ring {
         Ring { source: handle.source(), handle }
     }
 
-    /// Queues an operation, which the thread's next turn starts.
+    /// Queues an operation, which the reactor submits in its next iteration.
     ///
     /// # Safety
     /// Memory and descriptors that `op` names must stay valid until its completion is taken.
@@ -34,7 +35,7 @@ impl Ring {
         self.handle.pending(self.source) == 0
     }
 
-    /// Runs a turn of the reactor, for a queue that is being dropped.
+    /// Runs one iteration of the reactor, for a queue that is being dropped.
     pub(crate) fn turn(&self, wait: Wait) -> io::Result<usize> {
         self.handle.turn(wait)
     }

@@ -8,10 +8,10 @@
 //! covers only its own connection.
 //!
 //! Invariants: a forwarded request is in exactly one place: in `pending`, in a queue with a
-//! connection, or in the mailbox of its own queue. A queue takes its requests in `pending` back as
-//! soon as no connection is up; the loss of the last one wakes all threads. A connection that must
-//! be the only one is admitted when all others are closed, including those of earlier generations,
-//! and then excludes others while it is open.
+//! connection, or in the mailbox of its own queue. As soon as no connection is up, a queue takes
+//! its requests in `pending` back; the loss of the last connection wakes all threads. A connection
+//! that must be the only one is admitted when all others are closed, including those of earlier
+//! generations, and then excludes others while it is open.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -50,8 +50,8 @@ pub(crate) struct NbdRequest {
     pub(crate) memory: Vec<iovec>,
 }
 
-// SAFETY: the list names memory of a request in flight, whose bios are `Send`; only the queue that
-// holds the request uses the list.
+// SAFETY: the list names memory of a request in flight, whose bios are `Send`.
+// Only the queue that currently holds the request uses the list.
 unsafe impl Send for NbdRequest {}
 
 impl NbdRequest {
@@ -160,8 +160,8 @@ impl QueueState {
 }
 
 impl SiblingQueues {
-    /// Adds a queue, on the thread that `wake` wakes, that should have this many connections.
-    /// Returns the flag that tells the queue about messages.
+    /// Adds a queue that should have this many connections. `wake` wakes the queue's thread.
+    /// Returns the flag that is set when the queue has messages.
     pub(crate) fn open(
         &self,
         queue: usize,
@@ -203,8 +203,8 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if a connection may be used beside the open ones, except `own` ones that it
-    /// replaces. This is a hint; `connection_up` decides.
+    /// Returns true if a connection that replaces `own` open ones may be used beside the other open
+    /// ones. The result is a hint; `connection_up` decides.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
@@ -215,7 +215,7 @@ impl SiblingQueues {
     }
 
     /// Counts a connection of a queue as up. Returns false, without counting it, if it must not be
-    /// used because it or another one must be the only one.
+    /// used: either it or an open connection must be the only one.
     #[must_use]
     pub(crate) fn connection_up(
         &self,
@@ -271,7 +271,8 @@ impl SiblingQueues {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards the requests that `next` returns; it is called with the number of each forwarding.
+    /// Forwards requests until `next` returns `None`. The argument of `next` is the number of the
+    /// forwarding.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
@@ -291,8 +292,8 @@ impl SiblingQueues {
         Vec::from(own)
     }
 
-    /// Takes a queue's share of the forwarded requests, at most `most`, and leaves as many for each
-    /// other queue with a connection.
+    /// Takes an equal share of the forwarded requests for one of the queues with a connection, but
+    /// at most `most` requests.
     pub(crate) fn take_share(&self, most: usize) -> Vec<Forwarded> {
         let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
@@ -314,8 +315,8 @@ impl SiblingQueues {
         queues.for_each(|(queue, _)| queue.wake());
     }
 
-    /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it;
-    /// otherwise tells the queue that has it.
+    /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it.
+    /// Otherwise tells all queues, and the one that has taken the request acts.
     pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {

@@ -1,7 +1,7 @@
 //! Checks whether the settings of an NBD drive fit the export, computes the number of connections,
 //! and collects remarks for the user.
 //!
-//! These are pure functions, called when a drive is opened or inspected.
+//! The functions are pure and are called when a drive is opened or inspected.
 
 use millrace_block::{Error, ErrorKind};
 use millrace_nbd::TransmissionFlags;
@@ -65,7 +65,8 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     Ok(())
 }
 
-/// Returns the drive's number of connections, or an error if a flush does not cover so many.
+/// Returns the drive's number of connections. Returns an error if the settings ask for several, but
+/// a flush does not cover all of them.
 pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
     let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
     match config.connections {

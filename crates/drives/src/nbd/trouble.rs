@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::backoff::LogLimit;
 
-/// Message for a connection that is not used in addition to an open one.
+/// Reason why a new connection is not used beside an open one.
 pub(crate) const NOT_SHARED: &str =
     "the server does not say that a flush covers several connections (multi-conn)";
 

@@ -1,12 +1,12 @@
 //! `UnflushedWrites`: tracks whether a drive has acknowledged a write that no successful flush
 //! covers yet.
 //!
-//! All connections of a drive share one. A write only reads it, except for the first write after
-//! each flush, so that threads do not contend for a cache line on each I/O.
+//! All connections of a drive share one tracker. Only the first write after each flush changes it;
+//! other writes only read it, so that threads do not contend for its cache line.
 //!
 //! A flush covers the writes that were acknowledged before it was submitted. So flushes are
-//! numbered from 1 in the order of submission, and an acknowledged write needs the flush after
-//! those submitted so far.
+//! numbered from 1 in the order of submission, and an acknowledged write is covered by the next
+//! flush to be submitted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -25,8 +25,8 @@ use crate::common::units::size_text;
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
 /// Interval between two checks of an image with a watch, because the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
-/// Longest time that librbd waits for the check of an image that a client has changed. Meanwhile
-/// that client waits, too.
+/// Maximum time for which librbd waits for a check after a client has changed the image. The client
+/// waits as well.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the closing of all drives together waits for clusters that do not answer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(super) type Data = Option<Vec<Range<u64>>>;
 pub(super) enum ControlOrder {
     Look(Sender<Result<u64, Error>>),
     Data(Range<u64>, Sender<Data>),
-    /// Drop the reference to the image, so that no check begins any more.
+    /// Order to drop the reference to the image, so that no further check begins.
     EndLooks(Sender<()>),
     Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }
@@ -50,7 +50,7 @@ pub(super) enum ControlOrder {
 /// State of an image when the drive was opened. If the state changes, the drive must not continue.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownImage {
-    /// Id of the image, which does not change with its name.
+    /// Id of the image, which stays the same when the image is renamed.
     pub(crate) id: String,
     pub(crate) snapshot_id: u64,
     /// Number of bytes for which a parent image may have the data.
@@ -95,26 +95,27 @@ impl ControlThread {
         self.order(|sender| ControlOrder::Data(range, sender))
     }
 
-    /// Waits until no check is in progress. None begins afterwards.
+    /// Waits for the end of any check in progress. No further check begins afterwards.
     pub(super) fn end_looks(&self) {
         wait_for_end(&self.order(ControlOrder::EndLooks));
     }
 }
 
-/// Waits until `ended` reports the end of an operation, within what is left of `CLOSE_PATIENCE`.
+/// Waits until `ended` reports the end of an operation, for at most the rest of `CLOSE_PATIENCE`.
 /// Used while a drive is closed.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || lock_unpoisoned(&PATIENCE);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
-    // An answer that is missing although time is left means that the thread does not exist.
+    // If the receiver fails while time is left, the control thread has ended already.
     *patience() = match !has_ended && limit.is_over() {
         true => Duration::ZERO,
         false => CLOSE_PATIENCE,
     };
 }
 
-/// Called by a thread of librbd when the image has changed. Waits for a check.
+/// Called by a thread of librbd when the image has changed. Waits up to `UPDATE_PATIENCE` for the
+/// control thread to check the image.
 fn wait_for_look(orders: &Sender<ControlOrder>) {
     let (sender, receiver) = mpsc::channel();
     if orders.send(ControlOrder::Look(sender)).is_ok() {
@@ -189,7 +190,8 @@ fn gone_or(error: io::Error, what: &'static str) -> LookError {
 
 impl RbdState {
     /// Compares the image in the cluster with the open one. Returns its size in bytes. Returns an
-    /// error if the cluster does not answer, or if the drive must not go on.
+    /// error if the cluster does not answer, or if the image has changed so that the drive must not
+    /// continue.
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.has_failed() {

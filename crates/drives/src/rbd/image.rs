@@ -43,7 +43,7 @@ struct Updates {
     _call: Box<UpdateCall>,
 }
 
-/// Called by a thread of librbd. The client that changed the image waits meanwhile.
+/// Called by a thread of librbd. The client that changed the image waits for this call.
 pub(crate) type UpdateCall = Box<dyn Fn() + Send + Sync>;
 
 // SAFETY: librbd's handles may be used by any thread, and by several at once.
@@ -78,8 +78,8 @@ pub(crate) enum ImageIo<'a> {
 }
 
 impl RbdImage {
-    /// Opens the image or its snapshot. A read-only image gets a watch, too, if its user may write,
-    /// which setting a watch requires.
+    /// Opens the image or its snapshot. A read-only image gets a watch, too, if the Ceph user may
+    /// write, because setting a watch needs that permission.
     pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<RbdImage, io::Error> {
         let functions = cluster.functions;
         let name = c_text(&config.image.image);
@@ -130,8 +130,8 @@ impl RbdImage {
         Ok(())
     }
 
-    /// Returns the id of a snapshot, which does not change with its name, or the id of the image
-    /// itself.
+    /// Returns the id of a snapshot, which stays the same when the snapshot is renamed, or the id
+    /// that stands for the image itself.
     pub(crate) fn snapshot_id(&self, name: Option<&str>) -> Result<u64, io::Error> {
         let Some(name) = name else { return Ok(NO_SNAPSHOT) };
         let (name, mut id) = (c_text(name), 0);
@@ -245,8 +245,8 @@ impl RbdImage {
             .map(|_| ())
     }
 
-    /// Returns the objects that may hold data, as ranges in order. Waits for the cluster.
-    /// Everything outside reads as zeroes. Returns `None` on an error, or if there are too many.
+    /// Returns the byte ranges of the objects that may hold data, in order. All other bytes read as
+    /// zeroes. Waits for the cluster. Returns `None` on an error, or if there are too many ranges.
     pub(crate) fn data(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         let mut found = ExtentList { range: range.clone(), list: Vec::new() };
         let iterate = self.cluster.functions.rbd_diff_iterate2;
@@ -257,7 +257,7 @@ impl RbdImage {
         (done >= 0).then_some(found.list)
     }
 
-    /// Starts an I/O. Unless this returns an error, the completion will be called.
+    /// Starts an I/O. On success, librbd will call the completion.
     ///
     /// # Safety
     /// The memory and its segment list must stay valid until the completion is called, and

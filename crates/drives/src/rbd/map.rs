@@ -25,7 +25,7 @@ const FAST_DIFF: u64 = 1 << 4;
 /// Flag bits `RBD_FLAG_OBJECT_MAP_INVALID` and `RBD_FLAG_FAST_DIFF_INVALID`.
 const INVALID: u64 = 3;
 
-/// A query that was not answered in time.
+/// Keeps a query that was not answered in time. No further query is sent until its answer arrives.
 #[derive(Default)]
 pub(crate) struct HoleMap {
     late: Mutex<Option<Receiver<Data>>>,

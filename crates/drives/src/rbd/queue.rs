@@ -143,8 +143,8 @@ impl RbdQueue {
         if made < 0 {
             return Err(flight.failed(made as ssize_t, &self.shared));
         }
-        // SAFETY: the memory is that of a request in flight and of this queue's lists; `Drop` leaks
-        // the lists that are still in use then.
+        // SAFETY: the memory belongs to a request in flight or to this queue's lists.
+        // If the queue is dropped early, `Drop` leaks the lists that are still in use.
         if let Err(result) = unsafe { image.start(start, completion) } {
             // SAFETY: librbd has refused the call, so it will not call back.
             unsafe { (functions.rbd_aio_release)(completion) };

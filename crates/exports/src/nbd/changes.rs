@@ -57,7 +57,7 @@ impl Server {
     /// address is unchanged.
     ///
     /// # Errors
-    /// As [`Server::start`]. Nothing changes on an error.
+    /// The errors of [`Server::start`]. Nothing changes on an error.
     pub fn prepare(
         &self,
         exports: Vec<ExportConfig>,
@@ -87,9 +87,9 @@ impl Server {
         Ok(ExportChange { exports: Arc::new(exports), renewal, listens, bound })
     }
 
-    /// Applies a prepared change. Waits until all I/O threads serve the new exports, at most for a
-    /// time limit, because a thread may hang. Clients of removed exports are disconnected, but
-    /// their requests may still be in flight when this function returns.
+    /// Applies a prepared change. Waits, for a limited time because a thread may hang, until all
+    /// I/O threads serve the new exports. Clients of removed exports are disconnected, but their
+    /// requests may still be in flight when this function returns.
     pub fn apply(&mut self, change: ExportChange) -> RemovedVolumes {
         let ExportChange { exports, renewal, listens, bound } = change;
         self._renewal = renewal;
@@ -161,8 +161,8 @@ impl Server {
         self.shared.exports().on_demand(name).is_some_and(|export| export.served.was_used())
     }
 
-    /// Removes an unused export that [`Server::add_on_demand`] added. The caller must flush its
-    /// volume before closing it.
+    /// Removes an unused export that [`Server::add_on_demand`] added. The caller must flush the
+    /// volume of the export before closing the volume.
     pub fn remove_on_demand(&mut self, name: &str) {
         let exports = self.shared.exports().without(name);
         self.replace(Arc::new(exports));

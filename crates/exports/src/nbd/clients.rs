@@ -1,7 +1,7 @@
 //! Reports of the clients for operators, and disconnection of a client on request.
 //!
-//! Each I/O thread reports its own clients between two turns of its loop, so a report does not slow
-//! requests down.
+//! Each I/O thread reports its own clients between two iterations of its event loop, so a report
+//! does not slow requests down.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -31,9 +31,9 @@ impl Observer {
         clients
     }
 
-    /// Disconnects client `number` once its requests in flight are answered. Disconnects it at once
-    /// if it is still negotiating, or if this is called again. Returns its report, or `None` if
-    /// there is no such client.
+    /// Disconnects client `number` once its requests in flight are answered. A client that is still
+    /// negotiating, or for which this is called again, is disconnected at once. Returns the
+    /// client's report, or `None` if there is no such client.
     #[must_use]
     pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
         self.ask(|to| ThreadMessage::Disconnect(number, to)).pop()
@@ -68,8 +68,8 @@ pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientRep
     client_log::ended(thread, conn, "an operator disconnects it");
     let WorkerContext { submitter, pool, .. } = &mut worker.core;
     match conn.phase {
-        // This is the second call: the connection ends without waiting for its requests in flight,
-        // or for the client to read its replies.
+        // The session already drains, usually after an earlier call. The connection then ends
+        // without waiting for its requests in flight, or for the client to read its replies.
         ConnectionPhase::Draining => conn.kill(&mut submitter.tickets, pool),
         _ => conn.end_session(&mut submitter.tickets, pool),
     }
@@ -97,7 +97,8 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     }
 }
 
-/// Returns why the server takes no further request now, or an empty string if it does.
+/// Returns the reason why the server takes no further request from the client now, or an empty
+/// string if it takes requests.
 fn waits_for(conn: &Connection) -> &'static str {
     match conn.memory_wait {
         _ if conn.phase == ConnectionPhase::Draining => "its last replies to leave",

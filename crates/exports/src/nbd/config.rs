@@ -1,6 +1,7 @@
 //! Settings of an NBD server as plain structs: exports, listeners and limits.
 //!
-//! Filled in by the caller of `Server::start`, which validates them together with exports.rs.
+//! The caller of `Server::start` fills in the settings. `Server::start` and exports.rs validate
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +34,8 @@ pub struct ExportConfig {
     pub group: ClientGroup,
     /// Certificate names of the clients that may see and use the export. `None` admits all clients.
     pub tls_allow: Option<Vec<String>>,
-    /// Name that clients ask for if the export was opened on demand. No listener lists it then.
+    /// Name by which clients ask for an export that was opened on demand. No listener lists such an
+    /// export. `None` for other exports.
     pub on_demand: Option<String>,
 }
 
@@ -91,13 +93,13 @@ pub struct ServerConfig {
     /// Listening sockets.
     pub listeners: Vec<ListenConfig>,
     /// Number of I/O threads, at least 1. The disk of a file drive must be set up with one hardware
-    /// queue for each of them.
+    /// queue for each thread.
     pub threads: u16,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,
     /// I/O interface to the kernel: io_uring or epoll.
     pub backend: Backend,
-    /// Maximum number of connections. Further ones are closed at once.
+    /// Maximum number of connections. The server closes further ones at once.
     pub connections_max: u32,
     /// Time limit of the negotiation.
     pub handshake_timeout: Duration,

@@ -1,16 +1,18 @@
 //! One client's connection: its negotiation, its session, its received and its outgoing bytes.
 //!
-//! Owned, boxed, by the worker of one I/O thread. The receive path (receive.rs) and the request
-//! path (execute.rs) change it. Sends and receives go through [`SocketRing`].
+//! The worker of one I/O thread owns the connection in a `Box`. The receive path (receive.rs) and
+//! the request path (execute.rs) change it. Sends and receives go through [`SocketRing`].
 //!
 //! Phases: `Handshake` -> `Transmission` -> `Draining` (takes no more requests, answers those in
 //! flight) -> `Dead` (answers nothing any more). A broken connection becomes `Dead` from every
 //! phase. A dead connection is freed when it has no outstanding operation on its socket. Its
-//! requests may still be at the drives: their memory and tickets belong to the thread.
+//! requests may still be in flight at the drives, because their memory and tickets belong to the
+//! thread.
 //!
 //! Invariants: at most one receive and one send are outstanding. Requests in flight plus unsent
-//! replies are at most [`BATCH_REPLIES`]; at that limit nothing is received. `held_bytes` is the
-//! total size of the pool buffers in the connection's tickets and batches.
+//! replies are at most [`BATCH_REPLIES`]; at that limit the server receives nothing from the
+//! client. `held_bytes` is the total size of the pool buffers in the connection's tickets and
+//! batches.
 
 pub(crate) mod client_log;
 pub(crate) mod hole_search;
@@ -39,22 +41,21 @@ use super::tls::TlsSession;
 use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
-/// Backlog of replies in bytes above which a connection receives only once its client has caught
-/// up. The client has to read these replies before it sees later ones, so waiting costs it nothing,
-/// and the requests that it sends meanwhile arrive in one receive. Only a hint: a client may send
-/// before it reads, so client_timers.rs bounds the wait.
+/// Number of unread reply bytes above which the server delays the next receive until the client has
+/// read most of them. The client must read these replies before it sees later ones, so the delay
+/// costs it nothing, and the requests that it sends meanwhile arrive in one receive.
+/// client_timers.rs limits the delay, because a client may have to send before it reads.
 const BACKLOG_BYTES: usize = 32 * 1024;
 /// Number of unread replies that must be reached, together with [`BACKLOG_BYTES`], before the
-/// connection waits for its client to catch up. The socket holds only a few long replies at a time,
-/// and a client that waits for the next long reply gains nothing from requests that are received
-/// together.
+/// server delays the next receive. The socket holds only a few long replies at a time, and a client
+/// that waits for the next long reply gains nothing from requests that are received together.
 const BACKLOG_REPLIES: u32 = 8;
-/// Bytes of reads that a connection may start in one turn of the I/O thread's loop. A single larger
-/// read may always start. Data copied within a turn are still in the CPU cache when they are sent,
-/// and the client gets the first of them early.
+/// Bytes of reads that a connection may start in one iteration of the I/O thread's event loop. A
+/// single larger read may always start. Data copied within an iteration are still in the CPU cache
+/// when they are sent, and the client gets the first of them early.
 const TURN_BYTES: usize = 256 * 1024;
-/// Unsent reply bytes above which a connection takes no more requests. Only a hint, like
-/// [`BACKLOG_BYTES`]: client_timers.rs bounds the wait.
+/// Number of unsent reply bytes above which the server takes no more requests of a connection.
+/// client_timers.rs limits this wait, because a client may have to send before it reads.
 const UNSENT_BYTES: usize = 512 * 1024;
 
 /// Longest wait of a client for an export that is being opened, as a multiple of the handshake
@@ -65,15 +66,17 @@ const WAITS_MAX: u64 = 6;
 pub(crate) enum ConnectionPhase {
     Handshake,
     Transmission,
-    /// No more requests are taken. The connection ends when the requests in flight are answered.
+    /// The server takes no more requests, and ends the connection when those in flight are
+    /// answered.
     Draining,
-    /// The connection is closed for both sides, and nothing is answered any more.
+    /// The socket is shut down in both directions, and the server sends no more replies.
     Dead,
 }
 
 #[derive(Debug)]
 pub(crate) struct Negotiation {
-    /// Index of the listener that accepted the connection, which determines the exports it may get.
+    /// Index of the listener that accepted the connection. The listener determines the exports that
+    /// the client may use.
     pub(crate) listener: usize,
     pub(crate) handshake: Handshake,
     pub(crate) out: Vec<u8>,
@@ -95,8 +98,8 @@ impl Negotiation {
         matches!(self.demand, OnDemandState::Waiting { .. })
     }
 
-    /// Returns the export that was granted to the client, or that was opened for it and that it may
-    /// ask for again.
+    /// Returns the negotiated export or, without one, the export that was opened at the client's
+    /// request.
     pub(crate) fn export(&self) -> Option<&Arc<Export>> {
         match (&self.then, &self.demand) {
             (Some(Some((_, export))), _) => Some(export),
@@ -108,14 +111,14 @@ impl Negotiation {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IncomingPayload {
-    /// Ticket of the write; `None` for the payload of a refused request.
+    /// ID of the write's ticket; `None` for the payload of a refused request.
     pub(crate) ticket: Option<u32>,
-    /// Reply to send once the whole payload was received. It cannot be sent earlier, since a client
-    /// may know a request only after it has sent all of it.
+    /// Reply to send once the whole payload was received. The reply cannot be sent earlier, because
+    /// a client may expect replies only to requests that it has sent completely.
     pub(crate) refused: Option<RefusedRequest>,
     pub(crate) filled: u64,
     pub(crate) total: u64,
-    /// If true, the payload is received into the ticket's buffer; otherwise it is discarded.
+    /// If true, the payload is received into the buffer of the write; otherwise it is discarded.
     pub(crate) kept: bool,
 }
 
@@ -126,11 +129,13 @@ pub(crate) struct RefusedRequest {
     pub(crate) why: &'static str,
 }
 
-/// A connection's use of its share of one turn of the I/O thread's loop.
+/// Amount of work that a connection has done in the current iteration of the I/O thread's event
+/// loop.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TurnUsage {
     read_bytes: usize,
-    /// True if more requests are already received, which the next turn will take.
+    /// True if the server has received more requests, which the next iteration of the event loop
+    /// handles.
     pub(crate) has_more: bool,
     /// True if the client has read no replies for a while, perhaps because it wants to send more
     /// first.
@@ -143,14 +148,15 @@ impl TurnUsage {
         self.read_bytes += len_bytes;
     }
 
-    /// Returns true if the share is used up, so that further requests wait for the next turn.
+    /// Returns true if the connection has used up its share of this iteration of the event loop, so
+    /// that its further requests wait for the next one.
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         self.has_more = self.read_bytes >= TURN_BYTES;
         self.has_more
     }
 
-    /// Ends the turn. Returns true if requests are left for the next one.
+    /// Ends the iteration of the event loop. Returns true if requests are left for the next one.
     #[inline]
     pub(crate) fn end(&mut self) -> bool {
         self.read_bytes = 0;
@@ -163,7 +169,7 @@ impl TurnUsage {
 pub(crate) struct ExportSession {
     pub(crate) session: Session,
     pub(crate) rules: RequestLimits,
-    /// Index of the thread's channel to the volume.
+    /// Index of the I/O thread's lane (its channel to the volume and the requests that use it).
     pub(crate) lane: u32,
     /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
@@ -183,10 +189,11 @@ impl ExportSession {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ListMembership {
-    /// True if the connection is in the list of those to check before the next turn.
+    /// True if the connection is in the list of connections that the thread checks before its next
+    /// iteration.
     pub(crate) touched: bool,
-    /// True if no operation is outstanding on the socket, so that a disconnect of the client would
-    /// go unnoticed.
+    /// True if no operation is outstanding on the socket, so that the server would not notice if
+    /// the client disconnected.
     pub(crate) unwatched: bool,
 }
 
@@ -210,17 +217,18 @@ pub(crate) struct ClientHistory {
 pub(crate) struct Connection {
     pub(crate) fd: RawFd,
     pub(crate) index: usize,
-    /// Unique among the connections of the thread, unlike `index`.
+    /// Number of the connection that the thread never uses again, unlike `index`.
     pub(crate) serial: u64,
     pub(crate) phase: ConnectionPhase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
     pub(crate) granted: Option<ExportSession>,
-    /// TLS session, once TLS has begun. All bytes of the socket belong to it from then on.
+    /// TLS session; `None` before TLS has begun. From then on, all bytes of the socket are TLS
+    /// records.
     pub(crate) tls: Option<Box<TlsSession>>,
     pub(crate) input: ReceiveBuffer,
     pub(crate) incoming: Option<IncomingPayload>,
     pub(crate) out: ReplyQueue,
-    /// Requests in the block layer plus unsent replies.
+    /// Number of requests in the block layer plus unsent replies.
     pub(crate) in_flight: u32,
     pub(crate) memory_wait: MemoryWait,
     pub(crate) held_bytes: usize,
@@ -263,8 +271,8 @@ impl Connection {
         })
     }
 
-    /// Sets the TLS policy of the handshake before anything was received, and the guard that counts
-    /// the connection until its negotiation is over.
+    /// Sets the TLS policy of the handshake, before any byte was received. The connection counts as
+    /// negotiating until `counted` is dropped.
     pub(crate) fn expect(&mut self, mode: TlsMode, counted: NegotiationCount) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.handshake = Handshake::with_tls(mode);
@@ -288,7 +296,8 @@ impl Connection {
         (until_ns > now_ns).then_some(until_ns)
     }
 
-    /// Adds the connection to the list of connections to check before the next turn.
+    /// Adds the connection to the list of connections that the thread checks before its next
+    /// iteration.
     #[inline]
     pub(crate) fn touch(&mut self, touched: &mut Vec<usize>) {
         if !self.history.lists.touched {
@@ -304,8 +313,8 @@ impl Connection {
             && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
-    /// Records that the server takes no more requests for now, for a reason other than the
-    /// client's.
+    /// Records the time at which the server stopped taking requests, unless it stopped because the
+    /// client does not read its replies.
     #[cold]
     pub(crate) fn stop_taking(&mut self) {
         // A large backlog of unsent replies means that the client does not read.
@@ -314,7 +323,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if no requests are taken because replies wait for the socket.
+    /// Returns true if the server takes no requests because unsent replies wait for the socket.
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
         let listens = self.phase == ConnectionPhase::Transmission && !self.input.busy;
@@ -330,7 +339,7 @@ impl Connection {
         }
     }
 
-    /// Takes no more requests. A write with incomplete payload is abandoned.
+    /// Stops taking requests. Abandons a write whose payload is incomplete.
     pub(crate) fn drain(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         if matches!(self.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
             return;
@@ -342,14 +351,14 @@ impl Connection {
         self.abandon_input(tickets, pool);
     }
 
-    /// Takes no more requests, and ends the connection when those in flight are answered.
+    /// Stops taking requests, and ends the connection when those in flight are answered.
     pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.drain(tickets, pool);
         shut_down_input(self.fd);
     }
 
-    /// Closes the connection for both sides: nothing more is answered, and outstanding socket
-    /// operations complete.
+    /// Shuts the socket down in both directions. The server sends no more replies, and outstanding
+    /// socket operations complete.
     pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         if self.phase == ConnectionPhase::Dead {
             return;
@@ -408,7 +417,8 @@ impl Connection {
         in_service && (self.out.busy || (self.input.busy && self.incoming.is_some()))
     }
 
-    /// Returns true if, during shutdown, only replies are left that the client has to read.
+    /// Returns true if the connection is shutting down and waits only for its client to read the
+    /// last replies.
     pub(crate) fn waits_for_reader(&self) -> bool {
         let (has_input, replies) = (self.incoming.is_some(), self.out.replies());
         self.phase == ConnectionPhase::Draining
@@ -507,8 +517,8 @@ impl Connection {
         self.out.push(|buffer| reply.failure(buffer, errno, why));
     }
 
-    /// Returns true if no operation is outstanding on the socket, so that a disconnect of the
-    /// client goes unnoticed: the connection waits for drives or for memory.
+    /// Returns true if the connection waits for drives or for memory without an operation
+    /// outstanding on its socket. The server would then not notice if the client disconnected.
     #[inline]
     pub(crate) fn is_unwatched(&self) -> bool {
         !self.input.busy && !self.out.busy && self.phase != ConnectionPhase::Dead

@@ -1,10 +1,11 @@
-//! Turns checked requests into tickets, and completed tickets into replies.
+//! Turns checked requests into tickets (requests that the block layer processes), and completed
+//! tickets into replies.
 //!
 //! [`WorkerContext`] is the state that all connections of an I/O thread share.
 //!
 //! Invariants: an accepted request is answered exactly once, or its connection is dead. A read's
-//! payload is sent only if the drive reported success. Buffers stay in the ticket until the
-//! completion, then in the connection's batch until they are sent.
+//! payload is sent only if the drive reported success. A ticket holds its buffer until the
+//! completion, then the connection's batch of replies holds the buffer until it is sent.
 
 pub(crate) mod holes;
 pub(crate) mod memory_wait;
@@ -50,11 +51,13 @@ pub(crate) struct WorkerContext {
 pub(crate) enum TakeResult {
     /// The request is answered or in flight.
     Done,
-    /// The ticket with this ID waits for payload.
+    /// The write has a ticket with this ID, and waits for its payload from the client.
     Awaits(u32),
-    /// The request is refused; the reply is sent once its payload was received and discarded.
+    /// The request is refused. The reply is sent once the request's payload was received and
+    /// discarded.
     Refused(RefusedRequest),
-    /// No memory is free, and the connection waits for some. The request must be presented again.
+    /// No memory is free. The connection waits for some, and the caller must present the request
+    /// again.
     NoMemory,
 }
 

@@ -1,7 +1,7 @@
 //! The exports of a server: the properties announced to clients, and the volume of each.
 //!
-//! [`Exports`] is the state of one moment, shared by all threads, and replaced as a whole when
-//! exports or listeners change. A connection keeps its own [`Export`], so a replacement affects new
+//! All threads share an immutable [`Exports`], which is replaced as a whole when exports or
+//! listeners change. A connection keeps its own [`Export`], so a replacement affects new
 //! connections only. Volumes may grow; each negotiation announces the current size.
 //!
 //! Invariant: every `ExportInfo` here was validated. A listener's catalog names existing exports,
@@ -38,16 +38,17 @@ pub(crate) struct ServedVolume {
     pub(crate) ranges: RangeLocks,
     /// True once a client was granted an export of the volume, so that the volume may need a flush.
     was_used: AtomicBool,
-    /// Number of I/O threads that have a lane of the volume, that is, have the volume open.
+    /// Number of I/O threads that have opened the volume (that have a *lane* of it).
     lanes: AtomicU32,
-    /// Number of clients that were granted an export of the volume on demand, and do not use a lane
-    /// (an open volume) yet.
+    /// Number of clients that were granted an export of the volume on demand, and for which no I/O
+    /// thread has opened the volume yet.
     grants: AtomicU32,
 }
 
 impl ServedVolume {
     pub(crate) fn note_used(&self) {
-        // Relaxed: read when the threads stop; each thread knows about its own lanes.
+        // Relaxed: only stopping threads read the flag, and each thread flushes its own open
+        // volumes anyway.
         self.was_used.store(true, Ordering::Relaxed);
     }
 
@@ -71,14 +72,16 @@ impl ServedVolume {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if a client uses the volume, or is about to. Grants are checked first, so that
-    /// a client whose grant becomes a lane meanwhile is not missed.
+    /// Returns true if a client uses the volume, or was granted an export of it. Grants are checked
+    /// first: a client's grant ends only after its I/O thread has opened the volume, or when the
+    /// client leaves.
     pub(crate) fn is_in_use(&self) -> bool {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }
 
     pub(crate) fn was_used(&self) -> bool {
-        // Relaxed: read when the threads stop; each thread knows about its own lanes.
+        // Relaxed: only stopping threads read the flag, and each thread flushes its own open
+        // volumes anyway.
         self.was_used.load(Ordering::Relaxed)
     }
 }
@@ -174,8 +177,8 @@ impl Exports {
         Exports::default().followed_by(configs, listeners, threads)
     }
 
-    /// Builds the exports of another configuration. Shares what is unchanged; listeners with the
-    /// same address keep their numbers.
+    /// Builds the exports of another configuration. Both share the exports that are unchanged, and
+    /// listeners with the same address keep their numbers.
     pub(crate) fn followed_by(
         &self,
         configs: Vec<ExportConfig>,

@@ -33,8 +33,8 @@ pub fn handed_over_names() -> Vec<String> {
     sockets.iter().map(|(name, _)| name.clone()).collect()
 }
 
-/// Returns the address that the inherited socket `name` listens on. `None` if there is no such
-/// socket, or if its address is neither a file nor a TCP port.
+/// Returns the address that the inherited socket `name` listens on. Returns `None` if there is no
+/// such socket, or if its address is neither a file nor a TCP port.
 #[must_use]
 pub fn handed_over_address(name: &str) -> Option<&'static Listen> {
     ADDRESSES.get()?.iter().find(|(known, _)| known == name).map(|(_, address)| address)
@@ -79,8 +79,7 @@ fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd
 /// unchanged.
 fn handed_over() -> Vec<(String, OwnedFd)> {
     let Ok(all) = sd_notify::listen_fds_with_names(false) else { return Vec::new() };
-    // SAFETY: the descriptors were opened for this process before it began, as LISTEN_PID says, and
-    // this runs once, so no other code owns them.
+    // SAFETY: systemd opened these descriptors for this process, and this function runs only once.
     let sockets: Vec<_> =
         all.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect();
     let addresses = sockets.iter().filter_map(|(name, fd)| Some((name.clone(), address_of(fd)?)));

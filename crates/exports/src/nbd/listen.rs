@@ -1,7 +1,7 @@
 //! Listening sockets of the server: Unix, TCP, and sockets passed by the service manager. They are
 //! bound before any thread starts.
 //!
-//! Called by start-up; calls the modules of Unix and inherited sockets.
+//! The start of a server calls this module, which uses unix_socket.rs and inherited_sockets.rs.
 
 use std::fmt;
 use std::io;

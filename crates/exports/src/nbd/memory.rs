@@ -49,11 +49,12 @@ impl Zeroes {
         self.0.start().as_ptr()
     }
 
-    /// Returns a bio on the zeroes, for a volume whose drives never touch payload.
+    /// Returns a bio whose memory is the area of zeroes, for a volume whose drives never touch
+    /// payload.
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
-        // SAFETY: the mapping outlives every channel of the server; the caller's drives never touch
-        // payload, so that the zeroes are never written to.
+        // SAFETY: the mapping outlives every channel of the server.
+        // The drives of the volume never touch payload, so nothing writes to the zeroes.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
     }
 }
@@ -80,10 +81,9 @@ impl PoolBuffer {
         self.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Returns the whole buffer. Only for buffers that no drive and no socket operation uses.
+    /// Returns the whole buffer. No drive and no socket operation may be using the buffer.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the region is mapped as long as the buffer exists, and the exclusive borrow of
-        // the only handle means that nobody else here touches it.
+        // SAFETY: the region is mapped while the buffer exists, and `&mut self` is its only handle.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len()) }
     }
 
@@ -97,8 +97,8 @@ impl PoolBuffer {
     #[inline]
     pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(offset + len_bytes as usize <= self.len());
-        // SAFETY: the ticket of the request keeps the buffer until its completion was polled, and a
-        // thread that ends with tickets left leaks its pool; the offset lies inside.
+        // SAFETY: the offset is inside the buffer, which the ticket keeps until the bio completes.
+        // A thread that ends with tickets left leaks its pool, so the buffer stays mapped.
         unsafe { Bio::foreign(op, sector, self.start().add(offset), len_bytes) }
     }
 }
@@ -106,7 +106,7 @@ impl PoolBuffer {
 #[derive(Debug)]
 struct RegionNote {
     registered: Option<u16>,
-    /// Number of the region's buffers that stuck drives keep.
+    /// Number of the region's buffers that drives may still use after their requests timed out.
     stuck: u16,
 }
 
@@ -115,9 +115,10 @@ pub(crate) struct BufferPool {
     handle: Handle,
     /// One arena for each size class, so that long buffers do not use up the regions of short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
-    /// Largest number of idle bytes, in regions without a buffer in use, that the pool keeps.
+    /// Largest number of bytes that the pool keeps in regions without a buffer in use.
     idle_bytes_max: usize,
-    /// Smallest number of idle bytes since unneeded memory was last unmapped.
+    /// Smallest number of bytes in regions without a buffer in use since unneeded memory was last
+    /// unmapped.
     idle_bytes_least: usize,
     thread: usize,
 }
@@ -158,15 +159,15 @@ impl BufferPool {
         self.arenas.iter().map(BufferArena::idle_bytes).sum()
     }
 
-    /// Takes a buffer for a connection. Returns `None` if other connections wait in front of this
-    /// one, or if `part` has no room. Memory that the pool has already mapped is used without
-    /// asking the budget while no connection waits.
+    /// Takes a buffer for a connection. Returns `None` if other connections come first in the
+    /// waiting line, or if `part` of the memory has no space. While no connection waits, memory
+    /// that the pool has already mapped is used without asking the budget.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // While the shared part is overfull, free memory is reserved for the windows of
-        // connections.
+        // While the shared part of the memory is used up, free memory is reserved for the windows
+        // of connections.
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
@@ -280,8 +281,7 @@ impl BufferPool {
         let handle = &self.handle;
         let Some(bytes) = self.arenas[arena].unmap(region, |note| {
             if let Some(index) = note.registered {
-                // SAFETY: no buffer of the region is in use, so no outstanding operation refers to
-                // it.
+                // SAFETY: no buffer of the region is in use, so no outstanding operation uses it.
                 unsafe { handle.unregister_buffer(index) };
             }
         }) else {
@@ -300,15 +300,15 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
     if region.len_bytes() > REGION_BYTES {
         return None;
     }
-    // SAFETY: the region is unregistered in `unmap` before its mapping goes, or the ring is gone
-    // when the pool is dropped (the worker drops its I/O context first).
+    // SAFETY: `unmap` unregisters the region before it unmaps the memory.
+    // The worker drops its I/O context, and with it the ring, before it drops the pool.
     unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
 }
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // No memory here is stuck: tickets keep such buffers, and a pool with tickets left is
-        // leaked.
+        // No buffer of the arenas is stuck, because tickets hold such buffers, and a pool with
+        // tickets left is leaked.
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }

@@ -1,12 +1,13 @@
 //! Exports that are opened when a client asks for them.
 //!
 //! An I/O thread that finds the name of such an export in a negotiation puts an [`ExportRequest`]
-//! into the queue and lets the client wait. The owner of the server takes it from
+//! into the queue and lets the client wait. The owner of the server takes the request from
 //! [`ExportRequests`] on another thread, since opening a file may take long, adds the export and
 //! answers. Requests for the list of export names are answered in the same way.
 //!
 //! Invariants: a request is answered exactly once, at the latest when it is dropped. A granted
-//! export counts as used until its client has a lane of the volume, or is gone.
+//! export counts as used until its client's I/O thread has opened the volume, or the client has
+//! left.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -66,7 +67,8 @@ pub enum RequestedExport {
     All,
 }
 
-/// A client that waits for an export or for a list of exports. Dropping it refuses the client.
+/// A client that waits for an export or for a list of exports. Dropping this value refuses the
+/// client.
 pub struct ExportRequest {
     /// Address that the client connected to.
     pub listen: Listen,
@@ -90,13 +92,13 @@ pub(crate) struct WaitingClient {
 pub(crate) enum OnDemandState {
     #[default]
     None,
-    /// The request is unanswered. The `ExportRequest` checks this reference to see whether its
-    /// client still waits.
+    /// The request is unanswered. Dropping the reference shows the `ExportRequest` that its client
+    /// no longer waits.
     Waiting {
         _alive: Arc<()>,
     },
     ExportSession(String, GrantedExport),
-    /// The client does not get the export of this name, for the reason given; without a reason,
+    /// The client does not get the export of this name, for the given reason. Without a reason,
     /// there is no such export.
     Refused(String, Option<String>),
     Listed(Arc<Vec<String>>),

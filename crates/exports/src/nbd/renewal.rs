@@ -47,7 +47,7 @@ impl CertificateWatcher {
     }
 }
 
-/// Logs which certificates of these listeners have expired or expire soon. A server also does this
+/// Logs which certificates of these listeners have expired or expire soon. A server also calls this
 /// at its start.
 pub fn log_expiries(listeners: &[ListenConfig]) {
     let now = SystemTime::now();

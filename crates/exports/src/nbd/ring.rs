@@ -18,7 +18,7 @@ pub(crate) enum SocketEvent {
     Accepted(usize),
     Received(usize),
     Sent(usize),
-    /// The peer of the connection of this index has read most of the bytes sent to it, or has
+    /// The peer of the connection with this index has read most of the bytes sent to it, or has
     /// disconnected.
     Caught(usize),
     Other,
@@ -126,8 +126,8 @@ impl SocketRing {
 /// Reports when a socket becomes writable. A Unix socket becomes writable when its peer has read at
 /// least three quarters of a full send buffer.
 ///
-/// This is an epoll instance, because the reactor polls for input only. It becomes readable when
-/// the socket is writable or broken.
+/// The descriptor is an epoll instance, because the reactor polls for input only. The instance
+/// becomes readable when the socket is writable or broken.
 #[derive(Debug)]
 pub(crate) struct SendBacklog(OwnedFd);
 
@@ -145,10 +145,9 @@ pub(crate) fn empty_message() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Returns a descriptor that the caller keeps open during a call.
+/// Borrows a descriptor that the caller keeps open during a call.
 fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the functions below use the descriptor for one call, during which its connection has
-    // it open.
+    // SAFETY: each caller uses the descriptor for one call, during which its connection is open.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -173,11 +172,10 @@ pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
     Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }
 
-/// Returns the bytes of a piece of a connection's replies.
+/// Returns the bytes of one segment of a connection's replies.
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
-    // SAFETY: a piece points into a batch's headers, a pool buffer that the batch holds, or the
-    // shared zeroes. The batch keeps them until the piece is taken (replies.rs), and no drive
-    // writes to a buffer of which a reply was made.
+    // SAFETY: the batch keeps the memory of a segment until the segment is taken (replies.rs).
+    // No drive writes to a buffer after a reply was made of it.
     unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
 }
 
@@ -195,8 +193,8 @@ pub(crate) fn shut_down_input(fd: RawFd) {
     let _ = net::shutdown(borrowed(fd), Shutdown::Read);
 }
 
-/// Sends small replies at once, and makes a connection fail two minutes after the client's machine
-/// vanished. Has no effect on other sockets than TCP.
+/// Makes TCP send small replies at once, and makes a connection fail two minutes after the client's
+/// machine vanished. Sockets other than TCP are unchanged.
 pub(crate) fn set_tcp_options(fd: RawFd) {
     let fd = borrowed(fd);
     let _ = sockopt::set_tcp_nodelay(fd, true);

@@ -29,8 +29,8 @@ pub(crate) struct ShutdownState {
     pub(crate) flushed: AtomicUsize,
 }
 
-/// Represents one thread in the final flush. Dropped when the thread has flushed, or when the
-/// thread ends in any other way, so that the other threads do not wait for it.
+/// Guard for one thread's part in the final flush. It is dropped when the thread has flushed, or
+/// ends in any other way, so that the other threads stop waiting for that thread.
 pub(crate) struct FlushPart(pub(crate) Arc<ServerState>);
 
 impl Drop for FlushPart {
@@ -57,7 +57,7 @@ pub(crate) struct NegotiationCount(Arc<ServerState>);
 
 impl NegotiationCount {
     pub(crate) fn new(shared: &Arc<ServerState>) -> NegotiationCount {
-        // Relaxed: a counter that guards no other memory.
+        // Relaxed: no other memory access depends on this counter.
         shared.connections.negotiating.fetch_add(1, Ordering::Relaxed);
         NegotiationCount(Arc::clone(shared))
     }
@@ -65,7 +65,7 @@ impl NegotiationCount {
 
 impl Drop for NegotiationCount {
     fn drop(&mut self) {
-        // Relaxed: a counter that guards no other memory.
+        // Relaxed: no other memory access depends on this counter.
         self.0.connections.negotiating.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -93,7 +93,7 @@ impl ServedExports {
         Arc::clone(&lock(&self.current))
     }
 
-    /// Replaces the exports and returns their version. The caller must ring the threads.
+    /// Replaces the exports and returns their version. The caller must wake the I/O threads.
     pub(crate) fn replace(&self, exports: Arc<Exports>) -> u64 {
         let mut current = lock(&self.current);
         *current = exports;
@@ -127,7 +127,8 @@ pub(crate) enum ThreadMessage {
     Report(Sender<ClientReport>),
     /// Disconnect the client of this number, and report it.
     Disconnect(u16, Sender<ClientReport>),
-    /// Answer to a request on demand, for the connection with this index and serial number.
+    /// Answer to a request for an export on demand, for the connection with this index and serial
+    /// number.
     Answer {
         connection: usize,
         serial: u64,
@@ -153,8 +154,8 @@ pub(crate) struct ServerState {
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Incremented when other threads must check their connections, because memory or a range was
-    /// freed, or a thread waits for one.
+    /// Counter of events for which other threads must check their connections: memory or a locked
+    /// range was freed, or a thread waits for one.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }
@@ -171,7 +172,7 @@ impl ServerState {
 
     /// Counts a new connection. Returns false, and does not count it, if the limit is reached.
     pub(crate) fn admit(&self) -> bool {
-        // Relaxed: a counter that guards no other memory.
+        // Relaxed: no other memory access depends on this counter.
         let before = self.connections.open.fetch_add(1, Ordering::Relaxed);
         if before >= self.connections.max {
             self.dismiss();
@@ -182,18 +183,18 @@ impl ServerState {
 
     /// Counts a new connection above the limit that replaces one being closed.
     pub(crate) fn admit_instead(&self) {
-        // Relaxed: a counter that guards no other memory.
+        // Relaxed: no other memory access depends on this counter.
         self.connections.open.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns true if more than half of the permitted connections are still negotiating.
     pub(crate) fn is_full_of_handshakes(&self) -> bool {
-        // Relaxed: a counter that guards no other memory.
+        // Relaxed: no other memory access depends on this counter.
         self.connections.negotiating.load(Ordering::Relaxed) > self.connections.max / 2
     }
 
     pub(crate) fn dismiss(&self) {
-        // Relaxed: a counter that guards no other memory.
+        // Relaxed: no other memory access depends on this counter.
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -208,12 +209,12 @@ impl ServerState {
     }
 
     pub(crate) fn stall_timeout(&self) -> u64 {
-        // Relaxed: a setting that orders nothing.
+        // Relaxed: no other memory access depends on this setting.
         self.stall_timeout_ns.load(Ordering::Relaxed)
     }
 
     /// Tells threads that are awake, or about to sleep, to check for changes. SeqCst: a thread that
-    /// arms its doorbell checks the counter afterwards.
+    /// prepares to sleep arms its doorbell first and then checks the counter.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! Counters of the server, declared in one table.
 //!
 //! Each I/O thread has its own counters and publishes them (counters.rs); `Server::stats` adds them
-//! up. Reports and metrics are made from the rows.
+//! up. Reports and metrics are generated from the rows of that table.
 
 crate::counter_table! {
 /// Counters of a server since its start, and gauges of its present state.

@@ -1,8 +1,8 @@
 //! Requests of an I/O thread in the block layer: their tickets, and the volumes that serve them.
 //!
 //! A ticket (ticket.rs) is an accepted request; a lane (lane.rs) is one thread's access to a
-//! volume. [`Submitter`] turns tickets into bios, part by part, and gathers completions. It knows
-//! no connections: the caller finds the connection by the ticket's owner.
+//! volume. [`Submitter`] turns tickets into bios, part by part, and gathers completions. The
+//! submitter does not know connections: its caller finds the connection by the ticket's owner.
 //!
 //! Invariants: a submitted ticket appears in `done` exactly once for each of its parts, and keeps
 //! its buffer until then.
@@ -32,13 +32,14 @@ const PART_SECTORS: u64 = 1 << 31;
 pub(crate) struct Submitter {
     pub(crate) lanes: VolumeLanes,
     pub(crate) tickets: Tickets,
-    /// Completed tickets with their status, not yet matched to their connections.
+    /// Completed tickets with their status, which the thread has not answered yet.
     pub(crate) done: Vec<(u32, Status)>,
     /// True if a bio was submitted since the thread last polled its channels.
     pub(crate) fresh: bool,
     /// Connections that wait for memory and should be retried.
     pub(crate) retry: Vec<usize>,
-    /// True if waiting writes, possibly of other threads, were granted their ranges.
+    /// True if writes that waited for their ranges, possibly writes of other threads, were granted
+    /// them.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,
@@ -79,8 +80,8 @@ impl Submitter {
         self.push(id);
     }
 
-    /// Passes a ticket to the channel, or queues the ticket behind others that wait for the
-    /// channel.
+    /// Submits a ticket to the channel, or queues it behind other tickets that wait for space in
+    /// the channel.
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
@@ -105,7 +106,7 @@ impl Submitter {
         }
     }
 
-    /// Submits requests that waited for room in the channel. Returns true if any was submitted.
+    /// Submits requests that waited for space in the channel. Returns true if any was submitted.
     fn submit_waiting(&mut self, lane: usize) -> bool {
         let mut moved = false;
         while let Some(id) = self.lanes[lane].waiting.front().copied() {
@@ -125,7 +126,8 @@ impl Submitter {
         moved
     }
 
-    /// Submits a request that waited for the channel. Returns false if there is still no room.
+    /// Submits a request that waited for the channel. Returns false if the channel still has no
+    /// space.
     fn submit_waited(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         let lane = &mut self.lanes[ticket.lane as usize];
@@ -182,7 +184,8 @@ impl Submitter {
         Some(self.end(id))
     }
 
-    /// Removes a started ticket, and releases its range and its share of the lane's memory.
+    /// Removes the ticket of a started request. Releases the locked range and the memory of the
+    /// request.
     #[inline]
     pub(crate) fn end(&mut self, id: u32) -> Ticket {
         let ticket = self.tickets.remove(id);
@@ -197,8 +200,8 @@ impl Submitter {
         ticket
     }
 
-    /// Handles a completed step of a bounce. Returns true if the ticket continues, with the next
-    /// step or with the operation itself.
+    /// Handles a completed step of a read-modify-write. Returns true if the request continues, with
+    /// the next step or with the operation itself.
     #[cold]
     pub(crate) fn go_on_bouncing(&mut self, id: u32, status: Status) -> bool {
         let ticket = self.tickets.get(id);

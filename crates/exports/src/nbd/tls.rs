@@ -28,7 +28,7 @@ impl ListenTls {
 #[derive(Debug)]
 pub(crate) struct TlsSession {
     pub(crate) session: Session,
-    /// True if all received bytes were decrypted and handed out.
+    /// True if all received bytes were decrypted and read.
     drained: bool,
     /// True once the negotiation was informed that TLS is established.
     pub(crate) told: bool,
@@ -58,12 +58,12 @@ impl TlsSession {
         Ok(read)
     }
 
-    /// Returns true if the peer closed its side and everything before that was handed out.
+    /// Returns true if the peer has closed its side, and all data that it sent before were read.
     pub(crate) fn is_over(&self) -> bool {
         self.session.peer_closed() && !self.has_more()
     }
 
-    /// Returns true if received ciphertext was not decrypted or not handed out yet.
+    /// Returns true if received bytes were not decrypted yet, or decrypted bytes were not read yet.
     pub(crate) fn has_more(&self) -> bool {
         !self.drained || self.session.is_waiting()
     }

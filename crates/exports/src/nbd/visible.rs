@@ -43,7 +43,8 @@ impl<'a> VisibleExports<'a> {
         }
     }
 
-    /// Returns the reason why the client was refused an export that exists, if it was.
+    /// Returns the reason why the client was refused an existing export; `None` if it was not
+    /// refused.
     pub(crate) fn take_refused(self) -> Option<String> {
         self.refused.into_inner()
     }

@@ -1,9 +1,9 @@
 //! An I/O thread of the server: its connections, its channels, its loop.
 //!
-//! One turn of the loop: submit operations to the ring and reap completions; turn receives into
-//! requests and requests into bios; poll the channels; turn completed bios into replies; start one
-//! send and one receive for each connection concerned. Other threads reach it only through
-//! [`ServerState`] and its doorbell.
+//! One iteration of the loop: submit operations to the ring and reap completions; turn receives
+//! into requests and requests into bios; poll the channels; turn completed bios into replies; start
+//! one send and one receive for each connection concerned. Other threads communicate with an I/O
+//! thread only through [`ServerState`] and its doorbell.
 //!
 //! Invariant: at the end, channels, ring, connections and pool are dropped in this order. Memory
 //! that the kernel or a drive may still access then is leaked.
@@ -52,7 +52,7 @@ pub(crate) struct Worker {
     pub(crate) number: usize,
     pub(crate) conns: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
-    /// Connections to look at before the next turn.
+    /// Connections to check before the next iteration of the loop.
     pub(crate) touched: Vec<usize>,
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
@@ -118,7 +118,7 @@ impl Worker {
         })
     }
 
-    /// Runs one turn of the loop. If there is nothing to do, sleeps until `limit_ns` at most.
+    /// Runs one iteration of the loop. Sleeps until `limit_ns` at most if there is nothing to do.
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         self.client_timers.clock.expect(deadline_ns);
@@ -170,8 +170,8 @@ impl Worker {
             }
             self.handshakes.pop_front();
         }
-        // The thread wakes up regularly, so that little of a pause of the whole process counts as
-        // handshake time.
+        // The thread wakes up regularly, so that a pause of the whole process is noticed and hardly
+        // counts as handshake time.
         let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
         let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
@@ -229,8 +229,8 @@ impl Worker {
             return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
         }
         conn.moved(bytes);
-        // Requests already received are processed only after the rest of these replies, so that the
-        // client has something to read meanwhile.
+        // Requests that were already received are processed only after the rest of these replies,
+        // so that the client has something to read meanwhile.
         if conn.out.has_rest() && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
@@ -364,7 +364,7 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        // Every deadline that `deadline` may have returned must be handled here; otherwise the
+        // Each time limit that `deadline` may have returned must be handled here; otherwise the
         // thread would never sleep again.
         let now_ns = Native::now();
         let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
@@ -428,8 +428,8 @@ impl Worker {
     }
 
     pub(crate) fn ring_others(&self) {
-        // Counted before the doorbells ring. This thread gets another turn, too: memory that it
-        // freed may be for its own connections.
+        // The counter is incremented before the doorbells ring. As a result, this thread also runs
+        // another iteration: memory that it freed may be for its own connections.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -457,7 +457,8 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // The block layer may have rejected bios that `advance` submitted; `fresh` is set then.
+        // `advance` may have submitted bios that the block layer rejected at once. `fresh` is set
+        // then, so the thread polls and answers once more.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }

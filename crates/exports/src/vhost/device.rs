@@ -1,7 +1,8 @@
 //! A vhost-user-blk device: handles the messages of a frontend.
 //!
 //! The device keeps the negotiated features, memory and rings, creates queues from them, and passes
-//! these to the I/O threads. It waits for their answers where the protocol demands it.
+//! these to the I/O threads. The device waits for answers of the I/O threads where the protocol
+//! demands it.
 //!
 //! Invariants: a ring is served from its kick to GET_VRING_BASE, which waits until the ring is
 //! empty. Queue `q` is served by thread `q` modulo the number of threads. Memory that a message
@@ -43,8 +44,8 @@ struct VringState {
     addresses: Option<[u64; 3]>,
     base: u16,
     enabled: bool,
-    /// Eventfds of the ring. Kick and call move to the I/O thread that serves the ring; the eventfd
-    /// for errors stays here.
+    /// Eventfds of the ring. Those for kicks and interrupts move to the I/O thread that serves the
+    /// ring; the one for errors stays here.
     notifiers: Notifiers,
     /// True while an I/O thread serves the ring.
     served: bool,
@@ -68,7 +69,7 @@ pub(crate) struct Device {
     asked_queues: bool,
     /// True once the frontend has read the configuration space, so that it knows the size.
     config_read: bool,
-    /// REPLY_ACK was negotiated.
+    /// True if REPLY_ACK was negotiated.
     answers: bool,
     /// True if the last refused message changed nothing.
     whole: bool,
@@ -174,7 +175,7 @@ impl Device {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.common.stop.is_given();
-            // During a stop, there is no time to wait for each of hundreds of queues whose threads
+            // A stopping server has no time to wait for each of hundreds of queues whose threads
             // have ended.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
@@ -190,15 +191,15 @@ impl Device {
                     .say(format!("{what}: still waiting for a drive to complete requests"));
             }
             if reminder.is_none() {
-                // The thread may instead be stuck in a write to an eventfd of the frontend, which a
-                // signal interrupts.
+                // The I/O thread may be stuck in a write to an eventfd of the frontend. A signal
+                // interrupts the write.
                 self.thread_states.iter().for_each(|state| state.signal.send());
             }
         }
     }
 
-    /// Orders an I/O thread to stop a ring. Returns the receiver for the ring's base, or `None` if
-    /// the ring is not served.
+    /// Orders an I/O thread to stop a ring. Returns the receiver for the ring's base (the index of
+    /// its next request), or `None` if the ring is not served.
     fn order_stop(&mut self, index: u32) -> Option<Receiver<u16>> {
         std::mem::take(&mut self.vrings[index as usize].served).then(|| {
             let (reply, answer) = channel();
@@ -211,8 +212,8 @@ impl Device {
         self.hear(answer, &format!("queue {index} is stopping"))
     }
 
-    /// Stops serving a ring and returns its base. Returns `None` if the export stops meanwhile: the
-    /// base is unknown then and must not be guessed.
+    /// Stops serving a ring and returns its base (the index of its next request). Returns `None` if
+    /// the export stops meanwhile, because the base is unknown then and must not be guessed.
     fn stop(&mut self, index: u32) -> Option<u16> {
         self.vrings.get(index as usize)?;
         if let Some(answer) = self.order_stop(index) {
@@ -270,7 +271,8 @@ impl Device {
         vring.served = true;
         let parts = QueueParts {
             number: index as u16,
-            // Without protocol features no message enables a ring, so it is enabled from the start.
+            // Without protocol features no message enables a ring, so the ring is enabled from the
+            // start.
             enabled: vring.enabled || !protocol,
             ring: RingParts { areas, size, features: ring_features, taken, used },
             notifiers: vring.notifiers.take(),
@@ -283,9 +285,10 @@ impl Device {
         Ok(())
     }
 
-    /// Switches to new memory regions, and returns when all rings use them. Then waits a limited
-    /// time until removed regions are unmapped, for which I/O on them must end. Without removed
-    /// regions there is no such wait, because QEMU stops its guest during this message.
+    /// Switches to new memory regions, and returns when all rings use them. If regions were
+    /// removed, this then waits, for a limited time, until I/O on those regions has ended and they
+    /// are unmapped. Otherwise there is no such wait, because QEMU stops its guest during this
+    /// message.
     fn change_memory(&mut self, regions: Vec<Arc<Region>>) -> Result<()> {
         let memory = match GuestMemory::new(regions) {
             Ok(memory) => Arc::new(memory),
@@ -322,7 +325,7 @@ impl Device {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_eventfd = std::fs::read_link(path)
             .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]");
-        // Made non-blocking, so that a full eventfd does not block an I/O thread.
+        // The eventfd becomes non-blocking, so that a full counter does not block an I/O thread.
         let flags = rustix::fs::fcntl_getfl(file.as_fd())
             .and_then(|old| rustix::fs::fcntl_setfl(&file, old | rustix::fs::OFlags::NONBLOCK));
         match is_eventfd && flags.is_ok() {
@@ -347,9 +350,9 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend has set up nothing yet. If it then reads the configuration, it
-    /// is new, and its guest has not set the write-back switch: a QEMU that reconnects first sets
-    /// the guest's features.
+    /// Returns true if the frontend has set up nothing yet. A frontend that reads the configuration
+    /// in this state is new, and its guest has not set the write-back switch: a QEMU that
+    /// reconnects first sets the guest's features.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }
@@ -357,7 +360,8 @@ impl Device {
     /// Begins another session on the same connection and drops the state of the last session. The
     /// protocol features and the channel back to the frontend were set before, and are kept.
     ///
-    /// QEMU does this if a device is unplugged and a new one uses the same character device.
+    /// QEMU begins another session if a device is unplugged and a new one uses the same character
+    /// device.
     fn begin_session(&mut self) {
         self.stop_all();
         self.features = 0;
@@ -371,8 +375,8 @@ impl Device {
 
     fn reset(&mut self) {
         self.stop_all();
-        // A head that broke its ring is marked in the inflight region, but the guest no longer
-        // knows that head.
+        // A request that broke its ring is still marked in the inflight region, but the guest of
+        // the new session does not know that request.
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }

@@ -1,10 +1,11 @@
 //! An I/O thread of a vhost-user export: its queues, its channel, its loop.
 //!
-//! Each round takes available requests of the guest into the channel, polls the channel and
-//! publishes completions to the guest, with one interrupt for all of them. With nothing to do, the
-//! thread polls rings and drives for a time that adapts to the hit rate (polling.rs), unless it
-//! shares its CPU with its guests; then it requests kicks and sleeps in its ring. Where submitting
-//! costs a system call the thread may wait for more requests first (pace.rs).
+//! In each round (iteration of its loop) the thread takes available requests of the guest into the
+//! channel, polls the channel and publishes completions to the guest, with one interrupt for all of
+//! them. With nothing to do, the thread polls rings and drives for a time that adapts to the hit
+//! rate (polling.rs), unless it shares its CPU with its guests. Afterwards the thread requests
+//! kicks and sleeps in its ring. Where submitting costs a system call the thread may wait for more
+//! requests first (pace.rs).
 //!
 //! Invariant: at the end, channel, ring and queues are dropped in this order. Memory that a drive
 //! may still access at that time is leaked with its queue.
@@ -41,12 +42,13 @@ use crate::stop::StopOrder;
 pub(crate) use self::orders::ThreadOrder;
 
 const CHANNEL_DEPTH: u32 = 1024;
-/// Maximum number of requests that are served per queue and round if drives answer immediately: the
-/// guest processes these answers while the next requests are served. If all requests of a guest
-/// were served before it saw the first answer, guest and device would wait for each other in turn,
-/// and sleep meanwhile.
+/// Maximum number of requests that are served per queue and round if drives answer immediately. The
+/// guest processes these answers while the thread serves the next requests. If the thread served
+/// all requests before the guest saw the first answer, each of the two would sleep while the other
+/// one works.
 const AT_ONCE: u32 = 8;
-/// Number of rounds without a sleep after which kicks, orders and counters are handled in any case.
+/// Number of loop iterations without a sleep after which the thread handles kicks, orders and
+/// counters in any case.
 const ROUNDS_MAX: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -68,13 +70,14 @@ pub(crate) struct ExportContext {
     pub(crate) config: ThreadConfig,
     pub(crate) log: ExportLog,
     pub(crate) faults: IoErrorCounter,
-    /// The write-back switch as last set by the frontend, which does not repeat it after a reset or
-    /// a reconnect.
+    /// Write-back switch, as last set by the frontend. The frontend does not set the switch again
+    /// after a reset or a reconnect.
     pub(crate) write_back: AtomicBool,
     pub(crate) unflushed: Arc<UnflushedWrites>,
     /// Number of threads that may have requests in flight.
     pub(crate) serving: AtomicU16,
-    /// Lock around all queues. Used only in the design with shared queues.
+    /// Lock around all queues, used only if all queues share one thread and this lock
+    /// (`Threads::Shared`).
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: StopOrder,
 }
@@ -95,8 +98,8 @@ impl ExportContext {
 }
 
 struct IdleState {
-    /// Polling for any work (index 0), and polling for the guests' reaction to answers just
-    /// published (index 1).
+    /// State of two kinds of polling: for any work (index 0), and for the guests' reaction to
+    /// answers that were just published (index 1).
     polling: [Polling; 2],
     /// Detects if other threads want the CPU of this thread.
     share: CpuShare,
@@ -111,13 +114,14 @@ pub(crate) struct IoThread {
     ctx: IoContext,
     reactor: Handle,
     kicks: KickPoller,
-    /// Queues by their index, which completions carry. A queue keeps its index.
+    /// Queues by index. A queue keeps its index, because completions carry the index.
     queues: Vec<Option<ServedQueue>>,
     /// Index of the queue from which requests are taken first.
     first: usize,
     common: Arc<ExportContext>,
     state: Arc<ThreadState>,
-    /// True if turns of this thread's ring serve the drives' queues.
+    /// True if some drive uses this thread's ring, so that the thread must submit and reap its
+    /// operations.
     turns: bool,
     pace: PaceState,
     idle: IdleState,
@@ -131,7 +135,7 @@ struct ServedQueue {
     queue: Box<Queue>,
     counters: Arc<QueueCounters>,
     kick: Option<usize>,
-    /// Requests that were available at the start of this round.
+    /// Number of requests that were available at the start of this loop iteration.
     available: u32,
     /// True once the queue's failure was logged.
     reported: bool,
@@ -203,7 +207,7 @@ impl IoThread {
         let mut taken = 0;
         if available > 0 && !holds {
             taken = self.take();
-            // Requests that the channel had no room for must not count as new arrivals again.
+            // Requests for which the channel had no space must not count as new arrivals again.
             self.pace.waiting = available.saturating_sub(taken);
         }
         let mut moved = taken + self.poll();
@@ -244,12 +248,13 @@ impl IoThread {
     #[inline]
     fn take(&mut self) -> u32 {
         // Drives that complete later should get all requests in one submission, up to each queue's
-        // share of the channel. A guest on this CPU cannot see answers before the thread sleeps.
+        // share of the channel. A guest that shares this CPU sees no answer before the thread
+        // sleeps, so nothing is gained by early answers.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
-        // The first queue changes each round, so that no queue is always last when the channel
-        // lacks room for all.
+        // The first queue changes in each iteration, so that no queue is always last when the
+        // channel lacks space for all.
         self.first = (self.first + 1) % count;
         // Requests that were answered without the drives have no completion, so they are counted
         // here.
@@ -293,25 +298,28 @@ impl IoThread {
         done as u32
     }
 
-    /// Turns the ring once without waiting. Returns the number of completions that were handled.
+    /// Submits and reaps the operations of the thread's ring without waiting. Returns the number of
+    /// completions that were handled.
     fn turn_now(&mut self, submitted: u32) -> Result<u32, Error> {
         let failed = |error| Error::new(ErrorKind::System, format!("I/O ring: {error}"));
         let measured = self.pace.is_on && submitted > 0;
         let before = if measured { self.ctx.reactor().counters().system_calls } else { 0 };
         let start_ns = if measured { Native::now() } else { 0 };
-        // Delivered completions wait at the drives' queues, where only a poll finds them.
+        // Completions that the ring delivers wait in the drives' queues until the channel is
+        // polled.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // The time grows with the number of requests, because the drives spend most of it on
-            // each one. So one more submission costs at least the time per request.
+            // The time of a submission grows with the number of its requests, because the drives
+            // spend most of it on each one. So one more submission costs at least the time per
+            // request.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }
         Ok(if delivered > 0 || self.channel.has_work() { self.poll() } else { 0 })
     }
 
-    /// Handles everything that is not checked every round: stopped and broken queues, timeouts,
-    /// counters.
+    /// Handles everything that is not checked in every iteration: stopped and broken queues,
+    /// timeouts, counters.
     fn look_after(&mut self) {
         let queues = &mut self.queues;
         self.kicks.take(|place| {
@@ -367,8 +375,8 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            // Replaces the reason if the ring was found broken only because its memory reads as
-            // zeroes now.
+            // A ring may have been found broken only because its lost memory reads as zeroes now.
+            // The loss of the memory then replaces that reason.
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {

@@ -1,8 +1,8 @@
 //! `LocalDevice`: a vhost device whose guest is the calling thread.
 //!
 //! The caller acts as the guest's driver and calls [`LocalDevice::round`] instead of sending a
-//! kick, so that device and driver alternate. It measures the cost of the device (`millrace-lab
-//! bench --virtqueue`) and serves tests; it runs the same code that serves guests.
+//! kick, so that device and driver alternate. `LocalDevice` runs the same code that serves guests.
+//! Tests use it, and `millrace-lab bench --virtqueue` measures the cost of the device with it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ use super::ring::{RingAreas, RingFeatures};
 use super::{VhostStats, WAIT_MAX};
 use crate::virtio::ID_BYTES;
 
-/// A device with one queue, on the thread that created it.
+/// A vhost device with one queue, served by the thread that created it.
 pub struct LocalDevice {
     thread: IoThread,
     state: Arc<ThreadState>,

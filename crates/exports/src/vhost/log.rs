@@ -34,7 +34,7 @@ pub(crate) struct ExportLog {
 struct RepeatedLine {
     text: String,
     since_ns: u64,
-    /// Number of repetitions of the line that were suppressed since then.
+    /// Number of repetitions that were suppressed since the line was last logged.
     left_out: u32,
 }
 

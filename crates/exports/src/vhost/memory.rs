@@ -1,8 +1,8 @@
 //! Guest memory: maps the regions that the frontend shares, and translates their addresses.
 //!
 //! A [`GuestMemory`] is a fixed list of regions. A change of memory creates a new list, which
-//! shares the regions that stay. Each request in flight keeps the list that translated its
-//! addresses (io_thread.rs), so nothing is unmapped while a drive uses it.
+//! shares the regions that stay. A queue keeps the list that translated the addresses of its
+//! requests in flight (queue/slots.rs), so no memory is unmapped while a drive uses it.
 //!
 //! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses. Every
 //! range that `translate` returns lies inside one mapping. If a frontend truncates its file,
@@ -22,10 +22,10 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// Page size in bytes. The machine's page size is a multiple of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Maximum number of regions. It equals that of QEMU's own back ends: a guest started on one of
-/// those can be moved here, and must not be offered fewer later.
+/// Maximum number of regions, the same as in QEMU's own back ends. A guest that was started on one
+/// of those can be migrated to this server, and must not be offered fewer regions then.
 pub const REGIONS_MAX: usize = 509;
-/// Maximum number of regions for a linear search.
+/// Largest number of regions that are searched linearly.
 const REGIONS_FEW: usize = 8;
 
 /// Addresses of a region in the guest, in the frontend and in its file.
@@ -46,7 +46,7 @@ pub struct RegionAddress {
 pub struct Region {
     address: RegionAddress,
     start: *mut u8,
-    /// Declared before the mapping, so that the guard is dropped first.
+    /// Guard against faults, declared before the mapping so that the guard is dropped first.
     guard: sigbus::MappingGuard,
     _mapping: FileMapping,
 }
@@ -93,8 +93,8 @@ impl Region {
     /// Maps a region of `file`.
     ///
     /// # Errors
-    /// `InvalidSetting` if it is empty, wraps or lies past the file's end; `System` if it cannot be
-    /// mapped.
+    /// `InvalidSetting` if the region is empty, wraps or lies past the file's end; `System` if the
+    /// region cannot be mapped.
     pub fn map(file: File, address: RegionAddress) -> Result<Region, Error> {
         let RegionAddress { guest, len_bytes, user, offset } = address;
         let wrong = |text: &str| {
@@ -124,11 +124,11 @@ impl Region {
         Ok(Region { address, start, guard, _mapping: mapping })
     }
 
-    /// Maps a region of new memory, all zeroes. Used by tests and measurements without a virtual
-    /// machine.
+    /// Maps a region of new memory, all zeroes. Tests and measurements without a virtual machine
+    /// use this.
     ///
     /// # Errors
-    /// `System` if there is no memory, otherwise as [`Region::map`].
+    /// `System` if there is no memory, otherwise the errors of [`Region::map`].
     pub fn anonymous(guest: u64, user: u64, len_bytes: u64) -> Result<Region, Error> {
         let file = memory_file("millrace-guest", len_bytes)?;
         Region::map(file, RegionAddress { guest, len_bytes, user, offset: 0 })
@@ -159,7 +159,8 @@ impl Region {
         Some(MappedAddress { start: self.start.wrapping_add(offset as usize), room_bytes })
     }
 
-    /// Returns true if the region overlaps `next`, which does not begin before it.
+    /// Returns true if the region overlaps `next`. The region `next` must not begin before this
+    /// one.
     fn overlaps(&self, next: &Region) -> bool {
         next.address.guest < self.address.guest + self.address.len_bytes
     }
@@ -175,7 +176,7 @@ fn page_bytes(system: u64, block_bytes: u64) -> u64 {
 }
 
 /// Returns how much of a file to map for a region: the number of bytes before the region, and the
-/// total, rounded up to whole pages unless the file ends before.
+/// total. The total is rounded up to whole pages, unless the file ends before that.
 fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u64) {
     let lead = offset % page;
     let whole = (lead + len_bytes).next_multiple_of(page);
@@ -222,7 +223,8 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
     std::hint::black_box(read)
 }
 
-/// All memory regions of a guest at one time.
+/// Immutable list of all memory regions of a guest. A change of the guest's memory creates another
+/// list.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     /// Regions of the guest's memory, sorted by guest address.

@@ -1,8 +1,9 @@
 //! A virtqueue in service: its ring, its requests in flight, and its notifications.
 //!
-//! Invariants: a head is in flight from `take` to `complete`, and its slot records that, so a guest
-//! that makes a head available twice breaks only its own ring. Memory that translated a request in
-//! flight stays mapped. A broken ring takes no more requests until the guest resets it.
+//! Invariants: a head (first descriptor of a request) is in flight from `take` to `complete`, and
+//! its slot records that. So a guest that makes a head available twice breaks only its own ring.
+//! Guest memory that a request in flight uses stays mapped. A broken ring takes no more requests
+//! until the guest resets it.
 #![allow(unsafe_code)]
 
 pub mod blk;
@@ -50,15 +51,15 @@ pub(crate) struct Queue {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: Notifiers,
-    /// Set while the queue is stopping, when it takes no more requests; receives the base.
+    /// Channel for the ring's base, set while the queue is stopping and takes no more requests.
     pub(crate) stopping: Option<Sender<u16>>,
     /// Reason why the queue is out of service.
     pub(crate) broken: Option<String>,
     /// Counters of the queue; `in_flight` counts requests taken and not answered.
     pub(crate) stats: QueueStats,
     ring: SplitRing,
-    /// True if the ring was unmapped with memory that the frontend removed, so that it must not be
-    /// accessed.
+    /// True if the ring must not be accessed, because the frontend removed its memory and that
+    /// memory was unmapped.
     is_lost: bool,
     chain: DescriptorChain,
     slots: Box<[RequestSlot]>,
@@ -70,13 +71,14 @@ pub(crate) struct Queue {
     flags: Arc<DeviceFlags>,
 }
 
-/// State that outlives the process, and requests left by an earlier process.
+/// Records of requests and writes that outlive the process, and requests left by an earlier
+/// process.
 #[derive(Debug)]
 struct Tracking {
     inflight: Option<QueueInflight>,
-    /// Heads that were answered but not published.
+    /// Heads of requests that were answered but not published to the guest.
     batch: Vec<u16>,
-    /// Heads left by an earlier process, to submit again in this order.
+    /// Heads of requests left by an earlier process, to submit again in this order.
     again: VecDeque<u16>,
     unflushed: QueueUnflushed,
 }
@@ -92,12 +94,12 @@ pub(crate) struct QueueParts {
     pub(crate) notifiers: Notifiers,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) inflight: Option<QueueInflight>,
-    /// Heads left by an earlier process, to submit again in this order.
+    /// Heads of requests left by an earlier process, to submit again in this order.
     pub(crate) again: Vec<u16>,
     pub(crate) flags: Arc<DeviceFlags>,
 }
 
-/// Location of a queue's ring in its memory, and its positions.
+/// Location of a queue's ring in guest memory, and the positions in the ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingParts {
     pub(crate) areas: RingAreas,
@@ -138,7 +140,8 @@ impl Queue {
         }
     }
 
-    /// Returns the number of heads taken, which the frontend gets when the ring stops.
+    /// Returns the number of heads taken from the ring, which the frontend gets when the ring
+    /// stops.
     pub(crate) fn base(&self) -> u16 {
         self.ring.taken()
     }
@@ -148,7 +151,8 @@ impl Queue {
         &self.memory.now
     }
 
-    /// Returns the reason if the frontend has truncated memory that the queue uses.
+    /// Returns the reason for failing the queue if the frontend has truncated memory that the queue
+    /// uses.
     pub(crate) fn damage(&self) -> Option<&'static str> {
         if self.memory.now.is_damaged() {
             return Some("the frontend truncated the file of its guest's memory");
@@ -163,7 +167,7 @@ impl Queue {
         self.stats.in_flight as u32
     }
 
-    /// Returns true if a request was taken for which the channel has no room.
+    /// Returns true if the queue holds a request for which the channel has no space.
     pub(crate) fn waits(&self) -> bool {
         self.held.is_some()
     }
@@ -195,8 +199,8 @@ impl Queue {
         self.is_open() && self.ring.has_news()
     }
 
-    /// Takes requests that [`Queue::available`] has seen into a channel, at most `most` and only
-    /// while the channel has room. Returns their number. The user data of a completion is `lane <<
+    /// Passes requests that [`Queue::available`] has seen to a channel, at most `most` and only
+    /// while the channel has space. Returns their number. The user data of a completion is `lane <<
     /// 16` plus the head.
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
@@ -218,7 +222,7 @@ impl Queue {
     }
 
     /// Submits the held bio and requests left by an earlier process. Returns how many of these
-    /// requests were started, and true if the channel has room for more.
+    /// requests were started, and true if the channel has space for more.
     #[cold]
     fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
         let (waiting, group) = (self.available(), self.flags.group);
@@ -254,7 +258,7 @@ impl Queue {
         Some(head)
     }
 
-    /// Starts a request. Returns false if no more can be started now.
+    /// Starts a request. Returns false if no more requests can be started now.
     #[inline(always)]
     fn start(&mut self, head: u16, lane: u64, channel: &mut Channel<Native>) -> bool {
         if let Some(plain) = self.ring.walk_plain(head, &self.memory.now)
@@ -262,8 +266,8 @@ impl Queue {
         {
             let Segment { start, len_bytes } = plain.data;
             self.enter(head, plain.status, if op == Op::Read { len_bytes } else { 0 });
-            // SAFETY: in guest memory that the queue keeps mapped until the request is answered,
-            // which is after its completion; a guest that changes it meanwhile harms itself alone.
+            // SAFETY: the queue keeps the guest memory mapped until the request is answered.
+            // The answer follows the completion. A guest that changes its data harms only itself.
             let bio = unsafe { Bio::foreign(op, sector, start, len_bytes) };
             return self.send(bio.with_user_data(user_data(lane, head)), channel);
         }
@@ -299,9 +303,9 @@ impl Queue {
                 if parts.len() > PARTS_KEPT {
                     slot.state |= LONG;
                 }
-                // SAFETY: in guest memory, as in `start`; the list belongs to the slot, which no
-                // other request uses meanwhile, and the lengths add up to a multiple of 512 below
-                // 4 GiB, which `parse` checked.
+                // SAFETY: the segments are in guest memory, which stays mapped as in `start`.
+                // The list belongs to the slot, which no other request uses meanwhile.
+                // The lengths add up to a multiple of 512 below 4 GiB, which `parse` checked.
                 unsafe { Bio::foreign_vectored(op, sector, &raw const **parts) }
             }
             Action::Flush if self.tracking.unflushed.take_loss() => {
@@ -322,8 +326,9 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // Stops if the copy hit guest memory whose file was truncated (SIGBUS). The thread
-                // must first find the device that owns this memory, and fail that device.
+                // The queue stops here if the copy hit guest memory whose file was truncated
+                // (SIGBUS). The thread must first find the device that owns this memory, and fail
+                // that device.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {
@@ -344,8 +349,8 @@ impl Queue {
                 self.complete(bio.user_data() as u16, Status::ReadOnly);
                 return true;
             }
-            // Relaxed: the guest changes the flag only while no request that depends on it is in
-            // flight.
+            // Relaxed: the guest changes the write-back flag only while no request that depends on
+            // it is in flight.
             let is_back = self.flags.write_back.load(Ordering::Relaxed);
             let (is_kept, head) = (bio.op() != Op::Discard, bio.user_data() as u16);
             if is_kept && !is_back {
@@ -395,7 +400,7 @@ impl Queue {
         self.answer(head, blk::status_of(status));
     }
 
-    /// Writes the answer of a request. The guest sees it after [`Queue::publish`].
+    /// Writes the answer of a request. The guest sees the answer after [`Queue::publish`].
     #[inline]
     fn answer(&mut self, head: u16, status: u8) {
         let slot = std::mem::replace(&mut self.slots[usize::from(head)], RequestSlot::FREE);
@@ -420,8 +425,8 @@ impl Queue {
         }
     }
 
-    /// Cleans up after a request that was taken in another epoch, had many segments, or was a flush
-    /// with a ticket.
+    /// Cleans up after a request that was taken before a change of memory, had many segments, or
+    /// was a flush with a ticket.
     #[cold]
     fn tidy_up(&mut self, (head, state): (u16, u32), status: u8) {
         if state & LONG != 0 {
@@ -435,8 +440,8 @@ impl Queue {
         }
     }
 
-    /// Publishes answers to the guest, and interrupts it if it wants an interrupt. Returns false if
-    /// there were no answers.
+    /// Publishes answers to the guest, and sends an interrupt if the guest wants one. Returns false
+    /// if there were no answers.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         if self.is_lost || self.ring.unpublished() == 0 {
@@ -465,9 +470,11 @@ impl Queue {
         }
     }
 
-    /// Asks the guest for a kick. Returns true if a request is already available.
+    /// Asks the guest for a kick. Returns true if the thread need not wait for the kick, because a
+    /// request is already available.
     pub(crate) fn request_kick(&mut self) -> bool {
-        // A held bio needs room in the channel, which completions make and announce.
+        // A held bio waits for space in the channel. Only a completion makes space, and completions
+        // wake the thread.
         self.held.is_none()
             && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
@@ -479,7 +486,8 @@ impl Queue {
         }
     }
 
-    /// Switches to other memory, with the ring at `areas`. `None` means that the ring is lost.
+    /// Switches to other memory, with the ring at `areas`. `None` means that the ring is in no
+    /// region.
     pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<RingAreas>) {
         let old = std::mem::replace(&mut self.memory.now, memory);
         let of_older: u32 = self.memory.old.iter().map(|(_, count, _)| *count).sum();
@@ -501,8 +509,8 @@ impl Queue {
         self.lose("its ring is not in the new memory".to_owned());
     }
 
-    /// Fails the queue and answers nothing more, because its data were transferred to or from
-    /// memory that no longer exists.
+    /// Fails the queue without further answers, because the data of its requests were transferred
+    /// to or from memory that no longer exists.
     pub(crate) fn lose(&mut self, why: String) {
         self.is_lost = true;
         self.fail(why);

@@ -2,12 +2,12 @@
 //!
 //! Every descriptor is read once, checked, and translated, so later writes of the guest do not
 //! matter. An error of the guest is a [`RingError`], after which the ring is not used any more.
-//! Indices and notifications are generic over the location of the ring's words (cells.rs), for
-//! model.rs.
+//! Indices and notifications are generic over the location of the ring's words (cells.rs), so that
+//! the model checker can run them (model.rs).
 //!
 //! Invariants: the three areas are mapped as long as the ring is used, because its queue holds the
-//! memory. At most `size` heads are in flight at a time. Each index read from the guest is checked
-//! against a limit before use. Source: virtio 1.2, section 2.7.
+//! memory. At most `size` heads (first descriptors of requests) are in flight at a time. Each index
+//! read from the guest is checked against a limit before use. Source: virtio 1.2, section 2.7.
 #![allow(unsafe_code)]
 
 mod cells;
@@ -29,12 +29,13 @@ pub use self::error::RingError;
 pub const SIZE_MAX: u16 = 1024;
 /// Maximum number of segments of a request, whatever the size of its ring: one for each descriptor
 /// of the longest ring, and some for buffers that cross memory regions. With an indirect table,
-/// drivers may use more segments than their ring has descriptors; qemu-storage-daemon accepts as
-/// many.
+/// drivers may use more segments than their ring has descriptors; qemu-storage-daemon has the same
+/// limit.
 pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
 const INDICES: u32 = 1 << 16;
-/// Size of the indirect table of a plain chain in bytes: header, data, status.
+/// Size in bytes of the indirect table of a request with one header, data and status descriptor
+/// each.
 const PLAIN_TABLE_BYTES: u32 = 3 * DESCRIPTOR_BYTES as u32;
 
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +61,7 @@ pub struct DescriptorChain {
     pub is_long: bool,
 }
 
-/// Memory of a plain chain.
+/// Memory of a plain chain: a header, one data buffer and a status byte.
 #[derive(Debug, Clone, Copy)]
 pub struct PlainChain {
     /// Address of the 16-byte request header.
@@ -92,17 +93,17 @@ impl RingAreas {
         RingAreas { desc, avail, used }
     }
 
-    /// Returns used.idx. `_memory` proves that the areas are mapped.
+    /// Returns used.idx. The argument `_memory` proves that the areas are mapped.
     #[must_use]
     pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
-        // Relaxed: the index is read before the ring is used.
+        // Relaxed: the index is read once, before the ring is in use.
         u16::from_le(RingAreas::cell(self.used, 1).load(Ordering::Relaxed))
     }
 
     #[inline]
     fn cell(area: *mut u8, index: usize) -> &'static AtomicU16 {
-        // SAFETY: inside its area, which is aligned and mapped by the promise of `SplitRing::new`;
-        // the reference does not leave the caller's statement.
+        // SAFETY: the word is inside its area, which is aligned and mapped (see `SplitRing::new`).
+        // No caller uses the reference after the statement that obtained it.
         unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
     }
 
@@ -153,12 +154,13 @@ impl RingWords for RingAreas {
     }
 }
 
-/// Proof that the used ring was published up to an index. Steps that must come later require it.
+/// Proof that the used ring was published up to an index. Functions that must run only after the
+/// publication require it as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published(u16);
 
 impl Published {
-    /// Returns used.idx as published.
+    /// Returns the used.idx that was published.
     #[must_use]
     pub fn used_idx(self) -> u16 {
         self.0
@@ -217,7 +219,7 @@ impl SplitRing {
         SplitRing::over(areas, size, features, (taken, used))
     }
 
-    /// Moves the ring to the areas at which it is mapped now.
+    /// Uses other areas, because the ring's memory was mapped at other addresses.
     ///
     /// # Safety
     /// The conditions of [`SplitRing::new`].
@@ -258,10 +260,10 @@ impl<C: RingWords> SplitRing<C> {
         self.taken
     }
 
-    /// Reads avail.idx. The heads before that index may be read afterwards.
+    /// Reads avail.idx. The heads before that index may be read after this call.
     #[inline]
     fn avail_idx(&self) -> u16 {
-        // Acquire pairs with the driver's release of the index.
+        // Acquire pairs with the driver's release store of avail.idx.
         self.areas.avail(1, Ordering::Acquire)
     }
 
@@ -298,7 +300,7 @@ impl<C: RingWords> SplitRing<C> {
             return Ok(None);
         }
         let place = 2 + usize::from(self.taken & self.mask);
-        // Relaxed: the Acquire of the index orders this load.
+        // Relaxed: the Acquire load of avail.idx orders this load.
         let head = self.areas.avail(place, Ordering::Relaxed);
         if head >= self.size {
             return Err(RingError::Index { index: head, count: self.size.into() });
@@ -307,15 +309,15 @@ impl<C: RingWords> SplitRing<C> {
         Ok(Some(head))
     }
 
-    /// Puts a head on the used ring with the number of bytes written to its memory. The guest sees
-    /// it after [`SplitRing::publish`].
+    /// Puts a head on the used ring with the number of bytes written to the request's memory. The
+    /// guest sees the head after [`SplitRing::publish`].
     #[inline]
     pub fn put(&mut self, head: u16, len: u32) {
         self.areas.put(self.used & self.mask, head.into(), len);
         self.used = self.used.wrapping_add(1);
     }
 
-    /// Returns the number of heads put but not published.
+    /// Returns the number of heads that were put on the used ring but not published.
     #[inline]
     #[must_use]
     pub fn unpublished(&self) -> u16 {
@@ -332,23 +334,25 @@ impl<C: RingWords> SplitRing<C> {
     /// Publishes all heads put so far, and returns used.idx as proof.
     #[inline]
     pub fn publish(&mut self) -> Published {
-        // Release pairs with the driver's acquire of the index.
+        // Release pairs with the driver's acquire load of used.idx.
         self.areas.set_used(1, self.used, Ordering::Release);
         self.published = self.used;
         Published(self.used)
     }
 
-    /// Returns true if the guest wants an interrupt for what was published since `before`.
+    /// Returns true if the guest wants an interrupt for the heads that were published since
+    /// `before`.
     #[inline]
     #[must_use]
     pub fn wants_interrupt(&self, before: u16) -> bool {
-        // Pairs with the driver's barrier between enabling interrupts and reading used.idx.
+        // The fence pairs with the driver's barrier between enabling interrupts and reading
+        // used.idx.
         C::Machine::fence(Ordering::SeqCst);
-        // Relaxed: the fence orders this access.
+        // Relaxed: the fence above orders this load.
         if !self.features.event_idx {
             return self.areas.avail(0, Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
-        // Relaxed: the fence orders this access.
+        // Relaxed: the fence above orders this load.
         let event = self.areas.avail(2 + usize::from(self.size), Ordering::Relaxed);
         let new = self.published;
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
@@ -368,24 +372,25 @@ impl<C: RingWords> SplitRing<C> {
     /// kick may come.
     #[inline]
     pub fn request_kick(&mut self) -> bool {
-        // Relaxed: the fence orders this access.
+        // Relaxed: the fence below orders these stores.
         if self.features.event_idx {
             let place = 2 + 4 * usize::from(self.size);
             self.areas.set_used(place, self.taken, Ordering::Relaxed);
         } else {
             self.areas.set_used(0, 0, Ordering::Relaxed);
         }
-        // Pairs with the driver's barrier between writing avail.idx and checking for suppressed
-        // kicks.
+        // The fence pairs with the driver's barrier between writing avail.idx and checking for
+        // suppressed kicks.
         C::Machine::fence(Ordering::SeqCst);
         self.avail_idx() != self.taken
     }
 }
 
 impl SplitRing {
-    /// Returns the memory of a plain chain: a readable buffer of 16 bytes, one of any length, and a
-    /// writable one of 1 byte, in the ring or in an indirect table. Nearly all chains are plain.
-    /// Returns `None` for all other chains and for errors, which [`SplitRing::walk`] reports.
+    /// Returns the memory of a plain chain: a readable buffer of 16 bytes, a buffer of any length,
+    /// and a writable buffer of 1 byte, in the ring or in an indirect table. Nearly all chains are
+    /// plain. Returns `None` for all other chains and for errors, which [`SplitRing::walk`]
+    /// reports.
     #[inline(always)]
     #[must_use]
     pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<PlainChain> {
@@ -481,8 +486,7 @@ impl SplitRing {
         while len > 0 {
             let place = memory.translate(addr).ok_or(wrong)?;
             let len_bytes = u64::from(len).min(place.room_bytes) as u32;
-            // Too many segments also fail only the request, which then needs nothing but its status
-            // byte.
+            // Too many segments also fail only the request. Only its status byte is needed then.
             if chain.is_long || chain.parts.len() >= PARTS_MAX {
                 chain.is_long = true;
                 chain.parts.clear();
@@ -501,8 +505,8 @@ impl SplitRing {
 #[inline]
 fn read(table: *const u8, index: u16) -> Descriptor {
     let place = table.wrapping_add(DESCRIPTOR_BYTES * usize::from(index));
-    // SAFETY: the caller compared the index with the table's length, and the table is mapped; an
-    // indirect one need not be aligned.
+    // SAFETY: the caller compared the index with the table's length, and the table is mapped.
+    // The address need not be aligned for `read_once`.
     let [addr, rest] = unsafe { read_once(place) };
     let rest = u64::from_le(rest);
     Descriptor {

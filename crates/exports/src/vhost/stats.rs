@@ -1,7 +1,7 @@
 //! Counters of vhost-user exports, for each I/O thread and each queue.
 //!
-//! Published by the threads (counters.rs); read by the server's observers. Reports and metrics are
-//! made from the rows.
+//! The I/O threads publish the counters (counters.rs), and observers of the server read them.
+//! Reports and metrics are generated from the rows of the tables.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,8 +9,8 @@ use crate::counters::PublishedCounters;
 use crate::mailbox::lock;
 
 crate::counter_table! {
-/// Counters of one queue of an export, over all guests that have used it. In a sum of queues, the
-/// last two are numbers of queues.
+/// Counters of one queue of an export, over all guests that have used it. In a sum over queues, the
+/// last two counters are numbers of queues.
 pub struct QueueStats {
     requests counter "requests" "/requests" "Requests of guests taken off rings.",
     errors counter "errors" "/errors" "Requests of guests answered with an error.",

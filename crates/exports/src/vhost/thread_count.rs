@@ -1,8 +1,8 @@
 //! Rules for the number of I/O threads that serve the queues of a guest.
 //!
-//! Pure rules that the configuration and the server use. The three designs that \[MIOT\] compares
-//! are settings: one lock and one thread for all queues (`Shared`), dedicated queues with one
-//! thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
+//! The configuration and the server use these rules. The three designs that \[MIOT\] compares are
+//! settings: one lock and one thread for all queues (`Shared`), dedicated queues with one thread
+//! (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
 
 use std::collections::BTreeSet;
 
@@ -14,16 +14,17 @@ pub const QUEUES_MAX: u16 = 256;
 pub enum Threads {
     /// One thread serves all queues, under one lock. This is the older design.
     Shared,
-    /// A thread serves each queue, as far as there are CPUs; further queues share threads evenly.
+    /// Each queue has a thread of its own while there are enough CPUs; further queues share threads
+    /// evenly.
     #[default]
     PerQueue,
-    /// This many threads, but at most one for each queue.
+    /// A fixed number of threads, but at most one for each queue.
     Count(u16),
 }
 
 impl Threads {
-    /// Returns the number of I/O threads for `queues` queues, with threads pinned to these CPUs. If
-    /// the list is empty, the CPUs of this machine count.
+    /// Returns the number of I/O threads for `queues` queues, with threads pinned to the CPUs
+    /// `pinned_to`. If that list is empty, all CPUs of this machine count.
     #[must_use]
     pub fn count(self, queues: u16, pinned_to: &[u32]) -> u16 {
         let cpus = match pinned_to.iter().collect::<BTreeSet<_>>().len() {

@@ -1,7 +1,7 @@
-//! Starting threads of the process, and the limits that prevent it.
+//! Starts threads of the process, and reports the limits that prevent the start of a thread.
 //!
 //! The system limits threads in several places (the user's RLIMIT_NPROC, the cgroups' `pids.max`)
-//! and returns EAGAIN for each of them, so [`ThreadRefused`] reads all of them when it is printed.
+//! and returns EAGAIN for each of these limits, so the text of [`ThreadRefused`] lists all of them.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -20,7 +20,7 @@ use crate::{CpuId, Machine, Native, Thread, lock_unpoisoned};
 
 /// Stack size of a thread that only tests whether it can be started, in bytes.
 const TRIAL_STACK_BYTES: usize = 64 << 10;
-/// Maximum time for such threads to disappear, in nanoseconds.
+/// Maximum time to wait until test threads that have ended disappear, in nanoseconds.
 const GONE_NS: u64 = 200_000_000;
 /// Number of times a refused thread is retried, at intervals of 5 ms.
 const REFUSED_RETRIES: u32 = 30;

@@ -1,9 +1,9 @@
 //! `BufferArena`: buffers of 4 KiB to 32 MiB, cut from regions.
 //!
 //! Buffers of up to 2 MiB share regions of that size (blocks.rs); a longer one has a region of its
-//! own. The first region with room is used, so that the later ones become idle. The owner decides
-//! when a region is mapped and unmapped, and keeps a note with it, such as its index in a ring's
-//! table of buffers.
+//! own. The first region with room is used, so that later regions become idle. The owner of the
+//! arena decides when a region is mapped and unmapped, and keeps a note with each region, such as
+//! the region's index in a ring's table of buffers.
 //!
 //! Invariants: a buffer has a single user (it is not `Clone`); a region with a buffer in use stays
 //! mapped. Memory is zeroed only where the system has just mapped it.
@@ -19,7 +19,7 @@ use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 
 /// Order of the longest buffer whose length is a power of two: 32 MiB.
 const LONGEST: u8 = 13;
-/// Number of orders.
+/// Number of orders, that is, of buffer sizes.
 pub const ORDERS: usize = LONGEST as usize + 2;
 /// Additional bytes of the largest buffer, so that a request of 32 MiB fits that neither begins nor
 /// ends at a block boundary.
@@ -38,7 +38,7 @@ pub struct ArenaBuffer {
 unsafe impl Send for ArenaBuffer {}
 
 impl ArenaBuffer {
-    /// Returns the first byte, valid until the buffer is given back.
+    /// Returns the address of the first byte, which is valid until the buffer is given back.
     #[inline]
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
@@ -70,7 +70,7 @@ impl ArenaBuffer {
 #[derive(Debug)]
 struct MappedRegion<T> {
     region: Region,
-    /// `None` if the region is a single buffer.
+    /// Free parts of the region. `None` if the region is a single buffer.
     blocks: Option<Blocks>,
     used: u16,
     note: T,
@@ -80,7 +80,7 @@ struct MappedRegion<T> {
 #[derive(Debug)]
 pub struct BufferArena<T> {
     regions: Vec<Option<MappedRegion<T>>>,
-    /// For each region, the orders of its free buffers, one bit for each page.
+    /// For each region, a bit mask of the orders of its free buffers.
     orders: Vec<u16>,
     vacant: Vec<u32>,
     idle_bytes: usize,
@@ -100,7 +100,8 @@ impl<T> Default for BufferArena<T> {
 }
 
 impl<T> BufferArena<T> {
-    /// Allocates a buffer of an order from the mapped regions. Returns `None` if none is free.
+    /// Allocates a buffer of this order from the mapped regions. Returns `None` if no region has
+    /// room.
     #[inline]
     pub fn take(&mut self, order: u8) -> Option<ArenaBuffer> {
         let wanted = wanted_orders(order);
@@ -130,7 +131,7 @@ impl<T> BufferArena<T> {
         Some(ArenaBuffer { start, region: place as u32, node, order })
     }
 
-    /// Joins free halves in the regions. Returns a region that then has room.
+    /// Joins free buddies in all regions. Returns the index of a region that then has room, if any.
     #[cold]
     fn join(&mut self, order: u8) -> Option<usize> {
         if order == 0 || order > WHOLE {
@@ -146,7 +147,7 @@ impl<T> BufferArena<T> {
         self.orders.iter().position(|orders| orders & wanted != 0)
     }
 
-    /// Maps a region with room for a buffer of an order.
+    /// Maps a new region with room for a buffer of this order.
     ///
     /// # Errors
     /// Returns the system's error if it has no memory.
@@ -239,15 +240,15 @@ impl<T> BufferArena<T> {
     }
 }
 
-/// Returns the orders of the free buffers that can serve a request: up to 2 MiB, all that are large
-/// enough.
+/// Returns a bit mask of the orders that can serve a request of this order: up to 2 MiB, all orders
+/// that are large enough; above, only the same order.
 #[inline]
 fn wanted_orders(order: u8) -> u16 {
     if order <= WHOLE { (2 << WHOLE) - (1 << order) } else { 1 << order }
 }
 
-/// Returns the order of the smallest buffer that holds `len_bytes`; `None` above 32 MiB and 256
-/// KiB.
+/// Returns the order of the smallest buffer that holds `len_bytes`. Returns `None` for more than 32
+/// MiB plus 256 KiB.
 #[inline]
 #[must_use]
 pub fn order_of(len_bytes: usize) -> Option<u8> {

@@ -4,7 +4,7 @@
 //! to the 512 pages from node 512 on. A bit is set if its block is free as a whole. A block is
 //! split into halves if no block of the wanted size is free. Halves are joined only when a larger
 //! block is wanted, because most blocks are soon wanted again at the same size. Invariant: of a
-//! node and its ancestors at most one is set.
+//! node and its ancestors, at most one has its bit set.
 //! # Source
 //! Knowlton, "A fast storage allocator", Communications of the ACM, 1965.
 
@@ -13,13 +13,13 @@ use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 /// Order of a whole region: a block of order n has 4 KiB times 2 to the n.
 pub(super) const WHOLE: u8 = (REGION_BYTES / BUFFER_BYTES_MIN).trailing_zeros() as u8;
 const WORDS: usize = (2 << WHOLE) / 64;
-/// Mask of every other bit: the left halves of pairs.
+/// Mask of every other bit. These bits belong to the left blocks of buddy pairs.
 const LEFT: u64 = 0x5555_5555_5555_5555;
 
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     free: [u64; WORDS],
-    /// Orders of the free blocks, one bit for each page.
+    /// Bit mask of the orders of the free blocks.
     orders: u16,
     used: u16,
     /// True if a block was given back since halves were last joined.
@@ -112,14 +112,14 @@ impl Blocks {
         self.note(order);
     }
 
-    /// Updates whether a block of this order is free.
+    /// Updates the bit in `orders` that tells whether a block of this order is free.
     #[inline]
     fn note(&mut self, order: u8) {
         let any = words(order).any(|word| self.free[word] & bits(order) != 0);
         self.orders = self.orders & !(1 << order) | u16::from(any) << order;
     }
 
-    /// Returns the first free block of an order. There must be one.
+    /// Returns the node of the first free block of this order. At least one must be free.
     #[inline]
     fn first(&self, order: u8) -> u16 {
         for word in words(order) {
@@ -132,14 +132,14 @@ impl Blocks {
     }
 }
 
-/// Returns the words that hold an order's nodes.
+/// Returns the indexes of the words that hold the bits of an order's nodes.
 #[inline]
 fn words(order: u8) -> std::ops::Range<usize> {
     let first = 1_usize << (WHOLE - order);
     first / 64..(2 * first).div_ceil(64)
 }
 
-/// Returns the mask of the order's bits in those words.
+/// Returns the mask of an order's bits in the words that `words` returns.
 #[inline]
 fn bits(order: u8) -> u64 {
     let first = 1_u32 << (WHOLE - order);

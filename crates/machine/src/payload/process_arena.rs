@@ -1,8 +1,8 @@
-//! The arena of the process, from which programs' buffers come.
+//! The buffer arena of the process, from which programs allocate their buffers.
 //!
-//! The lock is taken when a buffer is created or dropped, which is not once per I/O. A buffer of
-//! more than 2 MiB is a region of its own. An idle region is unmapped at once, except for the last
-//! one.
+//! The arena's lock is taken when a buffer is created or dropped, which programs do not do for each
+//! I/O. A buffer of more than 2 MiB is a region of its own. An idle region is unmapped at once,
+//! except for the last one.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ fn handed_out() -> &'static Mutex<HandedOut> {
 pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
     let mut out = lock_unpoisoned(handed_out());
     if len_bytes > REGION_BYTES {
-        // The system has zeroed a new region.
+        // The system has already zeroed a new region.
         let Ok(region) = Region::map(len_bytes) else { return ptr::null_mut() };
         let start = region.start();
         out.regions.insert(start.as_ptr().addr(), region);

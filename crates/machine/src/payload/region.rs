@@ -52,7 +52,7 @@ impl Region {
     /// page costs nothing until it is used.
     ///
     /// # Errors
-    /// As for [`Region::map`].
+    /// Returns an error in the same cases as [`Region::map`].
     pub fn map_sparse(len_bytes: usize) -> io::Result<Region> {
         Region::map_with(len_bytes, libc::MAP_NORESERVE)
     }
@@ -83,15 +83,14 @@ impl Region {
             [(first.as_ptr(), head_bytes), (start.as_ptr().wrapping_add(len_bytes), tail_bytes)]
         {
             if cut_bytes > 0 {
-                // SAFETY: these are the unused ends of the new mapping, and no other pointer to
-                // them exists.
+                // SAFETY: these are the unused ends of the new mapping. No pointer to them exists.
                 unsafe { libc::munmap(at.cast(), cut_bytes) };
             }
         }
         Ok(Region { start, len_bytes })
     }
 
-    /// Returns the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
@@ -106,7 +105,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Done before unmapping, because another region may get the address afterwards.
+        // Removes the record before unmapping, because another region may get the address
+        // afterwards.
         if self.len_bytes >= REGION_BYTES {
             let mut advised = lock_unpoisoned(&ADVISED);
             advised.remove(&self.start.as_ptr().addr());

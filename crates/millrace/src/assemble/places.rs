@@ -1,8 +1,9 @@
-//! `Places`: records where opened drives keep their data, and refuses a second writer.
+//! `Places`: records where opened drives keep their data, and refuses drives that share data with a
+//! writer.
 //!
 //! Two drives with separate queues over one file, export or image would overwrite each other's
-//! data. A file is compared before its drive is opened, so before it could change; servers and
-//! clusters are compared once they have answered.
+//! data. Files are compared before their drive is opened, because opening may change them. Servers
+//! and clusters are compared once they have answered.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -14,11 +15,11 @@ use crate::assemble::{
     DriveOptions, OpenContext, OpenedDrive, SetupError, assemble_drive, open_drive,
 };
 
-/// Drives in the order of opening, and the places of their data.
+/// Drives in the order of opening, and the identities of their data.
 #[derive(Debug, Default)]
 pub struct Places {
     drives: Vec<String>,
-    /// Drives that keep data at each place, by the identity of the place.
+    /// Drives that use the same data, by the identity of the data.
     users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
 
@@ -29,8 +30,8 @@ struct PlaceUser {
 }
 
 impl Places {
-    /// Records the next drive, also if it conflicts with an earlier one. `place` is `None` if no
-    /// other drive can reach its data.
+    /// Records the next drive, and returns an error if it conflicts with an earlier one. `place` is
+    /// `None` if no other drive can reach the drive's data.
     fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
@@ -41,7 +42,7 @@ impl Places {
         free
     }
 
-    /// Removes the places of closed drives. The indexes of these drives are not reused.
+    /// Forgets the data of closed drives. The indexes of these drives are not reused.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers change.
     pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
         let drives = &self.drives;
@@ -51,7 +52,7 @@ impl Places {
         });
     }
 
-    /// Refuses a place that another drive uses, unless both only read.
+    /// Returns an error if another drive has the same data, unless both drives are read-only.
     fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
         let mut users = self.users.get(&place.identity).into_iter().flatten();
@@ -61,7 +62,7 @@ impl Places {
         Err(SetupError::SameFile { name, other: *other, other_name })
     }
 
-    /// Opens the next drive. A drive that cannot be opened has a number, too.
+    /// Opens the next drive. A drive that cannot be opened is numbered, too.
     ///
     /// # Errors
     /// Fails as [`open_drive`] does, and with `SameFile` if the drive conflicts with an earlier
@@ -74,7 +75,7 @@ impl Places {
     ) -> Result<OpenedDrive, SetupError> {
         let opened = match host.opened.take() {
             Some(driver) => assemble_drive((name, spec), driver, options, host),
-            // `open_drive` reports an invalid spec.
+            // An invalid spec passes this check; `open_drive` reports it.
             None => self.check(name, file_place(spec).ok().flatten()).and_then(|()| {
                 let opened = open_drive(name, spec, options, host);
                 opened.map_err(|error| self.explain((name, spec), error))
@@ -89,7 +90,7 @@ impl Places {
         free.map(|()| opened)
     }
 
-    /// Replaces a "busy" error by `SameFile` if one of these drives holds the data itself.
+    /// Replaces a "busy" error by `SameFile` if a drive recorded here has the same data open.
     fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);

@@ -21,12 +21,12 @@ use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
 use super::listeners::{ListenerConfig, TlsConfig};
 
-/// Most I/O threads by default; fewer on a machine with fewer CPUs.
+/// Default number of I/O threads. A machine with fewer CPUs has one per CPU.
 const THREADS_DEFAULT_MAX: usize = 4;
 /// Minimum number of a guest's queues by default, used on a machine with fewer CPUs.
 const QUEUES_DEFAULT_MIN: usize = 16;
 
-/// Default time for which a file of a directory stays open without clients.
+/// Default time for which a file of an exported directory stays open without clients.
 const CLOSE_AFTER: Duration = Duration::from_secs(10);
 
 /// Configuration of all drives, volumes and exports of a server.
@@ -197,7 +197,7 @@ pub struct ServerConfig {
     pub own_threads: u16,
     /// I/O backend of all threads: io_uring or epoll.
     pub backend: Backend,
-    /// Most NBD connections at a time. Further ones are closed at once.
+    /// Maximum number of NBD connections at a time. Further ones are closed at once.
     pub connections_max: u32,
     /// Timeout of a client's negotiation.
     pub handshake_timeout: Duration,
@@ -288,7 +288,7 @@ impl ServeConfig {
     pub fn validate(&self) -> Result<(), StartError> {
         let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
         let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
-        // Maps each group to its first export, and to whether that export uses `group_each`.
+        // First export of each group, kept apart for exports with and without `group_each`.
         let mut first_of = HashMap::new();
         for export in &self.exports {
             first_of.entry((export.group_name(), export.group_each)).or_insert(export);
@@ -333,8 +333,8 @@ impl ServeConfig {
     }
 
     /// Returns the problems of directory exports, each with the index of its export. Volumes and
-    /// drives of a directory's files are named `DIRECTORY/FILE`, so no other name may begin like
-    /// that.
+    /// drives of a directory's files are named `DIRECTORY/FILE`, so no other volume, drive or
+    /// export may have a name that begins like that.
     #[must_use]
     pub fn directory_problems(&self) -> Vec<(usize, String)> {
         let (mut problems, mut names) = (Vec::new(), HashSet::new());
@@ -392,8 +392,8 @@ impl ServeConfig {
         if has_nbd { self.server.threads } else { 0 }
     }
 
-    /// Returns the number of queues with which the drives of volumes with these I/O threads are
-    /// opened. The program's own threads get queues as well.
+    /// Returns the number of queues on each drive, for each volume: one per I/O thread of the
+    /// volume, and one per thread of the program's own.
     pub(super) fn queues_of_drives(&self, io_threads: Vec<u16>) -> Vec<u16> {
         let own = self.server.own_threads;
         io_threads.into_iter().map(|threads| threads.saturating_add(own)).collect()

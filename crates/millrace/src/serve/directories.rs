@@ -73,7 +73,7 @@ impl ExportDirectory {
         format!("directory {}: {}", self.path.display(), io::Error::from(error))
     }
 
-    /// Finds the file of a name. Returns `None` if there is no such file.
+    /// Finds the file with this name. Returns `None` if there is no such file.
     ///
     /// # Errors
     /// Returns a text that says why a client cannot use the entry of that name.

@@ -23,8 +23,8 @@ pub struct ServedGroups {
 debug_fields!(ServedGroups);
 
 impl ServedGroups {
-    /// Takes the groups that were opened, and prepares groups of their own for the clients of
-    /// exports with `group_each`.
+    /// Takes the groups that were opened, and prepares a separate group for each client of exports
+    /// with `group_each`.
     pub(super) fn new(
         config: &ServeConfig,
         groups: &Arc<Groups<Native>>,
@@ -72,8 +72,8 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes the groups of clients that have left, if clients of their parent group have no groups
-    /// of their own in `now`.
+    /// Closes groups of clients that have left, below each parent whose clients share the parent
+    /// itself in `now`.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));
@@ -97,7 +97,7 @@ impl ServedGroups {
         self.seats.iter().any(|seats| seats.is_left(group))
     }
 
-    /// Returns the group of a name, unless its client has left.
+    /// Returns the group with this name, unless its client has left.
     fn find(&self, name: &str) -> Result<GroupId, Error> {
         let group = find_group(&self.groups, name)?;
         if self.is_left(group) {
@@ -143,8 +143,8 @@ impl ServedGroups {
     /// ms to waiting I/O.
     ///
     /// # Errors
-    /// Returns `InvalidSetting` if there is no such group or a setting is out of range. Nothing
-    /// changes then.
+    /// Returns `InvalidSetting` if there is no such group or a setting is out of range. In that
+    /// case nothing changes.
     pub fn set(&self, config: &GroupConfig) -> Result<(), Error> {
         let group = self.find(&config.name)?;
         let named = config.for_layer(&self.groups)?;

@@ -34,7 +34,7 @@ pub enum ListenerTls {
     Own(TlsConfig),
 }
 
-/// Settings of one NBD address: the value of `nbd` of one or more exports.
+/// Settings of one NBD address, which one or more exports name in `nbd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerConfig {
     /// Address to which the settings apply.

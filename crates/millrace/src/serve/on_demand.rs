@@ -3,8 +3,9 @@
 //! A file becomes a volume, drive and export like those of the configuration, named
 //! `DIRECTORY/FILE`. A file system may never answer, so every access to it is made by a
 //! [`FileTask`] or a [`ClosingFile`] on a thread of the program that holds no lock or resource of
-//! the server. [`Server::answer`] and [`Server::unused_files`] create these, [`Server::finish`] and
-//! [`Server::close`] take them back. A client that requests an open file gets it at once.
+//! the server. [`Server::answer`] and [`Server::unused_files`] create these tasks;
+//! [`Server::finish`] and [`Server::close`] end them. A client that requests an open file gets it
+//! at once.
 //!
 //! Invariant: clients get such an export only through this module, so an unused export stays unused
 //! while it is being closed. Tasks of one directory run one after another.
@@ -26,7 +27,7 @@ use super::{Server, Servers};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::Opened;
 
-/// Time for which a listing stays valid, so that clients that list repeatedly share one.
+/// Time for which a listing stays valid, so that repeated requests for a list share one.
 const LIST_AGE: Duration = Duration::from_secs(1);
 
 /// Open files of directories, and recent listings.
@@ -180,7 +181,8 @@ impl FileTask {
 }
 
 impl Candidate {
-    /// Opens the file of a name unless it is open. Returns `None` if there is no such file.
+    /// Opens the file with this name, unless it is open already. Returns `None` if there is no such
+    /// file.
     fn open_file(self, name: &str, queues: u16) -> Result<Option<FoundExport>, String> {
         let Some(found) = self.directory.find(name)? else { return Ok(None) };
         let key = format!("{}/{name}", self.parent.name);
@@ -496,8 +498,8 @@ fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Ve
     names
 }
 
-/// Returns the directories that a client may use, in the order of the configuration, and one that
-/// it may not use.
+/// Returns the directories that a client may use, in the order of the configuration, and the name
+/// of one that it may not use, if any.
 fn directories_for<'a>(
     config: &'a ServeConfig,
     (listen, peer): (&Listen, Option<&PeerNames>),

@@ -46,7 +46,7 @@ struct RunningGuests {
     threads: Range<u16>,
 }
 
-/// Requests of an export that failed because of drives.
+/// Failures of an export's requests that were caused by drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportFailures {
     /// Name of the export; empty if nothing serves it.
@@ -323,8 +323,8 @@ impl Servers {
         report
     }
 
-    /// Does the first part of [`Servers::stop`]: everything except joining threads, which hang if a
-    /// drive hangs.
+    /// Does the first part of [`Servers::stop`]: everything except joining threads, which never
+    /// ends if a drive hangs.
     #[must_use]
     pub fn halt(&mut self, timeout: Duration) -> StopReport {
         let Servers { nbd, vhost, .. } = self;

@@ -138,7 +138,7 @@ impl Answers {
     /// Adds a request that is about to be sent, and sets its cookie.
     ///
     /// # Panics
-    /// If there is no entry `index`, or if it is in use.
+    /// Panics if there is no entry `index`, or if it is in use.
     pub fn expect(&mut self, index: u32, request: &mut Request) {
         let entry = &mut self.expected[index as usize];
         assert!(entry.is_none(), "request {index} is in flight");
@@ -160,7 +160,7 @@ impl Answers {
     /// Records that the caller has copied `bytes` of the payload.
     ///
     /// # Panics
-    /// If `bytes` exceeds the payload that is left, or no payload is expected.
+    /// Panics if `bytes` exceeds the payload that is left, or no payload is expected.
     pub fn took(&mut self, bytes: u64) {
         let payload = self.payload.as_mut().expect("payload is open");
         payload.at += bytes;
@@ -177,7 +177,7 @@ impl Answers {
     /// Parses the beginning of `input`. Returns the number of bytes consumed, and their meaning.
     ///
     /// # Errors
-    /// The server violated the protocol, and the connection must be closed.
+    /// Returns an error if the server violated the protocol. The connection must then be closed.
     pub fn next(&mut self, input: &[u8]) -> Result<(usize, Answer), AnswerError> {
         if let Some(index) = self.ending.take() {
             return Ok((0, self.end(index)?));

@@ -49,8 +49,9 @@ pub struct ClientSession {
 pub enum ClientProgress {
     /// Send the output to the server; more input is needed.
     NeedMore,
-    /// Start TLS: the next byte of either side belongs to it. Then call
-    /// [`ClientHandshake::secured`]. This is returned only after [`ClientHandshake::with_tls`].
+    /// Start TLS: the next byte of either side belongs to TLS. Then call
+    /// [`ClientHandshake::secured`]. This progress is returned only after
+    /// [`ClientHandshake::with_tls`].
     StartTls,
     /// The negotiation has succeeded, and requests may be sent.
     Ready(ClientSession),
@@ -60,13 +61,14 @@ pub enum ClientProgress {
 enum ClientHandshakeState {
     Greeting,
     StartTls,
-    /// The server agreed to TLS, and the caller has not completed it yet.
+    /// The server agreed to TLS, and the caller has not completed the TLS handshake yet.
     Securing,
     Style(ReplyStyle),
     Context,
     Go,
     ExportName,
-    /// Waits for the list of exports, which the error message names.
+    /// The server refused the export. The client waits for the list of exports, for the error
+    /// message.
     List,
     Over,
 }
@@ -77,7 +79,7 @@ pub struct ClientHandshake {
     name: String,
     want: ReplyStyle,
     state: ClientHandshakeState,
-    /// `OPT_GO`, or `OPT_INFO` to query the export only.
+    /// Option that selects the export: `OPT_GO`, or `OPT_INFO` to query the export only.
     verb: u32,
     wants_allocation: bool,
     wants_tls: bool,
@@ -140,7 +142,7 @@ impl ClientHandshake {
     /// Continues after TLS has started. Appends the next bytes, which must be sent through TLS.
     ///
     /// # Panics
-    /// If the last progress was not [`ClientProgress::StartTls`].
+    /// Panics if the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         assert!(self.state == ClientHandshakeState::Securing, "the server agreed to TLS just now");
         self.ask_for(self.want, out);
@@ -179,7 +181,8 @@ impl ClientHandshake {
     /// with more.
     ///
     /// # Errors
-    /// The server violated the protocol, or refused ([`ProtocolError::Refused`]).
+    /// Returns an error if the server violated the protocol or refused the export
+    /// ([`ProtocolError::Refused`]).
     pub fn feed(
         &mut self,
         input: &[u8],

@@ -57,7 +57,7 @@ pub enum ServerReply<'a> {
         /// ID of the metadata context.
         context_id: u32,
         width: DescriptorWidth,
-        /// Bytes of descriptors that follow, at least one descriptor.
+        /// Number of bytes of descriptors that follow. At least one descriptor follows.
         descriptor_bytes: u64,
         last: bool,
     },

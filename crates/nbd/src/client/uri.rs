@@ -1,6 +1,6 @@
 //! NBD URIs: `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`.
 //!
-//! An unknown part is an error that names it; it is never ignored. Name and socket are
+//! An unknown part of a URI is never ignored; the error names the part. Name and socket are
 //! percent-decoded exactly once. Specification: `doc/uri.md`; generic syntax: RFC 3986.
 
 use std::ffi::OsString;

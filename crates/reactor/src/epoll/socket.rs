@@ -1,9 +1,9 @@
 //! One nonblocking attempt at an operation that may have to wait for a peer (epoll back end).
 //!
-//! `None` means that the operation would block and must be tried again when its descriptor is
-//! ready. Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are (except that a
-//! listener becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the slot counts
-//! the bytes moved so far.
+//! An attempt that returns `None` would block, and must be repeated when its descriptor is ready.
+//! Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are (except that a listener
+//! becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the slot counts the bytes
+//! moved so far.
 
 #![allow(unsafe_code)]
 
@@ -38,8 +38,8 @@ fn would_block(result: i32) -> Option<i32> {
 
 fn attempt_once(slot: &OperationSlot) -> Option<i32> {
     let wait_not = libc::MSG_DONTWAIT;
-    // SAFETY: all memory named by the operation is valid until its completion is taken (contract
-    // of `Handle::push`); sizes passed are those of the operation less what has moved.
+    // SAFETY: all memory named by the operation is valid (contract of `Handle::push`).
+    // The sizes passed are those of the operation minus the bytes already moved.
     let returned = unsafe {
         match slot.op {
             Op::Accept { fd } => return Some(accept(fd)),
@@ -138,7 +138,7 @@ unsafe fn total(msg: &libc::msghdr) -> usize {
 }
 
 /// # Safety
-/// As for `total`.
+/// `msg_iov` must point to `msg_iovlen` valid segments.
 unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     if msg.msg_iovlen == 0 {
         return &[];
@@ -149,11 +149,11 @@ unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     unsafe { std::slice::from_raw_parts(msg.msg_iov, count) }
 }
 
-/// Calls `f` with a header for the part of `msg` after its first `moved` bytes. Only the first part
-/// carries the address and control data.
+/// Calls `f` with a header for the part of `msg` after its first `moved` bytes. The header has no
+/// address and no control data, because the first part carried them.
 ///
 /// # Safety
-/// As for `total`.
+/// `msg_iov` must point to `msg_iovlen` valid segments.
 unsafe fn rest(
     msg: &libc::msghdr,
     moved: usize,

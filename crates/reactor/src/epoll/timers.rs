@@ -1,7 +1,7 @@
 //! The timers of the epoll back end: a heap of deadlines and keys.
 //!
 //! If a timer is cancelled, its entry becomes stale. Stale entries are removed when they reach the
-//! top, or all at once when they outnumber the live ones.
+//! top of the heap, or all at once when they outnumber the live entries.
 
 use crate::table::{OperationKey, OperationPhase, Table};
 use std::cmp::Reverse;

@@ -1,10 +1,11 @@
 //! Tracks the operations that wait for a descriptor, and the events that epoll was asked to report
 //! (epoll back end).
 //!
-//! Events are always one-shot: after a report the kernel stays silent until it is asked again, so a
-//! descriptor without waiters causes no events. A user may close a descriptor and reuse its number
-//! without notice, and the kernel then forgets the old one. Therefore ENOENT is handled by adding
-//! the descriptor, and EEXIST by modifying it.
+//! Events are always one-shot: after a report the kernel stays silent until the descriptor is
+//! registered again, so a descriptor without waiters causes no events. A user may close a
+//! descriptor and reuse its number without notice, and the kernel then forgets the old descriptor.
+//! Therefore, if `epoll_ctl` answers ENOENT, the descriptor is added, and if it answers EEXIST, the
+//! registration is modified.
 
 #![allow(unsafe_code)]
 
@@ -14,8 +15,7 @@ use crate::table::OperationKey;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
-/// Number of waiters in one direction for which there is room from the start; servers have one or
-/// two.
+/// Initial capacity for waiters in one direction of a descriptor. Servers have one or two.
 const ROOM: usize = 2;
 
 pub(crate) struct Descriptor {
@@ -54,15 +54,15 @@ impl Waiters {
         self.waiting += 1;
     }
 
-    /// Removes a waiter. Returns false if it was not waiting.
+    /// Removes a waiting operation. Returns false if the operation was not waiting.
     pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: OperationKey) -> bool {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return false };
         let queue = queue(descriptor, direction);
         let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return false };
         queue.remove(at);
         self.waiting -= 1;
-        // A descriptor without waiters is removed here, because the user may close it. Its number
-        // may then be reused for a file that epoll does not know.
+        // A descriptor without waiters counts as not registered from now on, because the user may
+        // close it and reuse its number for a file that epoll does not know.
         if descriptor.to_read.is_empty() && descriptor.to_write.is_empty() {
             descriptor.armed = 0;
         }
@@ -90,9 +90,9 @@ impl Waiters {
         }
     }
 
-    /// Asks the kernel for the events that `fd`'s waiters need, unless it was asked already.
-    /// Returns the number of system calls made, or `-errno` (`-EPERM` for a descriptor that is
-    /// always ready).
+    /// Registers `fd` for the events that its waiters need, unless it is registered for them
+    /// already. Returns the number of system calls made, or `-errno` (`-EPERM` for a descriptor
+    /// that is always ready).
     pub(crate) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> Result<u64, i32> {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return Ok(0) };
         let mut wanted = 0;

@@ -1,16 +1,16 @@
 //! Jobs of the process's thread pool, and the rules by which drives share its threads.
 //!
-//! `JobQueue` owns a lane of jobs for each drive, an inbox of results for each reactor, and the
-//! counts of threads. `JobQueue` starts no thread and makes no system call, so that tests can
+//! `JobQueue` owns a lane (queue) of jobs for each drive, an inbox of results for each reactor, and
+//! the counts of threads. `JobQueue` starts no thread and makes no system call, so that tests can
 //! compare it with a simple model.
 //!
 //! Fairness: the next job comes from the lane with the fewest running jobs, round robin among
 //! equals. At most [`PoolLimits::lane`] jobs of a lane run at a time. While [`PoolLimits::shared`]
 //! jobs are running, only lanes without a running job get a thread, and the pool starts additional
 //! threads for them; so drives that hang never keep another drive from its first thread. While the
-//! system refuses more threads, the last existing one is reserved for such lanes in the same way.
-//! Invariant: a lane is in the set `ready` if and only if it has jobs queued and may run another
-//! one.
+//! system refuses more threads, the last existing thread is reserved for such lanes in the same
+//! way. Invariant: a lane is in the set `ready` if and only if it has jobs queued and may run
+//! another job.
 
 use super::{PoolJob, PoolLimits};
 use crate::table::OperationKey;
@@ -22,24 +22,26 @@ use std::sync::Arc;
 struct JobLane {
     jobs: VecDeque<PoolJob>,
     running: usize,
-    /// True if the lane is closed. Its index becomes free when it has no more jobs.
+    /// True if the lane is closed. The lane's index becomes free when its last job has ended.
     retired: bool,
     /// True if the pool keeps a thread for this lane.
     reserved: bool,
-    /// Time since which the lane has had jobs but none running, in nanoseconds.
+    /// Time since which the lane has had jobs waiting but none running, in nanoseconds.
     starved_since_ns: u64,
     /// The lane's entry in [`JobQueue::ready`].
     listed: Option<LaneTurn>,
 }
 
-/// Turn of a lane: number of its running jobs, position among equals, and the lane's index.
+/// Sort key of a lane for the next free thread: number of running jobs, position among lanes with
+/// the same number, and index of the lane.
 type LaneTurn = (usize, u64, u32);
 #[derive(Default)]
 struct ResultInbox {
     results: Vec<(OperationKey, i32)>,
     running: usize,
     asleep: bool,
-    /// Eventfd of the reactor. `None` if the reactor is gone; then results are dropped.
+    /// Eventfd of the reactor. `None` if the reactor no longer exists, in which case results are
+    /// dropped.
     wake: Option<Arc<OwnedFd>>,
 }
 
@@ -62,15 +64,15 @@ pub(super) struct JobQueue {
     busy: usize,
     /// Number of threads, including those being started.
     pub(super) threads: usize,
-    /// Number of waiting threads that were not woken.
+    /// Number of idle threads that were not woken.
     pub(super) idle: usize,
-    /// Number of threads that were woken or started, and have not looked for a job yet.
+    /// Number of threads that were woken or started and have not asked for a job yet.
     pub(super) coming: usize,
-    /// Number of wake-ups that no waiting thread has answered yet.
+    /// Number of wake-ups to which no idle thread has responded yet.
     pub(super) calls: usize,
     /// Time before which no thread is started, because the system refused the last one.
     refused_until_ns: Option<u64>,
-    /// True if the first refusal after a successful start was not reported yet.
+    /// True if the system has begun to refuse threads and no warning about it was given yet.
     pub(super) refusal_untold: bool,
 }
 
@@ -106,7 +108,7 @@ impl JobQueue {
         at
     }
 
-    /// Closes a lane. Its remaining jobs still run.
+    /// Closes a lane. The lane's remaining jobs still run.
     pub(super) fn close_lane(&mut self, lane: u32) {
         let at = &mut self.lanes[lane as usize];
         (at.retired, at.reserved) = (true, false);
@@ -144,7 +146,7 @@ impl JobQueue {
         at
     }
 
-    /// Closes an inbox, and drops its jobs that no thread has started.
+    /// Closes an inbox, and drops the jobs for it that no thread has started.
     pub(super) fn close_inbox(&mut self, inbox: u32) {
         for lane in 0..self.lanes.len() as u32 {
             self.lanes[lane as usize].jobs.retain(|job| job.inbox != inbox);
@@ -170,7 +172,7 @@ impl JobQueue {
         at.asleep
     }
 
-    /// Withdraws the request of `sleep`.
+    /// Withdraws the request for a wake-up that `sleep` made.
     pub(super) fn awake(&mut self, inbox: u32) {
         self.inboxes[inbox as usize].asleep = false;
     }
@@ -194,7 +196,7 @@ impl JobQueue {
         true
     }
 
-    /// Takes a lane without jobs off its list, and frees it if it is closed.
+    /// Removes a lane without queued jobs from `ready`, and frees the lane if it is closed.
     fn unlist_if_empty(&mut self, lane: u32) {
         if self.lanes[lane as usize].jobs.is_empty() {
             self.unlink(lane);
@@ -202,7 +204,7 @@ impl JobQueue {
         }
     }
 
-    /// Takes the next job, for a thread that is free.
+    /// Takes the next job for a free thread.
     pub(super) fn take(&mut self, now_ns: u64) -> Option<PoolJob> {
         let lane = self.next_lane()?;
         let job = self.lanes[lane as usize].jobs.pop_front()?;
@@ -213,7 +215,7 @@ impl JobQueue {
         Some(job)
     }
 
-    /// Returns the lane of the next job, for an existing thread.
+    /// Returns the lane from which an existing thread should take its next job.
     fn next_lane(&self) -> Option<u32> {
         let shared = match self.refused_until_ns {
             Some(_) => self.limits.shared.min(self.threads.saturating_sub(1)),
@@ -229,7 +231,8 @@ impl JobQueue {
         (running == 0 || self.busy < shared).then_some(lane)
     }
 
-    /// Records the result of a job. Returns the eventfd of its owner if the owner must be woken.
+    /// Records the result of a job. Returns the eventfd of the job's reactor if the reactor must be
+    /// woken.
     pub(super) fn finish(
         &mut self,
         job: &PoolJob,
@@ -252,7 +255,8 @@ impl JobQueue {
         if std::mem::take(&mut inbox.asleep) { inbox.wake.clone() } else { None }
     }
 
-    /// Decides whether jobs need another thread, and if so counts that thread as coming.
+    /// Decides whether the jobs need another thread. If so, counts that thread as woken or
+    /// starting.
     pub(super) fn call(&mut self, now_ns: u64) -> ThreadCall {
         if self.can_wake() {
             (self.idle, self.calls, self.coming) = (self.idle - 1, self.calls + 1, 1);
@@ -267,14 +271,15 @@ impl JobQueue {
         ThreadCall::New
     }
 
-    /// Returns true if a waiting thread has work and no other thread is coming.
+    /// Returns true if there is work for an idle thread and no other thread was woken or started
+    /// for it.
     fn can_wake(&self) -> bool {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }
 
-    /// Returns when another thread may be started, if jobs wait for one and none is starting: at
-    /// once below the shared limit; above it, when a drive without a thread has waited for long
-    /// enough.
+    /// Returns the time at which another thread may be started, if jobs wait for a thread and none
+    /// is starting. Below the shared limit a thread may start at once; above it, when a drive
+    /// without a thread has waited for `growth_ns`.
     pub(super) fn next_growth_ns(&self) -> Option<u64> {
         if self.coming > 0 || self.can_wake() {
             return None;
@@ -288,7 +293,7 @@ impl JobQueue {
         Some(refused_until_ns.max(starved_ns.saturating_add(self.limits.growth_ns)))
     }
 
-    /// Counts a thread that is started in advance, without a job.
+    /// Counts a new thread, which the caller must start.
     pub(super) fn start(&mut self) {
         (self.threads, self.coming) = (self.threads + 1, self.coming + 1);
     }
@@ -303,7 +308,7 @@ impl JobQueue {
         (self.threads, self.coming) = (self.threads - 1, self.coming - 1);
     }
 
-    /// Moves a lane to the right list after its jobs changed.
+    /// Updates the lane's entry in `ready` after its jobs changed.
     fn relist(&mut self, lane: u32, now_ns: u64) {
         self.unlink(lane);
         let at = &mut self.lanes[lane as usize];

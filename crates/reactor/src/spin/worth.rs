@@ -1,24 +1,25 @@
 //! `SpinTrial`: measures whether spinning is worth its CPU time.
 //!
-//! If a client waits for each answer, a spin saves the wake-ups, and more is done in the same time.
-//! If the client always has more to send, the client is the bottleneck, and a spin only burns a
-//! CPU. The waits are short in both cases, so time is divided into windows with and without spins,
-//! and spinning stays on if more bytes were moved in the windows with spins.
+//! If a client waits for each answer, a spin saves the wake-ups and increases throughput. If the
+//! client always has more to send, the client is the bottleneck, and a spin only burns a CPU. The
+//! waits are short in both cases, so time is divided into windows with and without spins, and
+//! spinning stays on if more bytes were moved in the windows with spins.
 //!
-//! A window is long enough that no single wait decides, and one with a long wait does not count,
-//! because the client paused. Bytes are counted, not completions, because a thread that sleeps
-//! finds more completions at once. Spinning must also win most pairs of windows, because a single
-//! window may be lucky on a busy CPU. The trial is repeated after a while, or soon if a window
-//! moves twice or half as many bytes as when the choice was made.
+//! A window is long enough that no single wait decides the result. A window with a long wait does
+//! not count, because the client paused. Bytes are counted, not completions, because a thread that
+//! sleeps finds more completions at once. Spinning must also win most pairs of windows, because a
+//! single window may be lucky on a busy CPU. The trial is repeated after a while, or soon if a
+//! window moves twice or half as many bytes as the windows of the last trial.
 
 /// Minimum length of a window in nanoseconds, and minimum number of waits in it.
 const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
-/// Number of windows in a trial: pairs of one with spins and one without.
+/// Number of windows in a trial. The windows form pairs of one with spins and one without.
 const TRIAL: u32 = 12;
-/// Number of pairs that spinning must win: first if it was off before, second if it was on.
+/// Number of pairs of windows that spinning must win in a trial, if spinning was off before (first)
+/// or on (second).
 const WINS: [u32; 2] = [5, 4];
-/// Number of windows from one trial to the next. `HOLD_CHANGED` applies if the load has changed.
+/// Number of windows between two trials. `HOLD_CHANGED` applies if the load has changed.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the bytes moved with spins to those moved without: nine eighths.
@@ -46,7 +47,7 @@ impl ByteRate {
 #[derive(Clone, Copy, Debug, Default)]
 struct TrialWindow {
     start_ns: u64,
-    /// Total bytes moved before the window began.
+    /// Total number of bytes moved before the window began.
     start_bytes: u64,
     waits: u32,
 }
@@ -59,7 +60,8 @@ pub(super) struct SpinTrial {
     trial: u32,
     /// Totals of the trial's windows: first those without spins, then those with spins.
     found: [ByteRate; 2],
-    /// Rate in the current pair's window with spins. `wins` counts the pairs that spinning won.
+    /// Byte rate in the current pair's window with spins. `wins` counts the pairs that spinning
+    /// won.
     spun: ByteRate,
     wins: u32,
     /// Result of the last trial: true if spinning improved throughput.
@@ -97,7 +99,7 @@ impl SpinTrial {
         }
     }
 
-    /// Records a long wait, after which a new window begins.
+    /// Records a long wait. A new window begins after it.
     pub(super) fn paused(&mut self, now_ns: u64, bytes: u64) {
         self.window = TrialWindow { start_ns: now_ns, start_bytes: bytes, waits: 0 };
     }

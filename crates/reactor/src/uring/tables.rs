@@ -2,7 +2,7 @@
 //!
 //! A registered file saves the kernel a reference count for each operation, and a registered buffer
 //! saves it the pinning of pages. Invariant: an index is free or names exactly one registration. If
-//! the kernel refuses to clear an index, it is never used again.
+//! the kernel refuses to clear an index, the index is never used again.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// `file_slots` is 0 if the ring has no table of files.
+    /// Creates the tables. `file_slots` is 0 if the ring has no table of files.
     pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
@@ -51,7 +51,8 @@ impl Tables {
         }
     }
 
-    /// Registers a region, if the table has room and the kernel agrees.
+    /// Registers a memory region. Returns `None` if the table is full or the kernel refuses the
+    /// region.
     ///
     /// # Safety
     /// The region must stay mapped until it is unregistered or the ring is gone.
@@ -71,10 +72,10 @@ impl Tables {
         Some(index)
     }
 
-    /// Registers a region under a free index.
+    /// Registers a memory region under a free index.
     ///
     /// # Safety
-    /// As for `register_buffer`.
+    /// The region must stay mapped until it is unregistered or the ring is gone.
     unsafe fn put(&mut self, ring: &Submitter<'_>, region: AddressRange) -> io::Result<u16> {
         let full = || io::Error::other("the ring's table of registered memory is full");
         let index = self.free_buffers.pop().ok_or_else(full)?;
@@ -102,11 +103,10 @@ impl Tables {
     /// Clears an index of the ring's table, which makes it free.
     ///
     /// # Safety
-    /// As for `unregister_buffer`.
+    /// No operation that names `index` may be in flight.
     unsafe fn clear(&mut self, ring: &Submitter<'_>, index: u16) {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // SAFETY: an empty region names no memory, and the caller promises that nothing uses the
-        // old one.
+        // SAFETY: an empty region names no memory. No operation uses `index` (caller's promise).
         let done = unsafe { ring.register_buffers_update(u32::from(index), &[empty], None) };
         if done.is_ok() {
             self.free_buffers.push(index);
@@ -124,7 +124,8 @@ impl Tables {
     /// Takes back a region that was lent.
     ///
     /// # Safety
-    /// If no one else lends it to this ring, no operation in the region may be in flight.
+    /// No operation in the region may be in flight, unless another user also lends the region to
+    /// this ring.
     pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         for index in self.lent.take_back(region) {
             // SAFETY: promised by the caller.
@@ -135,8 +136,7 @@ impl Tables {
     /// Registers all pieces of a lent region, up to the first that the kernel refuses.
     pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         while let Some(piece) = self.lent.unregistered(region) {
-            // SAFETY: the lender promised that the region stays mapped until it is taken back,
-            // which clears the region's indexes.
+            // SAFETY: the lender keeps the region mapped until its indexes are cleared.
             let registered = unsafe { self.put(ring, piece) };
             self.lent.note(piece, registered);
         }
@@ -154,8 +154,7 @@ impl Tables {
             LentLookup::Index(index) => Some(index),
             LentLookup::Unregisterable => None,
             LentLookup::Unregistered(piece) => {
-                // SAFETY: the lender promised that the region stays mapped until it is taken back,
-                // which clears the region's indexes.
+                // SAFETY: the lender keeps the region mapped until its indexes are cleared.
                 let registered = unsafe { self.put(ring, piece) };
                 self.lent.note(piece, registered);
                 match self.lent.find(start, len) {

@@ -1,7 +1,7 @@
 //! `CpuFile`: the events of one CPU, in blktrace's file format.
 //!
 //! Sequence numbers count a file's events, including those that were dropped because a ring was
-//! full; a message in their place says how many are missing. Format:
+//! full; a message in place of the dropped events states their number. Format:
 //! include/uapi/linux/blktrace_api.h.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use millrace_machine::Machine;
 
 use super::{DEVICE_NAME, RecorderConfig};
 
-/// Size of a record with the longest data, which are driver-specific data, in bytes.
+/// Size of the longest trace record in bytes: a record with driver-specific data.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
 const _: () = assert!(DriverData::BYTES >= RemapData::BYTES && DriverData::BYTES >= NAME_BYTES);
 const BUFFER_BYTES: usize = 1 << 18;
@@ -34,7 +34,7 @@ pub(super) struct CpuFile {
     sequence: u32,
     /// Tenants whose names are in the file already.
     named: Vec<u32>,
-    /// Events kept until the next turn, because older ones may still arrive.
+    /// Events kept until the next turn of the recorder, because older events may still arrive.
     pub(super) held: Vec<TraceEntry>,
     /// Function that returns the machine's time, in nanoseconds.
     now: fn() -> u64,
@@ -91,7 +91,7 @@ impl CpuFile {
     }
 
     fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
-        // The record is written in one piece, so that the buffer always ends at the end of a
+        // Each record is written in one piece, so that the buffer always ends at the end of a
         // record.
         let (mut bytes, end) = ([0; RECORD_BYTES_MAX], RECORD_BYTES + data.len());
         bytes[..RECORD_BYTES].copy_from_slice(&record.encode());
@@ -99,8 +99,8 @@ impl CpuFile {
         self.file.write_all(&bytes[..end]).map_err(|error| named(&self.path, &error))
     }
 
-    /// Writes the events older than `until_ns`, in order of time, and flushes the file, so that a
-    /// program that is killed leaves whole records.
+    /// Writes the events older than `until_ns` in chronological order and flushes the file, so that
+    /// a program that is killed leaves only complete records.
     pub(super) fn write_held(
         &mut self,
         until_ns: u64,
@@ -139,7 +139,8 @@ impl CpuFile {
         self.say(entry.device, entry.time_ns, text)
     }
 
-    /// Skips the sequence numbers of dropped events, and writes a message with their number.
+    /// Skips the sequence numbers of dropped events, and writes a message that states how many were
+    /// dropped.
     pub(super) fn dropped(&mut self, device: u32, time_ns: u64, events: u32) -> io::Result<()> {
         if events == 0 {
             return Ok(());

@@ -1,19 +1,19 @@
 //! Ciphertext buffers of a session: received bytes that are not consumed, and bytes to send.
 //!
 //! Invariants: the output's memory never moves, and its bytes are not overwritten before they were
-//! sent. Messages of rustls for which there is no room wait, and no record overtakes them.
+//! sent. Messages of rustls wait if the output has no space for them, and no record overtakes them.
 
 use super::RECORD_BYTES;
 
-/// Size of the buffer for received ciphertext in bytes: a handshake message with a long chain of
-/// certificates, or many records.
+/// Size of the buffer for received ciphertext in bytes. It has space for a handshake message with a
+/// long chain of certificates, or for many records.
 pub const INPUT_BYTES: usize = 264 * 1024;
 /// Size of the output buffer in bytes: eight full records.
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
 /// Maximum length of a record in bytes with header and tag, plus a key update before it.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Unconsumed bytes are moved to the beginning of the buffer before the next receive if there are
-/// fewer than this.
+/// Number of unconsumed bytes below which they are moved to the beginning of the buffer before the
+/// next receive.
 const MOVE_BYTES_MAX: usize = 4096;
 
 pub(super) struct Incoming {
@@ -47,7 +47,7 @@ impl Incoming {
         &mut self.buffer[self.end..]
     }
 
-    /// Records that `bytes` were received into the room, and returns them.
+    /// Records that `bytes` were received into the free part of the buffer, and returns them.
     pub(super) fn received(&mut self, bytes: usize) -> &[u8] {
         let before = self.end;
         assert!(
@@ -66,13 +66,14 @@ impl Incoming {
         &mut self.buffer[self.start..self.shown]
     }
 
-    /// Extends the part passed to rustls by one record, or by the received part of it. Returns
-    /// false if nothing is left.
+    /// Extends the part that is passed to rustls by one record, or by the received part of a
+    /// record. Returns false if nothing is left.
     pub(super) fn show_more(&mut self) -> bool {
         let before = self.shown;
         self.shown = self.end;
         if self.next <= before {
-            // An incomplete header is passed, too, because the bytes may not be TLS at all.
+            // An incomplete header is also passed to rustls, because the bytes may not be TLS at
+            // all.
             let [_, _, _, high, low, ..] = self.buffer[self.next..self.end] else {
                 return self.shown > before;
             };
@@ -89,7 +90,8 @@ impl Incoming {
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end, "more bytes are consumed than were received");
-        // After the handshake, whole records are consumed without rustls.
+        // After the handshake, whole records are consumed without rustls, so both positions may lie
+        // before `start`.
         (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }
@@ -98,7 +100,8 @@ pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Messages of rustls that wait for room in the buffer, and must be sent after the bytes in it.
+    /// Messages of rustls that wait for space in the buffer, and must be sent after the bytes in
+    /// it.
     control: Vec<u8>,
 }
 
@@ -132,7 +135,7 @@ impl Outgoing {
         self.control.len()
     }
 
-    /// Moves messages of rustls into the buffer as far as there is room.
+    /// Moves messages of rustls into the buffer while it has space.
     pub(super) fn settle(&mut self) {
         if self.control.is_empty() {
             return;

@@ -1,9 +1,9 @@
 //! Runs rustls's state machine, until TLS 1.3 records are handled without rustls.
 //!
 //! Invariants: each call passes the unconsumed ciphertext to rustls again, because rustls keeps
-//! positions in it between calls, and then more ciphertext, one record at a time. rustls never sees
-//! bytes after the end of a TLS 1.3 handshake: it would delay its reply to a key update until its
-//! next record.
+//! positions in that ciphertext between calls. More ciphertext is added one record at a time.
+//! rustls never sees bytes after the end of a TLS 1.3 handshake, because rustls would delay its
+//! reply to a key update until its next record.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
 use crate::error::Error;
 
-/// Room for a close notification and a key update before it, in bytes.
+/// Maximum length of a close notification and a key update before it, in bytes.
 const CLOSE_BYTES_MAX: usize = 1024;
 
 pub(super) enum Engine {
@@ -34,8 +34,8 @@ pub(super) enum Engine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
-    /// This many bytes of plaintext were written to the caller's memory. Further plaintext is kept
-    /// in the session.
+    /// Number of plaintext bytes that were written to the caller's memory. Further plaintext is
+    /// kept in the session.
     Plain(usize),
     /// The state machine advanced; the caller must call again.
     GoOn,
@@ -116,8 +116,8 @@ impl Engine {
         made.map(|one| Engine::Client(Box::new(one))).map_err(|error| Error::of_set_up(&error))
     }
 
-    /// Advances by one state. Plaintext is written to `plain.0`, the caller's memory, and what does
-    /// not fit is appended to `plain.1`.
+    /// Advances the session by one state of its state machine. Plaintext is written to `plain.0`,
+    /// the caller's memory, and the part that does not fit is appended to `plain.1`.
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,

@@ -112,7 +112,8 @@ impl KeySecrets {
 }
 
 impl RecordLayer {
-    /// Takes over from rustls, at the boundary between two records.
+    /// Creates a record layer that continues a session of rustls, at the boundary between two
+    /// records.
     pub(super) fn new(keys: ExtractedSecrets, secrets: KeySecrets) -> Result<RecordLayer, Error> {
         let suite = secrets.suite();
         Ok(RecordLayer {
@@ -130,7 +131,7 @@ impl RecordLayer {
         self.secrets.suite()
     }
 
-    /// Decrypts or encrypts one record, see [`super::engine::Engine::turn`].
+    /// Decrypts or encrypts one record. [`super::engine::Engine::turn`] calls this.
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,

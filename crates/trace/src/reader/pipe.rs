@@ -17,13 +17,13 @@ const WINDOW_BYTES: usize = 32 << 20;
 /// Time within which a CPU's events must arrive; blktrace collects them twice a second.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Maximum number of CPUs whose missing events are counted.
+/// Maximum number of CPUs for which missing events are counted.
 const CPUS_MAX: usize = 4_096;
 
 pub(super) struct PipeReader<R> {
     file: CpuFile<R>,
     sequences: HashMap<u32, Sequence>,
-    /// Events by time, then by order of arrival.
+    /// Waiting events, sorted by time and then by order of arrival.
     waiting: BTreeMap<(u64, u64), TraceRecord>,
     bytes: usize,
     arrived: u64,

@@ -170,7 +170,8 @@ impl TraceCounts {
         let rate = |way: usize| {
             let ms = self.last_ns.wrapping_sub(self.first_ns) / 1_000_000;
             let done = total.ways[way].completed;
-            // Not exactly KiB/s: blkparse adds the remaining bytes as thousandths, and so do we.
+            // The rate is not exact: as in blkparse, the remaining bytes are added as thousandths
+            // of a KiB.
             let sum = done.kib.wrapping_mul(1_000).wrapping_add(done.rest);
             sum.checked_div(ms).unwrap_or(0)
         };
@@ -182,7 +183,7 @@ impl TraceCounts {
             self.name,
             self.events
         );
-        // Like blkparse, this does not count the events missing from a stream.
+        // blkparse does not print the count of skipped sequence numbers for standard input.
         if self.name != STREAM {
             text.push_str("Skips: 0 forward (0 -   0.0%)\n");
         }
@@ -213,12 +214,12 @@ fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
     let _ = writeln!(text, " {read:17}{left}{gap} {write:18}{right}");
 }
 
-/// Formats an amount with its number of bytes.
+/// Formats a number of I/Os and their total length.
 fn sized(tally: &IoTally) -> String {
     format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
 }
 
-/// Formats an amount without its number of bytes.
+/// Formats a number of I/Os without their length.
 fn counted(tally: &IoTally) -> String {
     short(tally.count, &PREFIXES)
 }

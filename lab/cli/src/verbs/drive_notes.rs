@@ -22,13 +22,14 @@ const PERIOD: Duration = Duration::from_secs(1);
 const SHOWN_MAX: usize = 5;
 
 pub struct DriveNotes {
-    /// Dropped to end the thread.
+    /// Channel to the thread, which ends when this sender is dropped.
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DriveNotes {
-    /// Prints the messages of the volumes' drives until dropped; a volume may occur several times.
+    /// Prints messages of the volumes' drives until the returned value is dropped. A volume may
+    /// occur several times.
     pub fn of<'a>(volumes: impl IntoIterator<Item = &'a Arc<Volume>>) -> DriveNotes {
         let mut disks = Vec::<Arc<Disk<Native>>>::new();
         for disk in volumes.into_iter().flat_map(|volume| volume.disks()) {

@@ -3,7 +3,7 @@
 //!
 //! This module owns the thread that handles SIGINT and SIGTERM of such a verb. Signals within half
 //! a second of the first count as one, because some programs send them twice (timeout(1) does).
-//! `bench` and `paper` call it.
+//! `bench`, `explore`, `paper` and `replay` call it.
 #![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -31,8 +31,8 @@ fn is_waiting() -> MutexGuard<'static, bool> {
     IS_WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `f`, which may wait forever and starts before anything is measured. Ctrl-C during the call
-/// ends the program with a message.
+/// Runs `f`, which may wait forever, before anything was measured. Ctrl-C during the call ends the
+/// program with a message.
 pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     begin_wait();
     let result = f();
@@ -40,12 +40,13 @@ pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Begins a wait as in [`waiting`]. [`end_wait`] ends it.
+/// Marks the start of a wait that may never end. Until [`end_wait`], Ctrl-C ends the program at
+/// once.
 pub fn begin_wait() {
     *is_waiting() = true;
 }
 
-/// Ends a wait, because results exist from now on.
+/// Marks the end of a wait that [`begin_wait`] started. From now on there are results to print.
 pub fn end_wait() {
     *is_waiting() = false;
 }

@@ -2,8 +2,8 @@
 //!
 //! cli.rs calls this. The lab has the experiments and their pages; this verb prints each page and,
 //! with `--output`, writes it as one HTML file. The exit status is 1 if a check does not hold.
-//! Ctrl-C prints the parts that are complete, and writes no page, because it would replace a
-//! complete one.
+//! Ctrl-C prints the parts that are complete. No page is written then, so that an incomplete page
+//! never replaces a complete one.
 #![allow(clippy::print_stderr)]
 
 use std::ops::ControlFlow;
@@ -52,7 +52,7 @@ Parts of msst15: null, nvme, gap, threads, ablations, effects, dearer
 Parts of ols02: dm, readv, dsw, calls, native, ablations
 Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";
 
-/// A paper and some of its parts, in the paper's order.
+/// A paper and those of its parts that are selected, in the paper's order.
 #[derive(Debug, Clone)]
 struct PaperSelection {
     paper: &'static Paper,
@@ -75,8 +75,8 @@ impl PaperSelection {
         is_same
     }
 
-    /// Refuses mechanisms that the paper's machines and points do not have, because a second run
-    /// without them would equal the first.
+    /// Refuses to leave out mechanisms that the selected experiments do not have, because a second
+    /// run without such a mechanism would equal the first.
     fn check_without(&self, without: &[Mechanism]) -> Result<()> {
         let known = match without {
             [] => Vec::new(),
@@ -97,7 +97,7 @@ impl PaperSelection {
     }
 
     /// Returns the file name of the selection's page. A page of some parts, or without some
-    /// mechanism, has another name than the complete page, so that it does not replace that page.
+    /// mechanism, has a name of its own, so that it does not replace the complete page.
     fn file(&self, without: &[Mechanism]) -> PathBuf {
         let mut name = vec![self.paper.name];
         if self.parts.len() < self.paper.parts.len() {
@@ -224,7 +224,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(1))
 }
 
-/// Returns each paper once, with all parts that were selected.
+/// Returns each paper once, with all its parts that were selected.
 fn each_paper(wanted: &[PaperSelection]) -> Vec<PaperSelection> {
     let mut each: Vec<PaperSelection> = Vec::new();
     for one in wanted {
@@ -277,12 +277,12 @@ fn page_of(
     Ok(page)
 }
 
-/// Returns the file of a paper's page: `output`, or a file in it if it is a directory.
+/// Returns the file of a paper's page: `output` itself, or a file in the directory `output`.
 fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> PathBuf {
     if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
 
-/// Checks, before a run of minutes, that `output` can have the pages of `papers` papers.
+/// Checks that the pages of `papers` papers can be written to `output`, before a run of minutes.
 fn check_output(output: &Path, papers: usize) -> Result<()> {
     if output.is_dir() {
         return Ok(());

@@ -66,8 +66,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and returns the exit code. `said` has the notes on the trace, and the reports
-/// of damage.
+/// Prints the report and returns the exit code. `said` has two lists: notes on the trace, and
+/// reports of damaged parts.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,
@@ -139,8 +139,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
     }
 }
 
-/// Returns the settings for fitting addresses, and the number of I/Os if the trace was read to find
-/// its extent.
+/// Returns the settings for `--fit`, and the number of I/Os if the trace was read in advance to
+/// find its extent.
 fn addresses(
     args: &ReplayArgs,
     traces: &[TracePath],
@@ -187,7 +187,8 @@ fn carry_out(
         return Ok(report?);
     }
     let total = [ios, settings.limit].into_iter().flatten().min();
-    // The replay connects to its servers before the bar is shown for the first time.
+    // `progress` is called for the first time after the replay has connected to its servers. Until
+    // then, Ctrl-C ends the program at once.
     interrupt::begin_wait();
     let mut progress = |standing: &ReplayProgress| {
         interrupt::end_wait();

@@ -1,8 +1,8 @@
 //! Parses replies: from received bytes to completed requests.
 //!
-//! This module owns the receive buffer. Small payload is copied out of the buffer; the rest of a
-//! large payload is received directly into the request's buffer. The client calls this with its
-//! table of requests.
+//! This module owns the receive buffer. Payload is copied out of that buffer, or received directly
+//! into the request's buffer if much of it is still to come. The client calls this with its table
+//! of requests.
 //!
 //! Invariants: payload is only written to the range that the request named. A reply to a request
 //! that is not in flight, or more data than requested, is an error that ends the connection.
@@ -19,7 +19,7 @@ use super::{Pending, invalid};
 #[derive(Debug, Clone, Copy)]
 struct Payload {
     index: u32,
-    /// Offset in the request's buffer of the next byte.
+    /// Position in the request's buffer at which the next byte of payload is stored.
     at: usize,
     left: usize,
     last: bool,
@@ -111,7 +111,8 @@ impl Replies {
         Ok(true)
     }
 
-    /// Parses one reply with the bytes after its header. Returns `None` if these are incomplete.
+    /// Parses one reply and the bytes after its header. Returns `None` if not all of them have
+    /// arrived.
     fn reply(
         behind: &[u8],
         reply: ServerReply<'_>,
@@ -171,7 +172,7 @@ impl Replies {
 }
 
 struct ReplyBody {
-    /// Number of bytes of an extent list that were parsed.
+    /// Number of bytes of the extent list that were parsed.
     list_bytes: usize,
     /// Payload that remains to be received.
     payload: Option<Payload>,

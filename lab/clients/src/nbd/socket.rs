@@ -1,4 +1,4 @@
-//! Socket of the client: sends and receives without blocking, and waits for either.
+//! Socket of the client: sends and receives without blocking, or waits until it can.
 //!
 //! This type owns the descriptor. The client calls it. Invariant: the socket itself stays blocking,
 //! so that the negotiation can use it directly; transmission passes `MSG_DONTWAIT`.
@@ -50,7 +50,7 @@ impl Socket {
     /// Receives available bytes into `room` and returns their number, or `None` if there are none.
     ///
     /// # Errors
-    /// `UnexpectedEof` at the end of the connection.
+    /// Returns `UnexpectedEof` at the end of the connection.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let receive = || recv(&self.0, &mut *room, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes);
         match at_once(retry_on_intr(receive))? {

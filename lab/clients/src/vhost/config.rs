@@ -1,7 +1,7 @@
 //! Features and the configuration space of a virtio-blk device, as the client reads them.
 //!
-//! Plain arithmetic over bits and bytes (virtio 1.2, sections 5.2.3 and 5.2.4). It is used when a
-//! client connects.
+//! The code is plain arithmetic over bits and bytes (virtio 1.2, sections 5.2.3 and 5.2.4), used
+//! when a client connects.
 
 use millrace_exports::virtio::{config, feature};
 
@@ -22,7 +22,7 @@ pub(crate) const WANTED: u64 = feature::SIZE_MAX
 /// Configuration of a disk as reported by its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskConfig {
-    /// Size in sectors of 512 bytes.
+    /// Size of the disk in sectors of 512 bytes.
     pub capacity_sectors: u64,
     /// Size of a logical block in bytes.
     pub block_bytes: u32,
@@ -53,8 +53,7 @@ impl DiskConfig {
         let capacity_sectors =
             u64::from(word32(config::CAPACITY)) | u64::from(word32(config::CAPACITY + 4)) << 32;
         let field = |feature, at, otherwise| if has(feature) { word32(at) } else { otherwise };
-        // qemu-storage-daemon offers the feature and reports a maximum of 0, which is taken as no
-        // limit.
+        // qemu-storage-daemon offers SIZE_MAX with a value of 0, which is taken as no limit.
         let segment_bytes_max = match field(feature::SIZE_MAX, config::SIZE_MAX, 0) {
             0 => u32::MAX,
             most => most,

@@ -1,9 +1,9 @@
 //! Computes the offsets of the parts of one virtqueue and of its buffers in shared memory.
 //!
-//! Pure arithmetic from checked options to offsets. The ring and the code that allocates its memory
-//! call it. Data that both sides only read after the set-up (descriptors) shares no cache line with
-//! data that changes with every batch (indices, headers, statuses). Headers and statuses are
-//! packed, so that a batch transfers one cache line for 4 headers and one for 64 statuses.
+//! Pure arithmetic from checked options to offsets, called by the ring and by the code that
+//! allocates its memory. Descriptors, which both sides only read after the set-up, share no cache
+//! line with data that changes with every batch (indices, headers, statuses). Headers and statuses
+//! are packed, so that a batch transfers one cache line for 4 headers and one for 64 statuses.
 
 use millrace_exports::virtio::{HEADER_BYTES, area_bytes};
 use thiserror::Error;
@@ -19,11 +19,11 @@ const LINE_BYTES: usize = 64;
 /// Placement of a request's descriptors in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptors {
-    /// Each request chains three of the ring's descriptors, so a third of the ring's size can be in
-    /// flight.
+    /// Each request chains three of the ring's descriptors, so the number of requests in flight is
+    /// at most a third of the ring's size.
     Chained,
-    /// Each request has an indirect table and one descriptor, so as many can be in flight as the
-    /// ring has entries.
+    /// Each request has an indirect table and one of the ring's descriptors, so the number of
+    /// requests in flight is at most the ring's size.
     Indirect,
 }
 
@@ -49,13 +49,13 @@ pub struct RingOptions {
     pub data_bytes: u32,
     /// Placement of the requests' descriptors.
     pub descriptors: Descriptors,
-    /// `VIRTIO_F_EVENT_IDX` was negotiated.
+    /// True if `VIRTIO_F_EVENT_IDX` was negotiated.
     pub event_idx: bool,
     /// Method of waiting for completions.
     pub wait: Wait,
 }
 
-/// Reason why a ring cannot be laid out.
+/// Reason why the options of a ring are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -107,7 +107,7 @@ impl RingLayout {
     /// Computes the layout of a ring.
     ///
     /// # Errors
-    /// If the options contradict each other.
+    /// Fails if the options contradict each other.
     pub fn new(options: &RingOptions) -> Result<RingLayout, LayoutError> {
         let &RingOptions { size, depth, data_bytes, descriptors, .. } = options;
         if !size.is_power_of_two() || size > RING_SIZE_MAX {

@@ -1,8 +1,8 @@
 //! Eventfds of one queue, and waits for notifications by the server.
 //!
-//! `Notify` owns both eventfds and an epoll instance. A queue calls it. The call eventfd is never
-//! read: epoll is edge-triggered, so each write by the server ends one wait, and a wait is one
-//! system call that also detects the end of the connection.
+//! `Notify` owns both eventfds (kick and call) and an epoll instance. A queue calls it. The call
+//! eventfd, which the server signals, is never read: epoll is edge-triggered, so each signal ends
+//! one wait, and a wait is one system call that also detects the end of the connection.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -33,7 +33,7 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Creates the eventfds and the epoll; `stream` is the connection.
+    /// Creates the eventfds and the epoll instance. `stream` is the connection to the server.
     pub(super) fn new(stream: &UnixStream) -> io::Result<Notify> {
         let (kick, call) = (EventFd::new(EVENTFD_FLAGS)?, EventFd::new(EVENTFD_FLAGS)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -47,12 +47,13 @@ impl Notify {
     }
 
     pub(super) fn kick(&self) {
-        // The write fails only if the counter is full, in which case an unread kick is already
+        // The write fails only if the eventfd's counter is full, and then an unread kick is
         // pending.
         let _ = self.kick.write(1);
     }
 
-    /// Waits until `wait` of one of several queues would return at once, but at most for `most`.
+    /// Waits until one of several queues has been interrupted or disconnected, but at most for
+    /// `most`.
     pub(super) fn wait_any(notifies: &[&Notify], most: Duration) -> io::Result<()> {
         let epolls = notifies.iter().map(|notify| PollFd::new(&notify.epoll, PollFlags::IN));
         match poll(&mut epolls.collect::<Vec<_>>(), Some(&timespec(most))) {
@@ -70,7 +71,7 @@ impl Notify {
         };
         let mut events = [empty; 2];
         let found = match epoll::wait(&self.epoll, &mut events, Some(&most)) {
-            // After a signal the caller checks the ring, as after an interrupt.
+            // A signal ended the wait. The caller checks the ring, as after an interrupt.
             Err(rustix::io::Errno::INTR) => return Ok(WakeReason::Interrupted),
             other => other?,
         };

@@ -1,8 +1,8 @@
 //! `Queue`: one queue of a client, with its ring, its eventfds, and its method of waiting.
 //!
 //! A queue owns the ring and the eventfds; it shares memory and connection with the client's other
-//! queues. One thread at a time uses it; the benchmark and tests do. It calls the kernel only for
-//! kicks and sleeps and, after polls without a completion, to yield the CPU.
+//! queues. One thread at a time uses a queue: the benchmark's or a test's. The queue calls the
+//! kernel only for kicks and sleeps and, after polls without a completion, to yield the CPU.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ use super::notify::{Notify, WakeReason};
 use super::request::{Kind, Request, Status, range};
 use super::ring::{DriverRing, RingError};
 
-/// Number of polls of the ring in one `wait`, after which it returns so that the caller can do
+/// Number of times that one `wait` polls the ring before it returns, so that the caller can do
 /// other work.
 const LOOKS: u32 = 128;
 /// Number of waits without a completion after which the CPU is yielded, because the server may need
@@ -30,13 +30,14 @@ const WAITS_PER_CHECK: u32 = 2048;
 /// Maximum time that a server may take to complete any request.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connection and memory that several queues share. It must outlive each of them.
+/// Connection and memory that all queues of a client share. Every queue keeps them alive.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) path: PathBuf,
     /// Memory that the rings point into.
     pub(super) _memory: MmapRegion,
-    /// Connection to the server. It closes with the last queue, which ends the server's session.
+    /// Connection to the server, closed when the last queue is dropped. That ends the server's
+    /// session.
     pub(super) _stream: UnixStream,
 }
 
@@ -58,11 +59,11 @@ pub struct Queue {
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Number of completions so far. The next field is this number at the last check of the
-    /// connection.
+    /// Number of completions so far. `checked` has this number, and the time, at the last check of
+    /// the connection that saw progress.
     completed: u64,
     checked: (u64, Option<Instant>),
-    /// Number of waits without a completion.
+    /// Number of waits so far that found no completion.
     vain: u32,
     shared: Arc<Shared>,
 }
@@ -101,7 +102,8 @@ impl Queue {
     /// Puts a request of a free slot into the ring. [`Queue::kick`] publishes it to the server.
     ///
     /// # Panics
-    /// If the slot is in flight or does not exist, or the data are larger than its buffer.
+    /// Panics if the slot is in flight or does not exist, or if the data are larger than its
+    /// buffer.
     #[inline(always)]
     pub fn submit(&mut self, slot: u16, request: Request) {
         self.ring.submit(slot, request);
@@ -115,10 +117,10 @@ impl Queue {
         }
     }
 
-    /// Passes completions to `done`, as slots and their statuses. Returns their number.
+    /// Passes the slot and the status of each completed request to `done`. Returns their number.
     ///
     /// # Errors
-    /// If the server violated the rules of the ring.
+    /// Fails if the server violated the rules of the ring.
     #[inline(always)]
     pub fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, ClientError> {
         match self.ring.reap(done) {
@@ -130,11 +132,11 @@ impl Queue {
         }
     }
 
-    /// Waits until a request may have completed: for a moment if the queue polls, else until the
-    /// server's interrupt. Call it in a loop with `reap`, after [`Queue::kick`].
+    /// Waits until a request may have completed: for a moment if the queue polls, otherwise until
+    /// the server's interrupt. Callers use it in a loop with `reap`, after [`Queue::kick`].
     ///
     /// # Errors
-    /// If the server closed the connection or completes nothing for 30 s.
+    /// Fails if the server closed the connection or completes nothing for 30 s.
     #[inline(always)]
     pub fn wait(&mut self) -> Result<(), ClientError> {
         match self.ring.options().wait {
@@ -151,11 +153,11 @@ impl Queue {
         }
     }
 
-    /// Sleeps until one of several queues may have completions, but at most for `most`. Use it for
-    /// queues that wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
+    /// Sleeps until one of several queues may have completions, but at most for `most`. Callers use
+    /// it for queues that wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
     ///
     /// # Errors
-    /// If a server closed the connection.
+    /// Fails if a server closed the connection.
     pub fn wait_any(queues: &mut [Queue], most: Duration) -> Result<(), ClientError> {
         let mut nothing_done = true;
         for queue in &mut *queues {
@@ -177,13 +179,14 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits one request with the first slot and waits for it. No other request may be in flight.
+    /// Submits one request with slot 0 and waits for its completion. No other request may be in
+    /// flight.
     ///
     /// # Errors
-    /// As [`Queue::wait`] and [`Queue::reap`].
+    /// Fails like [`Queue::wait`] and [`Queue::reap`].
     ///
     /// # Panics
-    /// If a request is in flight.
+    /// Panics if a request is in flight.
     pub fn call(&mut self, request: Request) -> Result<Status, ClientError> {
         assert_eq!(self.in_flight(), 0, "one request alone");
         self.submit(0, request);
@@ -198,7 +201,7 @@ impl Queue {
     /// Returns the disk's identity, without its padding.
     ///
     /// # Errors
-    /// As [`Queue::call`].
+    /// Fails like [`Queue::call`].
     pub fn identity(&mut self) -> Result<(Status, Vec<u8>), ClientError> {
         let status = self.call(Request { kind: Kind::GetId, sector: 0, bytes: ID_BYTES as u32 })?;
         let mut id = [0; ID_BYTES];
@@ -209,7 +212,7 @@ impl Queue {
     /// Discards sectors.
     ///
     /// # Errors
-    /// As [`Queue::call`].
+    /// Fails like [`Queue::call`].
     pub fn discard(&mut self, sector: u64, sectors: u32) -> Result<Status, ClientError> {
         self.call_range(Kind::Discard, &range(sector, sectors, 0))
     }
@@ -217,7 +220,7 @@ impl Queue {
     /// Writes zeroes. The server may unmap the sectors.
     ///
     /// # Errors
-    /// As [`Queue::call`].
+    /// Fails like [`Queue::call`].
     pub fn write_zeroes(&mut self, sector: u64, sectors: u32) -> Result<Status, ClientError> {
         self.call_range(Kind::WriteZeroes, &range(sector, sectors, RANGE_UNMAP))
     }
@@ -230,7 +233,7 @@ impl Queue {
     /// Copies bytes into a free slot's buffer, before a write.
     ///
     /// # Panics
-    /// If the slot is in flight, or there are more bytes than its buffer has.
+    /// Panics if the slot is in flight, or if its buffer is shorter than `bytes`.
     pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
         self.ring.write_data(slot, bytes);
     }
@@ -238,7 +241,7 @@ impl Queue {
     /// Copies bytes out of a free slot's buffer, after a read.
     ///
     /// # Panics
-    /// As [`Queue::write_data`].
+    /// Panics like [`Queue::write_data`].
     pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
         self.ring.read_data(slot, bytes);
     }
@@ -250,8 +253,8 @@ impl Queue {
         self.notify.kick();
     }
 
-    /// From time to time, after polls without a completion, yields the CPU and checks the
-    /// connection.
+    /// Called after polls without a completion. Yields the CPU and checks the connection now and
+    /// then.
     #[cold]
     fn pause(&mut self) -> Result<(), ClientError> {
         if self.ring.recheck_kick() {

@@ -40,7 +40,7 @@ impl Kind {
 /// Request to the disk. Its data are in its slot's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Operation to do.
+    /// Operation of the request.
     pub kind: Kind,
     /// First sector, in units of 512 bytes; 0 if the kind has no range.
     pub sector: u64,
@@ -77,7 +77,7 @@ impl Request {
     }
 }
 
-/// Direction and length of a request's data. Its descriptors depend on nothing else.
+/// Direction and length of a request's data, which determine the request's descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape(u64);
 

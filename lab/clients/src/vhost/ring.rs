@@ -1,19 +1,19 @@
 //! The driver's side of a split virtqueue with a slot for each request in flight.
 //!
-//! `DriverRing` owns the ring's state and its part of a memory that the caller provides. It has no
-//! system descriptors: the caller sends kicks and receives interrupts. A queue of the client calls
-//! it, and so does code that plays both sides in one process. A slot keeps its descriptors, header,
-//! status and buffer as long as the ring exists; a request costs a header and an entry of the
-//! available ring, and the entry is written only if it held another slot. All accesses are plain
-//! stores, and nothing is allocated.
+//! `DriverRing` owns the ring's state and its part of the memory that the caller provides. It has
+//! no file descriptors: the caller sends kicks and receives interrupts. A queue of the client calls
+//! it, and so does code that plays both driver and device in one process. A slot keeps its
+//! descriptors, header, status and buffer as long as the ring exists. A request writes its header
+//! and an entry of the available ring, and the entry only if it named another slot before. All
+//! accesses are plain loads and stores, and nothing is allocated.
 //!
-//! Kicks: the ring can tell exactly whether a kick is due only with a barrier between the store of
-//! the index and the load of the event, and that barrier waits for a cache line that a polling
-//! device reads. So there is no barrier while the device has more to do than the batch. It may then
-//! go to sleep without a kick; a caller that polls without a completion for a while must check
-//! again ([`DriverRing::recheck_kick`]). Checking earlier would be wrong: some devices advance
-//! their event with every entry that they take, and look asleep in the middle of a batch. Rings
-//! with interrupts always have the barrier.
+//! Kicks: to know exactly if a kick is due, the driver needs a barrier between its store of the
+//! index and its load of the available event. That barrier waits for a cache line that a polling
+//! device reads. So there is no barrier if the older requests in flight outnumber the batch. The
+//! device may then go to sleep without a kick; a caller that polls without a completion for a while
+//! must check again ([`DriverRing::recheck_kick`]). An earlier check would be wrong: some devices
+//! advance their event with every entry that they take, and look asleep in the middle of a batch.
+//! Rings with interrupts always have the barrier.
 //!
 //! Invariants: the device is not trusted: an impossible index or slot is an error. `in_flight` is
 //! the number of slots that are in flight. Specification: virtio 1.2, section 2.7.
@@ -30,7 +30,8 @@ use thiserror::Error;
 use super::layout::{Descriptors, LayoutError, RingLayout, RingOptions, TABLE_BYTES, Wait};
 use super::request::{Request, Shape, Status};
 
-/// Number of completions after which the used event is advanced, long before its index wraps.
+/// Number of completions after which the used event is rewritten, before the used index wraps to
+/// it.
 const QUIET_LAPSE: u16 = 1 << 14;
 
 /// Violation of the ring's rules by a device.
@@ -71,15 +72,15 @@ pub struct DriverRing {
     /// Guest-physical address of `memory`, which the device uses.
     gpa_base: u64,
     slots: Box<[Slot]>,
-    /// Index of the next available entry. The next field is the index that was published to the
-    /// device.
+    /// Index of the next entry of the available ring. `published` is the index that the device
+    /// sees.
     next_available: u16,
     published: u16,
-    /// Index up to which each kick was either sent or certainly not due.
+    /// Index before which no entry can still need a kick: each kick was either sent or not due.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
-    /// Value of the used event that was last written.
+    /// Value that the driver last wrote to the used event.
     used_event: u16,
     /// True if the driver has requested an interrupt.
     armed: bool,
@@ -92,7 +93,7 @@ impl DriverRing {
     /// Creates a ring in `memory` with all slots free, and clears `memory` up to the data area.
     ///
     /// # Errors
-    /// If the options contradict each other.
+    /// Fails if the options contradict each other.
     ///
     /// # Safety
     /// `memory` must be aligned to 64 bytes, valid for reads and writes of `RingLayout::end` bytes
@@ -125,8 +126,8 @@ impl DriverRing {
             used_event: u16::MAX,
             armed: false,
         };
-        // Relaxed, here and for all words that only the device reads: it reads them after an index
-        // was published.
+        // Relaxed, here and for all words that only the device reads: the device reads them only
+        // after an index was published with Release.
         ring.used_event_word().store(u16::MAX.to_le(), Relaxed);
         ring.set_flags(if options.event_idx { 0 } else { NO_INTERRUPT });
         Ok(ring)
@@ -138,7 +139,7 @@ impl DriverRing {
         &self.layout
     }
 
-    /// The ring's options.
+    /// Returns the ring's options.
     #[must_use]
     pub fn options(&self) -> &RingOptions {
         &self.options
@@ -154,7 +155,8 @@ impl DriverRing {
     /// device.
     ///
     /// # Panics
-    /// If the slot is in flight or does not exist, or the data are larger than its buffer.
+    /// Panics if the slot is in flight or does not exist, or if the data are larger than its
+    /// buffer.
     #[inline(always)]
     pub fn submit(&mut self, slot: u16, request: Request) {
         let state = &mut self.slots[usize::from(slot)];
@@ -171,8 +173,9 @@ impl DriverRing {
         self.word64(header + 8).store(request.sector.to_le(), Relaxed);
         let index = usize::from(self.next_available & (self.options.size - 1));
         let entry = self.word16(self.layout.available + 4 + 2 * index);
-        // A cache line that is not written stays in both caches. If slots are reused in the order
-        // of their completions, an entry holds the same slot as one lap before.
+        // A cache line that is not written stays in the caches of both sides. If slots are reused
+        // in the order of their completions, the entry still names this slot from the previous lap
+        // of the ring.
         if entry.load(Relaxed) != slot.to_le() {
             entry.store(slot.to_le(), Relaxed);
         }
@@ -194,12 +197,12 @@ impl DriverRing {
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
         let batch = self.published.wrapping_sub(from);
-        // `confirmed` stays within one lap of the index, because the device can have missed no more
-        // entries than there are requests in flight.
+        // Entries of completed requests were seen by the device, so at most the entries of requests
+        // in flight can be unconfirmed.
         self.confirmed = self.published.wrapping_sub(self.unconfirmed());
         if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
-            // This fence pairs with the device's barrier between its store of the event and its
-            // last load of the index.
+            // The fence pairs with the device's barrier between its store of the available event
+            // and its last load of the index.
             fence(SeqCst);
             if self.confirmed == from {
                 self.confirmed = self.published;
@@ -209,15 +212,16 @@ impl DriverRing {
     }
 
     /// Returns true if the device needs a kick for an entry that was published without a barrier.
-    /// Call it after a while without completions. It returns true only once for each kick, which
-    /// the caller must then send.
+    /// Callers check this after a while without completions. A kick is reported only once, so the
+    /// caller must then send it.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
         if unconfirmed == 0 {
             return false;
         }
-        // This fence pairs as in `publish`.
+        // The fence pairs with the device's barrier between its store of the available event and
+        // its last load of the index.
         fence(SeqCst);
         self.confirmed = self.published;
         self.is_kick_due(unconfirmed)
@@ -232,7 +236,7 @@ impl DriverRing {
     /// Returns true if the device requested a kick at one of the last `count` entries.
     #[inline(always)]
     fn is_kick_due(&mut self, count: u16) -> bool {
-        // Relaxed: the barrier, if there is one, orders this load.
+        // Relaxed: the caller's fence, if it has executed one, orders this load.
         let due = if self.options.event_idx {
             let event = u16::from_le(self.available_event_word().load(Relaxed));
             self.published.wrapping_sub(event).wrapping_sub(1) < count
@@ -253,12 +257,12 @@ impl DriverRing {
         u16::from_le(self.used_index_word().load(Relaxed)) != self.next_used
     }
 
-    /// Passes completions to `done` in the device's order, as slots, which are then free, and their
-    /// statuses. Returns their number.
+    /// Passes the slot and the status of each completed request to `done`, in the device's order.
+    /// The slot is free from then on. Returns the number of completions.
     ///
     /// # Errors
-    /// If the device completed a request that is not in flight. The ring must not be used after
-    /// that.
+    /// Fails if the device completed a request that is not in flight. The ring must not be used
+    /// after that.
     #[inline(always)]
     pub fn reap(&mut self, mut done: impl FnMut(u16, Status)) -> Result<u16, RingError> {
         // Acquire pairs with the device's Release store of the index, for entries, statuses and
@@ -274,7 +278,8 @@ impl DriverRing {
         }
         for _ in 0..count {
             let index = usize::from(self.next_used & (self.options.size - 1));
-            // Relaxed, here and for the status: the load of the index orders it.
+            // Relaxed, here and for the status: the Acquire load of the used index orders both
+            // loads.
             let entry = self.word32(self.layout.used + 4 + 8 * index).load(Relaxed);
             let id = u32::from_le(entry);
             match self.slots.get_mut(id as usize) {
@@ -294,7 +299,7 @@ impl DriverRing {
     /// yet, so that the caller may sleep.
     ///
     /// # Panics
-    /// If the ring polls.
+    /// Panics if the ring polls.
     pub fn prepare_sleep(&mut self) -> bool {
         assert_eq!(self.options.wait, Wait::Events, "a ring with interrupts");
         self.armed = true;
@@ -302,8 +307,8 @@ impl DriverRing {
             true => self.set_used_event(self.next_used),
             false => self.set_flags(0),
         }
-        // This fence pairs with the device's barrier between its store of the index and its load of
-        // this event.
+        // The fence pairs with the device's barrier between its store of the used index and its
+        // load of the used event.
         fence(SeqCst);
         !self.has_done()
     }
@@ -311,7 +316,7 @@ impl DriverRing {
     /// Copies bytes into a free slot's buffer.
     ///
     /// # Panics
-    /// If the slot is in flight, or there are more bytes than its buffer has.
+    /// Panics if the slot is in flight, or if its buffer is shorter than `bytes`.
     pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
         let to = self.data(slot, bytes.len());
         // SAFETY: `data` checked that the buffer has room; the device leaves free slots alone.
@@ -321,7 +326,7 @@ impl DriverRing {
     /// Copies bytes out of a free slot's buffer.
     ///
     /// # Panics
-    /// If the slot is in flight, or there are more bytes than its buffer has.
+    /// Panics if the slot is in flight, or if its buffer is shorter than `bytes`.
     pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
         let (from, len) = (self.data(slot, bytes.len()), bytes.len());
         // SAFETY: as in `write_data`; what a hostile device does meanwhile changes bytes only.
@@ -377,13 +382,14 @@ impl DriverRing {
     fn write_descriptor(&self, at: usize, (offset, bytes, flags): (usize, u32, u16), next: u16) {
         let address = self.gpa_base + offset as u64;
         let rest = u64::from(bytes) | u64::from(flags) << 32 | u64::from(next) << 48;
-        // Relaxed, for the same reason as the header's stores in `submit`.
+        // Relaxed: the Release store of the index in `publish` makes these stores visible.
         self.word64(at).store(address.to_le(), Relaxed);
         self.word64(at + 8).store(rest.to_le(), Relaxed);
     }
 
-    /// Requests no interrupts until the next `prepare_sleep`. With event indices, this is done by
-    /// an event that has just passed, and which must not be reached again after a wrap.
+    /// Requests no interrupts until the next `prepare_sleep`. With event indices, the used event is
+    /// set to an index that has just passed. It is moved on before the used index can reach it
+    /// again after a wrap.
     #[inline(always)]
     fn keep_quiet(&mut self) {
         if self.armed {
@@ -399,13 +405,14 @@ impl DriverRing {
 
     fn set_used_event(&mut self, event: u16) {
         self.used_event = event;
-        // Relaxed: `prepare_sleep` has a barrier in the only case in which the device must see this
-        // in time.
+        // Relaxed: the store must be visible in time only before a sleep, when `prepare_sleep`
+        // executes a fence.
         self.used_event_word().store(event.to_le(), Relaxed);
     }
 
     fn set_flags(&self, flags: u16) {
-        // Relaxed, for the same reason as in `set_used_event`.
+        // Relaxed: the store must be visible in time only before a sleep, when `prepare_sleep`
+        // executes a fence.
         self.word16(self.layout.available).store(flags.to_le(), Relaxed);
     }
 
@@ -423,8 +430,8 @@ impl DriverRing {
 
     #[inline(always)]
     fn byte(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: offsets come from the layout, for checked slots: inside the memory, which lives
-        // as long as the ring. Both sides access what is shared with atomics only.
+        // SAFETY: `offset` lies in the layout, and the memory lives as long as the ring.
+        // Both sides access shared memory with atomics only.
         unsafe { AtomicU8::from_ptr(self.memory.as_ptr().add(offset)) }
     }
 

@@ -1,9 +1,9 @@
-//! The page cache in scenarios: its settings, faults and workloads that strain it, and the rules
-//! that it changes.
+//! The page cache in scenarios: its settings, faults and workloads that strain it, and the checks
+//! that differ with a cache.
 //!
-//! A cache acknowledges writes before they reach a drive. So the failure of a request may be
-//! reported to another bio than the one that wrote the data, and a bio may wait for memory that
-//! other bios' data fills. generator.rs, scenario.rs, submitter.rs and the oracle call this file.
+//! A cache acknowledges writes before they reach a drive. So a later bio may report the failure of
+//! an earlier bio's write, and a bio may wait for memory that dirty data of other bios occupies.
+//! generator.rs, scenario.rs, submitter.rs and the oracle call this file.
 
 use super::cache_spec::CacheSpec;
 use super::random::Random;
@@ -15,7 +15,7 @@ use super::serving::ServingSpec;
 use super::time::NS_PER_US;
 
 impl Scenario {
-    /// Derives the scenario of a seed, with a page cache.
+    /// Derives a scenario with a page cache from a seed.
     pub fn cached_of_seed(seed: u64) -> Scenario {
         let mut scenario = Scenario::of_seed(seed);
         if scenario.cache.is_none() {
@@ -32,8 +32,8 @@ impl Scenario {
             _ => true,
         });
         if self.has_owned() {
-            // A queue of the cache opens its channel to the drives before the other I/O threads
-            // have brought up theirs, so each core gets a hardware queue.
+            // Use one hardware queue per core: the cache opens its channels to the drives before
+            // all I/O threads have created their own queues.
             self.layer.hardware = SpreadSpec::Core;
             self.drives.iter_mut().for_each(|drive| drive.queues = 64);
         }
@@ -54,20 +54,20 @@ impl Scenario {
         let is_stalled = self.stall_ns() > 0;
         let is_dead = self.drives.iter().any(|drive| drive.faults.dead_us.is_some());
         if let Some(cache) = &mut self.cache {
-            // Dirty pages of a dead drive stay in memory that writes to other drives need. If a
-            // drive hangs, its dirty pages would soon reach the limit and delay those writes, too.
+            // Limit the dirty data. Dirty pages of a dead or hanging drive stay in memory, and at
+            // the limit writes to the other drives would have to wait, too.
             let most = if is_stalled { 64 } else { 256 };
             cache.dirty_kib = cache.dirty_kib.min(if is_stalled || is_dead { most } else { 1024 });
         }
     }
 
-    /// Returns true if I/O may wait for a drive that it does not touch, because of the cache.
+    /// Returns true if the cache may make an I/O wait for a drive that the I/O does not touch.
     pub(super) fn cache_waits(&self) -> bool {
         let clears = |c: &ChannelSpec| c.mix[3] + c.mix[4] > 0;
         self.cache.is_some_and(|cache| cache.through || self.channels.iter().any(clears))
     }
 
-    /// Returns the time since the start at which all drives work again, in nanoseconds.
+    /// Returns the time, in nanoseconds since the start, from which on all drives work again.
     pub(super) fn recovered_ns(&self) -> u64 {
         let back_us = |faults: &FaultSpec| {
             let dead_us = faults.dead_us.map_or(0, |us| us + faults.dead_for_us);
@@ -77,7 +77,7 @@ impl Scenario {
         u64::from(latest_us) * NS_PER_US
     }
 
-    /// Returns true if pages may correctly be dirty after the closing flushes.
+    /// Returns true if a correct cache may still have dirty pages after the closing flushes.
     pub(super) fn may_stay_dirty(&self) -> bool {
         let drops = |d: &Disturbance| {
             matches!(d.what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
@@ -85,7 +85,7 @@ impl Scenario {
         let fails = |f: &FaultSpec| f.errors > 0 || f.bad.is_some();
         self.disturbances.iter().any(drops)
             || self.drives.iter().any(|drive| fails(&drive.faults))
-            // A write-through cache keeps the pages of writes that failed.
+            // A write-through cache keeps the data of failed writes as dirty pages.
             || self.cache.is_some_and(|cache| cache.through)
                 && self.drives.iter().any(|drive| drive.faults.fails())
     }
@@ -108,7 +108,8 @@ fn size_drives(scenario: &mut Scenario, random: &mut Random) {
     }
 }
 
-/// Keeps only the faults that a cache tolerates, or draws a fault that a cache handles specially.
+/// Removes the faults that a cache does not tolerate, or draws a fault that a cache handles
+/// specially.
 fn strain_drives(scenario: &mut Scenario, random: &mut Random) {
     let mut dead = 0;
     for drive in &mut scenario.drives {
@@ -148,8 +149,8 @@ fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
     if let Some(cache) = &mut scenario.cache {
         (cache.through, cache.read_ahead_kib) = (false, 0);
     }
-    // With more waiting I/O than the high pressure point, the volume accepts none for any drive, so
-    // the defaults replace points drawn at random.
+    // Use the default pressure points. Above the high pressure point the volume rejects I/O to
+    // every drive, so a low random point would let the hanging drive block the others.
     (scenario.serving.plug, scenario.serving.pressure) = (plain.plug, plain.pressure);
     let block = scenario.block_sectors();
     for channel in &mut scenario.channels {
@@ -162,7 +163,7 @@ fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
 }
 
 impl LimitSpec {
-    /// Sets a logical block of this many sectors, and limits that allow it.
+    /// Sets the logical block size to this number of sectors, and adapts the other limits.
     fn take_block(&mut self, sectors: u32) {
         let whole = |limit: u32| limit.next_multiple_of(sectors);
         self.block = sectors * 512;

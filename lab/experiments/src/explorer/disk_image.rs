@@ -1,10 +1,10 @@
 //! `DiskImage`: the content of one model drive, the part of it that would survive a power cut, and
 //! its faults.
 //!
-//! Part of the oracle; changed by the drive's queues (drive.rs). The drive behaves as badly as the
-//! specification allows: a flush makes durable only the writes completed before the flush was
-//! submitted, and a request takes effect when it completes. Each sector keeps all changes that a
-//! power cut might leave as the sector's content.
+//! The oracle owns the disk images, and the drives' queues (drive.rs) change them. The drive
+//! behaves as badly as the specification allows: a flush makes durable only the writes completed
+//! before the flush was submitted, and a request takes effect when it completes. For each sector,
+//! the image keeps all contents that the sector might have after a power cut.
 
 use millrace_block::{Op, OpFlags, Status};
 
@@ -12,10 +12,10 @@ use super::random::Random;
 use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
 use super::time::NS_PER_US;
 
-/// One change of a sector: its number, and the stamp that it wrote there.
+/// A change of one sector: the change's number, and the written stamp, which identifies the bio.
 type Change = (u32, u64);
 
-/// Changes of a sector: the newest that certainly survives a power cut, then all later ones.
+/// Changes that a power cut may leave in a sector, in order. The first one is durable.
 #[derive(Debug, Clone, Default)]
 struct SectorCell(Vec<Change>);
 
@@ -38,18 +38,18 @@ pub(super) struct RequestOutcome {
 pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
-    /// True once the drive's one failing write has failed.
+    /// True once the drive has failed the one write that `FaultSpec::once_us` asks for.
     has_failed: bool,
     latency_ns: [u32; 2],
     pub(super) sectors: u64,
     cells: Vec<SectorCell>,
-    /// Sectors that may not be durable; may hold duplicates.
+    /// Sectors with changes that may not be durable yet. A sector may occur several times.
     dirty: Vec<u32>,
     changes: u32,
     random: Random,
-    /// Set after a freeze has drained the drive: a request that enters now is a violation.
+    /// True after a freeze has drained the drive. A request that enters now is a violation.
     pub(super) frozen: bool,
-    /// Set while the drive is quiesced: a request that enters now is a violation.
+    /// True while the drive is quiesced. A request that enters now is a violation.
     pub(super) quiesced: bool,
     pub(super) inside: u32,
     start_ns: u64,
@@ -83,7 +83,8 @@ impl DiskImage {
         self.sectors = self.cells.len() as u64;
     }
 
-    /// Stops new delays, busy replies and hangs. Bad sectors and a dead drive stay as they are.
+    /// Disables further delays, busy replies and hangs. Bad sectors and a dead drive stay as they
+    /// are.
     pub(super) fn calm(&mut self) {
         (self.faults.stuck, self.faults.busy, self.faults.slow) = (0, 0, 0);
     }
@@ -92,7 +93,7 @@ impl DiskImage {
         self.random.per_mille(self.faults.busy)
     }
 
-    /// Tosses a fair coin, for decisions that the driver interface leaves open.
+    /// Returns a random bool, for decisions that the driver interface leaves open.
     pub(super) fn coin(&mut self) -> bool {
         self.random.per_mille(500)
     }
@@ -149,7 +150,8 @@ impl DiskImage {
         if (from_ns..until_ns).contains(&done_ns) { until_ns } else { done_ns }
     }
 
-    /// Writes a stamp to a sector, durable at once with FUA or without a volatile cache.
+    /// Writes a stamp to a sector. The write is durable at once if it has FUA, or if the drive has
+    /// no volatile cache.
     pub(super) fn write(&mut self, sector: u64, stamp: u64, flags: OpFlags) {
         self.changes += 1;
         let changes = &mut self.cells[sector as usize].0;
@@ -164,7 +166,8 @@ impl DiskImage {
         changes.push((self.changes, stamp));
     }
 
-    /// Returns the changes that a flush submitted now makes durable: sector and change number.
+    /// Returns the changes that a flush submitted now makes durable, as pairs of sector and change
+    /// number.
     pub(super) fn begin_flush(&mut self) -> Vec<(u32, u32)> {
         self.dirty.sort_unstable();
         self.dirty.dedup();
@@ -177,7 +180,7 @@ impl DiskImage {
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let changes = &mut self.cells[*sector as usize].0;
-            // A later FUA write may have made the change obsolete.
+            // The change is missing if a later FUA write has already replaced it.
             let covered = changes.iter().position(|(change, _)| change == number);
             changes.drain(..covered.unwrap_or(0));
         }
@@ -187,7 +190,7 @@ impl DiskImage {
         self.cells[sector as usize].last().1
     }
 
-    /// Returns the stamps of which a power cut now would leave one in a sector.
+    /// Returns the stamps that a sector may have after a power cut at this moment.
     pub(super) fn survivors(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
         let changes = &self.cells[sector as usize].0;
         let untouched = changes.is_empty().then_some(0);

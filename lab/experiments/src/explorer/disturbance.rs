@@ -19,7 +19,7 @@ use super::sharing::regroup;
 use super::submitter::RunState;
 use super::time::NS_PER_US;
 
-/// Bound on the wait for drives that may correctly never drain, in nanoseconds.
+/// Longest wait, in nanoseconds, for drives that may correctly never drain.
 const ABANDONED_NS: u64 = 10_000_000_000;
 
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance) {
@@ -51,8 +51,8 @@ fn sleep_until(time_ns: u64) {
     }
 }
 
-/// Returns how long to wait for drives to drain. Requests of a dropped channel may stay for ever,
-/// and the sum of such waits must stay below the simulator's time limit of 4,503 s.
+/// Returns how long to wait for drives to drain. Requests of a dropped channel may never complete,
+/// and the sum of the waits must stay below the simulator's time limit of 4,503 s.
 fn drain_bound_ns(state: &RunState) -> u64 {
     let bound_ns = state.scenario.bound_ns() + state.scenario.stall_ns();
     match lock_oracle(&state.oracle).may_keep_requests() {
@@ -86,7 +86,8 @@ fn freeze(state: &RunState, drive: usize, for_us: u32) {
     disk.unfreeze();
 }
 
-/// Grows the drive, then resizes the volume. The size watcher tells the oracle of the new size.
+/// Grows the drive, then resizes the volume. The volume's size watcher reports the new size to the
+/// oracle.
 fn grow(state: &RunState, drive: usize) {
     lock_oracle(&state.oracle).media[drive].grow();
     let resized = loop {
@@ -104,8 +105,8 @@ fn grow(state: &RunState, drive: usize) {
 }
 
 fn switch(state: &RunState, mode: ModeSpec) {
-    // Load before the compare-exchange: failed exchanges of two threads would wake each other for
-    // ever.
+    // Load the word before the compare-exchange, because two threads whose exchanges fail would
+    // wake each other for ever.
     let turn = || {
         state.switching.load(Order::Relaxed) == 0
             && state.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok()
@@ -141,8 +142,8 @@ fn stop(state: &RunState, channels: std::ops::Range<usize>) {
     }
 }
 
-/// Panics if an I/O exceeds its bound, until all submitters are done. Threads that wait for each
-/// other by polling would otherwise never end.
+/// Panics if an I/O exceeds its bound. Without this watchdog, threads that wait for each other by
+/// polling would never end. The watchdog ends when all submitters are done.
 pub(super) fn watch(state: &RunState) {
     let bound_ns = state.scenario.bound_ns();
     while state.busy() > 0 {

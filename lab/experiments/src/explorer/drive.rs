@@ -2,8 +2,9 @@
 //!
 //! Its queues check every request against the limits that the driver stated, read and write one
 //! stamp per sector, complete requests in the order of random deadlines, and are busy, slow, stuck
-//! or dead as the scenario says. The drive's content is in the oracle. Called by the block layer
-//! under a queue's serve lock. Invariant: the oracle is never locked across a call to the machine.
+//! or dead as the scenario says. The drive's content is in the oracle. The block layer calls a
+//! queue under the queue's serve lock. Invariant: the oracle is never locked across a call to the
+//! machine.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -70,9 +71,10 @@ struct HeldRequest {
     sector: u64,
     nr: u64,
     memory: Vec<MemoryRange>,
-    /// Address of each sector's stamp, and the stamp found there at submission.
+    /// For each sector of the request: the address of its stamp in memory, and the stamp at
+    /// submission.
     stamps: Vec<(*mut u64, u64)>,
-    /// For a flush: the changes that it makes durable, as sector and change number.
+    /// Changes that a flush makes durable, as pairs of sector and change number.
     covered: Vec<(u32, u32)>,
     done_ns: u64,
     fate: RequestOutcome,
@@ -89,7 +91,7 @@ struct ModelQueue {
     oracle: SharedOracle,
     immediate: bool,
     inside: Vec<HeldRequest>,
-    /// Number of `inside` requests that the block layer has given up.
+    /// Number of requests in `inside` that the block layer has given up after a timeout.
     given_up: usize,
 }
 
@@ -100,7 +102,7 @@ impl DriverQueue<Simulated> for ModelQueue {
         let mut oracle = lock_oracle(&shared);
         let oracle = &mut *oracle;
         if !self.immediate && oracle.media[self.drive].is_busy() {
-            // `DeviceBusy` promises a later completion, so it is only legal if one is to come.
+            // A driver may return `DeviceBusy` only if one of its requests will still complete.
             let waits = self.inside.len() > self.given_up && oracle.media[self.drive].coin();
             return if waits { Dispatch::DeviceBusy } else { Dispatch::HostBusy };
         }
@@ -193,8 +195,7 @@ impl ModelQueue {
         oracle.release_memory(&rq.memory);
         oracle.media[self.drive].inside -= 1;
         for (place, before) in &rq.stamps {
-            // SAFETY: the drive may access the memory until it completes the tag, which comes after
-            // this.
+            // SAFETY: the drive may access the memory, because it has not completed the tag yet.
             if unsafe { place.read_unaligned() } != *before {
                 let text = format!("memory of a request on drive {} was changed", self.drive);
                 oracle.accuse("memory", text);
@@ -216,8 +217,7 @@ impl ModelQueue {
             Op::Flush => media.end_flush(&rq.covered),
             Op::Read => {
                 for (sector, (place, _)) in (rq.sector..).zip(&rq.stamps) {
-                    // SAFETY: the request is still in flight, and nobody else writes a read's
-                    // memory.
+                    // SAFETY: only the drive writes to the memory of a read in flight.
                     unsafe { place.write_unaligned(media.stamp(sector)) };
                 }
             }
@@ -249,8 +249,7 @@ impl ModelQueue {
             let first = bytes.next_multiple_of(512);
             for at in (first..bytes + len as u64).step_by(512) {
                 let place = piece.start.wrapping_add((at - bytes) as usize).cast::<u64>();
-                // SAFETY: the address is inside a segment of a request in flight; segments hold
-                // whole words.
+                // SAFETY: the word lies inside a segment of a request that is in flight.
                 stamps.push((place, unsafe { place.read_unaligned() }));
             }
             bytes += len as u64;
@@ -272,7 +271,8 @@ impl ModelQueue {
         (memory, stamps)
     }
 
-    /// Names the limit that a request breaks, if any; limits on memory are checked elsewhere.
+    /// Returns the name of the limit that a request breaks, if any. Limits on memory are checked
+    /// elsewhere.
     fn broken_limit(&self, rq: &Request<Simulated>) -> Option<&'static str> {
         let (limits, nr) = (&self.limits, rq.nr_sectors());
         let longest = match rq.op() {

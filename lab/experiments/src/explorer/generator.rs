@@ -1,10 +1,10 @@
 //! Generation of a scenario from a seed: the range and the frequency of every setting.
 //!
-//! Called by workers and by tests. Most scenarios are small and have one or two faults, because
-//! such runs are fast and that is where bugs are found. Every setting of the block layer comes up
-//! within some hundred seeds. Settings are drawn one by one, so a bug that needs five of them
-//! together comes up once in a hundred thousand seeds; profiles.rs draws such combinations as a
-//! whole. Invariant: the scenario is a pure function of the seed, and is valid.
+//! Worker processes and tests call this file. Most scenarios are small and have one or two faults,
+//! because such runs are fast and that is where bugs are found. Every setting of the block layer
+//! comes up within some hundred seeds. Settings are drawn one by one, so a bug that needs five of
+//! them together comes up once in a hundred thousand seeds; profiles.rs draws such combinations as
+//! a whole. Invariant: the scenario is a pure function of the seed, and is valid.
 
 use super::random::Random;
 use super::scenario::{
@@ -15,7 +15,7 @@ use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
-    /// Derives the scenario of a seed.
+    /// Derives a scenario from a seed.
     pub fn of_seed(seed: u64) -> Scenario {
         let random = &mut Random::new(seed, 1);
         let machine = machine(random);
@@ -26,8 +26,9 @@ impl Scenario {
         let mut channels = channels(random, &machine);
         let shares = layer.shared_tags || drives.iter().any(|drive| drive.drive_tags);
         if shares {
-            // A request that timed out keeps its tag until a thread polls its queue. Queues that
-            // share the tags would have to wait for that poll.
+            // No request may be slow or stuck: a request that timed out would keep its tag until a
+            // thread polls its queue, and other queues that share the tags would wait for this
+            // poll.
             let anybodys = drives.iter_mut().filter(|drive| !drive.owned);
             anybodys.for_each(|drive| {
                 let faults = &mut drive.faults;
@@ -38,8 +39,9 @@ impl Scenario {
             }
         }
         if shares || channels.len() > 1 {
-            // A dropped channel's requests keep their tags, and a flush that others join stays
-            // open, until somebody polls the queue. So each channel drains before it goes away.
+            // Until somebody polls its queue, a dropped channel's requests keep their tags, and a
+            // flush that other flushes have joined stays open. So each channel drains before it is
+            // dropped.
             channels.iter_mut().for_each(|channel| channel.drain_us = 5_000_000);
         }
         let mut scenario = Scenario {
@@ -63,8 +65,9 @@ impl Scenario {
         }
         one_freeze_per_drive(&mut scenario.disturbances);
         if scenario.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // A request that timed out stays in the drive until a thread polls its queue. A freeze
-            // waits for the request but cannot cause the poll, so it might never end.
+            // A freeze waits for a request that timed out, but such a request stays in the drive
+            // until a thread polls its queue. The freeze cannot cause the poll, so it might never
+            // end.
             scenario.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
         }
         scenario.be_served(&mut Random::new(seed, 2));
@@ -81,8 +84,8 @@ impl Scenario {
         scenario
     }
 
-    /// Draws the serving mode and its disturbances from a random stream of its own, so that seeds
-    /// with inline serving stay as they are.
+    /// Draws the serving mode and its disturbances. A separate random stream keeps the scenarios of
+    /// seeds with inline serving unchanged.
     fn be_served(&mut self, random: &mut Random) {
         let (drives, cpus) = (self.drives.len(), self.machine.cpus());
         self.serving = ServingSpec::of_seed(random, drives, cpus);
@@ -109,8 +112,8 @@ impl Scenario {
         }
     }
 
-    /// Draws whether a drive grows, from a random stream of its own, so that other seeds stay as
-    /// they are.
+    /// Draws whether a drive grows. A separate random stream keeps the scenarios of other seeds
+    /// unchanged.
     fn grow_one(&mut self, random: &mut Random) {
         if !random.per_mille(100) {
             return;
@@ -124,8 +127,8 @@ impl Scenario {
         self.disturb(random, &[20, 100, 500, 2_000], what);
     }
 
-    /// Draws whether drives get schedulers that change under I/O, from a random stream of its own,
-    /// so that other seeds stay as they are.
+    /// Draws whether drives get schedulers that change under I/O. A separate random stream keeps
+    /// the scenarios of other seeds unchanged.
     fn be_scheduled(&mut self, random: &mut Random) {
         if self.layer.stack != StackSpec::Mq || !random.per_mille(250) {
             return;
@@ -137,8 +140,9 @@ impl Scenario {
         }
     }
 
-    /// Draws whether the drives complete at once, and whether several threads may then be inside a
-    /// queue, from a random stream of its own, so that other seeds stay as they are.
+    /// Draws whether the drives complete at once, and whether several threads may then dispatch
+    /// from a queue together. A separate random stream keeps the scenarios of other seeds
+    /// unchanged.
     fn be_immediate(&mut self, random: &mut Random) {
         if self.fair || self.has_owned() || !random.per_mille(150) {
             return;
@@ -311,8 +315,8 @@ fn disturbance(random: &mut Random, drives: usize, channels: usize) -> Disturban
     }
 }
 
-/// Keeps one freeze per drive: freezes do not nest, so two overlapping ones would both end with the
-/// first.
+/// Keeps only one freeze per drive. Freezes do not nest, so the first unfreeze would end two
+/// overlapping freezes.
 fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
     let mut seen = Vec::new();
     list.retain(|disturbance| {

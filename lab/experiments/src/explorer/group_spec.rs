@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// Burst of a group's IOPS limit, in nanoseconds: the shortest that the limit allows.
+/// Burst of a group's IOPS limit, in nanoseconds: the shortest burst that a limit may have.
 pub(super) const BURST_NS: u64 = 1_000_000;
 
 /// Settings of one I/O group.

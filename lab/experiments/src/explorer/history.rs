@@ -1,10 +1,10 @@
 //! `History`: every change of each sector, and the data that a read may find there.
 //!
-//! Part of the oracle. A sector behaves like a regular register: a read may find the data of any
-//! write that began before the read ended, unless a newer write, which began after that one had
-//! ended, was acknowledged before the read began. A failed write may or may not have taken effect;
-//! one that timed out may take effect at any time. Source: Lamport, "On interprocess
-//! communication", 1986.
+//! The oracle owns the history. A sector behaves like a regular register: a read may find the data
+//! of any write that began before the read ended. The exception is data that was overwritten in
+//! time: a second write began after the first one had ended, and was acknowledged before the read
+//! began. A failed write may or may not have taken effect, and a write that timed out may take
+//! effect at any time. Source: Lamport, "On interprocess communication", 1986.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 struct SectorChange {
     bio: u32,
-    /// Index of the same sector's previous change, or `NONE`.
+    /// Index of the previous change of the same sector, or `NONE`.
     before: u32,
 }
 
-/// All changes, in order of submission, with a linked list per sector.
+/// Changes of all sectors in order of submission. The changes of one sector form a linked list.
 pub(super) struct History {
-    /// Index of each sector's latest change, or `NONE`.
+    /// For each sector, the index of its latest change, or `NONE`.
     last: Vec<u32>,
     changes: Vec<SectorChange>,
 }
@@ -44,7 +44,7 @@ impl History {
     pub(super) fn remove(&mut self, range: Range<u64>, bio: u32) {
         for sector in range {
             let Some(mut place) = self.last.get(sector as usize).copied() else { return };
-            // Unlink the change, as if it had never been submitted.
+            // Unlink the change, as if its bio had never been submitted.
             let mut behind = NONE;
             while place != NONE {
                 let SectorChange { bio: found, before } = self.changes[place as usize];
@@ -71,8 +71,8 @@ impl History {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }
 
-    /// Returns an error text if `stamp` may not be in the sector after the acknowledged changes of
-    /// `after`.
+    /// Returns an error text if a sector may not hold `stamp`, given that it must hold the
+    /// acknowledged changes in `after` or newer ones.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
@@ -82,7 +82,7 @@ impl History {
     ) -> Option<String> {
         let changes = self.of(sector);
         let fits = |id: &u32| stamp_of(bios[*id as usize].op, u64::from(*id), sector) == stamp;
-        // Before the first change a sector holds zeroes, as if they had been written at time 0.
+        // A sector that was never changed holds zeroes, as if they had been written at time 0.
         let mut legal = stamp == 0 && !overwritten(bios, changes.clone(), 0, after);
         let mut found = stamp == 0;
         for id in changes.clone().filter(fits) {
@@ -100,16 +100,16 @@ impl History {
     }
 }
 
-/// Acknowledged changes whose data, or newer data, must be found.
+/// Acknowledged changes that a sector must reflect: it holds their data or newer data.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum After {
-    /// All changes acknowledged before this event.
+    /// All changes that were acknowledged before the event with this number.
     Event(u64),
-    /// The change of this bio.
+    /// The change made by the bio with this index.
     Bio(u32),
 }
 
-/// Returns true if a change of `after` began after `ended`.
+/// Returns true if one of `changes` belongs to `after` and began after the event `ended`.
 fn overwritten(
     bios: &[BioRecord],
     mut changes: impl Iterator<Item = u32>,

@@ -2,14 +2,14 @@
 //! arithmetic.
 //!
 //! The reference model for crates/block/src/volume.rs: no shifts, no splitting, and no shared code.
-//! Built by run.rs; used by the oracle and by submitters.
+//! run.rs creates the map; the oracle and submitters use it.
 
 use super::scenario::{LayoutSpec, Scenario};
 
 #[derive(Debug, Clone)]
 pub(super) struct SectorMap {
     stripe: Option<u64>,
-    /// Sectors of each drive that the volume uses.
+    /// Number of sectors of each drive that belong to the volume.
     used: Vec<u64>,
     /// Size of the volume in sectors when all drives have grown.
     pub(super) capacity: u64,

@@ -4,11 +4,11 @@
 //! The model holds every bio, the writes of each sector in order, the drives' content, and the part
 //! of it that would survive a power cut. Submitters report bios (before submission and on
 //! completion), and drives report requests. One simulated thread runs at a time, and the order of
-//! calls is the order of events. The oracle is behind a plain mutex, so it takes no virtual time.
-//! No thread may hold this mutex across a call to the machine: the call may switch to another
-//! simulated thread, which would then wait for the mutex on the same system thread for ever. Builds
-//! with debug assertions panic at the first such call; other builds panic when a thread would wait.
-//! The checked invariants are in ARCHITECTURE.md, "Invariants".
+//! calls is the order of events. The oracle is behind a mutex of the real system, so locking it
+//! takes no virtual time. No thread may hold this mutex across a call to the machine: the call may
+//! switch to another simulated thread, which would then wait for the mutex on the same system
+//! thread for ever. Builds with debug assertions panic at the first such call; other builds panic
+//! when a thread would wait. The checked invariants are in ARCHITECTURE.md, "Invariants".
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use super::scenario::{LimitSpec, Scenario};
 pub struct Violation {
     /// Short name of the invariant, such as `flush` or `starvation`.
     pub kind: String,
-    /// Description of the event that broke it.
+    /// Description of the event that broke the invariant.
     pub detail: String,
 }
 
@@ -42,30 +42,32 @@ pub(super) struct BioRecord {
     pub(super) nr: u64,
     pub(super) memory: Vec<MemoryRange>,
     pub(super) foreign: bool,
-    /// Event numbers of submission and completion; 0 and `u64::MAX` until they happen.
+    /// Numbers of the events at which the bio was submitted and completed; 0 and `u64::MAX` until
+    /// then.
     pub(super) submitted: u64,
     pub(super) ended: u64,
     pub(super) status: Option<Status>,
     submitted_ns: u64,
     bound_ns: u64,
-    /// Bound that replaces `bound_ns` once the block layer has accepted the bio.
+    /// Bound on the time from the block layer's acceptance of the bio to its completion. `bound_ns`
+    /// applies until the acceptance.
     taken_bound_ns: u64,
     log_len: usize,
     expects: ExpectedStatus,
 }
 
-/// Statuses with which a bio may or must complete.
+/// Statuses with which a correct block layer may, or must, complete a bio.
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
-    /// Bit set of the statuses of failed requests that may belong to this bio.
+    /// Bit set of statuses: those of failed requests that may have been part of this bio.
     may: u32,
-    /// True if a failed request certainly belonged to this bio.
+    /// True if a request that was certainly part of this bio has failed.
     must_fail: bool,
     must_time_out: bool,
     unsupported: bool,
 }
 
-/// A request that failed or was given up, with the data that identifies its bios.
+/// A request that failed, or that the block layer gave up, with the data to find its bios.
 pub(super) struct FailedRequest<'a> {
     pub(super) drive: usize,
     pub(super) op: Op,
@@ -74,34 +76,34 @@ pub(super) struct FailedRequest<'a> {
     pub(super) memory: &'a [MemoryRange],
 }
 
-/// Reasons why drives may rightly hold requests that no bio waits for.
+/// Reasons why a drive may correctly hold requests after all bios have completed.
 struct Leftovers {
-    /// Bios of dropped channels may still be inside drives.
+    /// True if channels were dropped whose bios may still be in a drive.
     strays: bool,
     may_time_out: bool,
 }
 
-/// Drives that fail, or complete nothing for a while, and the I/O that they hold up.
+/// Drives that fail I/O, or complete nothing for a while, and the bound on an I/O's time.
 struct FaultPlan {
-    /// True if a cache answers I/O. Failures and stalls then also reach bios whose own requests are
-    /// not affected.
+    /// True if the scenario has a page cache. Failures and stalls then also affect bios whose own
+    /// requests succeed.
     cached: bool,
     failing: Vec<bool>,
     stalling: Vec<bool>,
-    /// All I/O waits for a stalled drive, also I/O to other drives.
+    /// True if a stalled drive also delays I/O to the other drives.
     all: bool,
     longest_ns: u64,
-    /// Bound on an I/O's time beyond any stall, in nanoseconds.
+    /// Longest time that an I/O may take in addition to a drive's stall, in nanoseconds.
     bound_ns: u64,
 }
 
 #[derive(Default)]
 struct FlushLog {
-    /// Sectors of the changes, in the order of their acknowledgements.
+    /// Sectors of the acknowledged changes, in the order of the acknowledgements.
     sectors: Vec<u64>,
-    /// Length of the prefix that was found durable.
+    /// Number of entries of `sectors`, from its start, that are known to be durable.
     durable: usize,
-    /// Event at which the latest of all acknowledged flushes was submitted.
+    /// Number of the event at which the newest acknowledged flush was submitted.
     flushed: u64,
 }
 
@@ -129,11 +131,11 @@ pub(super) struct Oracle {
     events: u64,
     plan: FaultPlan,
     leftovers: Leftovers,
-    /// For each channel, true if it is to be dropped.
+    /// For each channel, true if its submitter must drop it.
     pub(super) stop: Vec<bool>,
     pub(super) violation: Option<Violation>,
     pub(super) ios: u64,
-    /// Hash of all events, to compare two runs.
+    /// Hash of all events, by which two runs are compared.
     pub(super) digest: u64,
 }
 
@@ -190,7 +192,8 @@ impl Oracle {
         self.events += 1;
         bio.submitted = self.events;
         bio.submitted_ns = now_ns;
-        // Until the layer accepts it, the bio may wait for a stalled drive that it does not touch.
+        // Until the block layer accepts the bio, a stalled drive that the bio does not touch may
+        // delay it.
         bio.bound_ns = self.plan.bound_ns + self.plan.longest_ns;
         bio.taken_bound_ns = match self.waits_for_stalled(&bio) {
             true => bio.bound_ns,
@@ -208,8 +211,8 @@ impl Oracle {
         self.bios.push(bio);
     }
 
-    /// Records that the layer accepted a bio: from now on it waits only for the drives that it
-    /// touches.
+    /// Records that the block layer accepted a bio. From now on the bio waits only for the drives
+    /// that it touches.
     pub(super) fn accept(&mut self, id: u64, now_ns: u64) {
         let bio = &mut self.bios[id as usize];
         if bio.status.is_none() && bio.bound_ns != bio.taken_bound_ns {
@@ -217,15 +220,16 @@ impl Oracle {
         }
     }
 
-    /// Returns true if the bio may wait for a drive that stalls: it touches one, it flushes all
-    /// drives, or all I/O waits.
+    /// Returns true if a stalled drive may delay the bio: the bio touches the drive or flushes all
+    /// drives, or the stall delays all I/O.
     fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
-        // A cache answers nothing but writes without the drives.
+        // A page cache answers only writes without the drives.
         let waits = self.plan.all || self.plan.cached && bio.op != Op::Write;
         waits || self.touches(bio, &self.plan.stalling)
     }
 
-    /// Returns true if the bio touches one of these drives, or flushes while there are any.
+    /// Returns true if the bio touches one of these drives, or if it flushes and the set is not
+    /// empty.
     fn touches(&self, bio: &BioRecord, drives: &[bool]) -> bool {
         let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
         let flushes = bio.op == Op::Flush || around.without(bio.flags) != around;
@@ -233,8 +237,8 @@ impl Oracle {
         flushes && drives.contains(&true) || (bio.sector..bio.sector + bio.nr).any(touches)
     }
 
-    /// Returns true if a drive that the bio touches does not support its operation. A cache offers
-    /// only operations that all drives support.
+    /// Returns true if the bio touches a drive that does not support its operation. A page cache
+    /// supports only operations that all drives support.
     fn is_unsupported(&self, bio: &BioRecord) -> bool {
         let lacks = |limits: &LimitSpec, block: u32| match bio.op {
             Op::Discard => limits.discard_sectors < block,
@@ -251,7 +255,7 @@ impl Oracle {
         }
     }
 
-    /// Removes a bio that the layer refused, as if it had never been submitted.
+    /// Removes a bio that the block layer rejected, as if it had never been submitted.
     pub(super) fn refuse(&mut self, id: u64) {
         let events = self.events;
         let Some(bio) = self.take_live(id) else { return };
@@ -273,8 +277,8 @@ impl Oracle {
         self.map.told = sectors;
     }
 
-    /// Records a bio that was refused as out of range, and checks that it lay past `known_sectors`,
-    /// the volume size known before submission.
+    /// Records a bio that was rejected as out of range. Checks that it lay past `known_sectors`,
+    /// the size of the volume as known before submission.
     pub(super) fn refuse_outside(&mut self, id: u64, known_sectors: u64) {
         let bio = &self.bios[id as usize];
         if bio.sector + bio.nr <= known_sectors {
@@ -303,7 +307,7 @@ impl Oracle {
         };
         (bio.ended, bio.status) = (events, Some(status));
         if status == Status::TimedOut {
-            // Requests of a bio that timed out may still take effect.
+            // The drive may still execute requests of a bio that timed out.
             bio.ended = u64::MAX;
         }
         let bio = bio.clone();
@@ -351,7 +355,8 @@ impl Oracle {
         }
     }
 
-    /// Checks that a power cut now would leave in these sectors the changes of `after` or newer.
+    /// Checks the sectors as a power cut now would leave them: each must hold the changes in
+    /// `after`, or newer ones.
     fn check_power_cut(
         &mut self,
         name: &str,
@@ -396,10 +401,10 @@ impl Oracle {
         }
     }
 
-    /// Records a failed request: the bio that it belongs to must report the failure.
+    /// Records a failed request. The bio that the request is part of must report the failure.
     pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
         if self.plan.cached {
-            // The cache tries again, or reports the failure to a later bio.
+            // The page cache retries the request, or reports the failure to a later bio.
             return;
         }
         let (touched, exact) = self.owners(suspect);
@@ -410,8 +415,8 @@ impl Oracle {
         }
     }
 
-    /// Records a request that the layer gives up. Returns false if its bios keep waiting for it, as
-    /// bios with foreign memory do.
+    /// Records a request that the block layer gave up. Returns false if its bios keep waiting for
+    /// it, which bios on foreign memory do.
     pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
         let (touched, exact) = self.owners(suspect);
         let foreign = suspect.op.has_data();
@@ -426,7 +431,8 @@ impl Oracle {
         true
     }
 
-    /// Returns the bios that a request may belong to, and true if it certainly belongs to them.
+    /// Returns the bios that a request may be part of, and true if it is certainly part of each of
+    /// them.
     fn owners(&self, suspect: &FailedRequest<'_>) -> (Vec<u32>, bool) {
         let touches = |id: &u32| {
             let bio = &self.bios[*id as usize];
@@ -447,7 +453,7 @@ impl Oracle {
             }
         };
         let touched: Vec<u32> = self.live.iter().copied().filter(touches).collect();
-        // One flush request may serve several bios, and each of these may have another flush in
+        // A flush request may serve several bios, and each of them may have other flushes in
         // flight.
         let alone = touched.len() == 1 && suspect.op != Op::Flush && !self.leftovers.strays;
         let exact = suspect.op.has_data() || alone;
@@ -477,8 +483,8 @@ impl Oracle {
         }
     }
 
-    /// Checks at the end of the run that every bio has come back, and that everything flushed is
-    /// still durable.
+    /// Checks, at the end of the run, that every bio has completed and that all flushed data is
+    /// durable.
     pub(super) fn check_end(&mut self) {
         let flushed = After::Event(self.log.flushed);
         self.check_power_cut("the latest flush", "flush", self.history.changed(), flushed);
@@ -516,15 +522,15 @@ impl BioRecord {
     }
 }
 
-/// Owner of a completed bio's memory.
+/// Owner of a bio's memory after the bio has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryFate {
     Back,
-    /// The layer kept the memory because a drive may still write it.
+    /// The block layer keeps the memory, because a drive may still write to it.
     Kept,
 }
 
-/// Returns the stamp that a bio leaves in a sector; 0 for discard and write-zeroes.
+/// Returns the stamp that a bio writes to a sector; 0 for discard and write-zeroes.
 pub(super) fn stamp_of(op: Op, id: u64, sector: u64) -> u64 {
     if op == Op::Write { (id + 1) << 24 | (sector & 0xff_ffff) } else { 0 }
 }

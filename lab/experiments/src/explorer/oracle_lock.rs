@@ -32,8 +32,8 @@ impl<O> DerefMut for OracleGuard<'_, O> {
 /// Locks the oracle.
 ///
 /// # Panics
-/// If another simulated thread holds it: that thread called the machine while it held the oracle,
-/// and cannot continue before this one does.
+/// If another simulated thread holds the oracle: that thread called the machine while it held the
+/// oracle, so a wait for it would never end.
 #[track_caller]
 pub(crate) fn lock_oracle<O>(shared: &Mutex<O>) -> OracleGuard<'_, O> {
     let oracle = match shared.try_lock() {

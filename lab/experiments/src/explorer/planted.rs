@@ -1,7 +1,7 @@
-//! Seeded bugs by name, for the proof that the explorer finds them.
+//! Seeded bugs by name, which test that the explorer finds bugs.
 //!
-//! Only builds made by `cargo xtask planted` contain them: it patches the production sources, see
-//! `millrace_machine::plant`. Called by workers.
+//! Only builds by `cargo xtask planted` contain the bugs, because this command patches the
+//! production sources (see `millrace_machine::plant`). Worker processes call this file.
 
 mod names;
 

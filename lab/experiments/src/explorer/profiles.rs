@@ -1,18 +1,17 @@
-//! Profiles: combinations of settings in which bugs have hidden, drawn as a whole.
+//! Profiles: combinations of settings that found bugs before and that are drawn together.
 //!
 //! generator.rs draws each setting by itself, so a combination of many settings is rare. A campaign
-//! of 580,000 seeds had 20 seeds that found bugs which an earlier campaign of 60,000 seeds had
-//! missed. The four causes, with their frequency under independent draws:
+//! of 580,000 seeds found bugs, with 20 of its seeds, that an earlier campaign of 60,000 seeds had
+//! missed. The four causes, with their frequency if each setting is drawn by itself:
 //!
-//! - One seed in 70,000: a volume with one list, whose only channel went away at once while a drive
-//!   with few tags had given it all of them. The next channel waited for a tag and polled no queue.
-//! - One in 120,000: discards or write-zeroes with more parts than a channel had slots, on a drive
-//!   that stalled, beside split bios for other drives. It needs a serving mode other than inline,
-//!   the only one with stalls, and small limits for these two operations only.
-//! - One in 150,000: a time slice that ended between two particular instructions of the explorer
-//!   itself.
-//! - One in 580,000: a drive whose queue belongs to its thread, without timeouts, that refuses the
-//!   last request of a batch after it has completed all the others.
+//! - One seed in 70,000: a volume with one list of bios drops its only channel while the channel
+//!   holds all tags of a drive with few tags. The next channel waits for a tag and polls no queue.
+//! - One in 120,000: discards or write-zeroes with more parts than a channel has slots, on a drive
+//!   that stalls, beside split bios for other drives. Only serving modes other than inline have
+//!   stalls, and only the limits for these two operations may be small.
+//! - One in 150,000: a time slice ends between two particular instructions of the explorer itself.
+//! - One in 580,000: a drive without timeouts, whose queue belongs to a thread, refuses the last
+//!   request of a batch after it has completed all the others.
 //!
 //! generator.rs calls this file. Invariant: a scenario is a pure function of its seed.
 
@@ -21,21 +20,21 @@ use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSp
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
-    /// Gives some scenarios a profile, drawn from a random stream of its own so that other seeds
-    /// stay as they are.
+    /// Gives some scenarios a profile. A separate random stream keeps the scenarios of other seeds
+    /// unchanged.
     pub(super) fn follow_theme(&mut self, random: &mut Random) {
         match random.below(60) {
             0..4 => self.be_abandoned(random),
             4..8 => self.be_busy(random),
             8..10 => self.be_switched(random),
-            // These runs take ten times as long as others.
+            // Rare, because runs with a stalled drive take ten times as long as others.
             10 => self.be_stalled(random),
             11 | 12 => self.be_stopped(random),
             _ => {}
         }
     }
 
-    /// Profile: the only channel goes away at once with I/O in flight on drives that have few tags.
+    /// Profile: the only channel is dropped early, with I/O in flight on drives that have few tags.
     fn be_abandoned(&mut self, random: &mut Random) {
         self.channels.truncate(1);
         let channel = &mut self.channels[0];
@@ -54,7 +53,7 @@ impl Scenario {
             self.serving.mode = random.pick(&modes);
         }
         if random.per_mille(700) {
-            // Workers would poll the queues that the channel leaves behind.
+            // Remove the workers, because they would poll the queues of the dropped channel.
             self.serving.workers.clear();
             self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Leave(..)));
         }
@@ -63,9 +62,9 @@ impl Scenario {
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Drop(0));
     }
 
-    /// Profile: drives that are often busy and complete at once. Most of their queues belong to
-    /// threads with one two-part bio at a time, so nothing but the drive's own wake-up makes the
-    /// thread retry: a later bio would hide a lost retry.
+    /// Profile: drives that are often busy and complete requests at once. Most queues belong to
+    /// threads that have one bio of two parts in flight, so that only the drive's own wake-up makes
+    /// a thread retry. A later bio would hide a lost retry.
     fn be_busy(&mut self, random: &mut Random) {
         self.serving = ServingSpec::default();
         let ends = |what: DisturbanceKind| {
@@ -97,8 +96,8 @@ impl Scenario {
         }
     }
 
-    /// Profile: one of several drives completes nothing for a long time, while bios with many parts
-    /// are in flight.
+    /// Profile: one of several drives stalls for a long time while bios with many parts are in
+    /// flight.
     fn be_stalled(&mut self, random: &mut Random) {
         let moves = |what: DisturbanceKind| {
             matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Grow(..))
@@ -119,7 +118,7 @@ impl Scenario {
         }
         for channel in &mut self.channels {
             channel.mix = [6, 8, 2, 2, 2];
-            // More parts than a channel has slots, so that bios have to wait, but not many more.
+            // A bio may have a few more parts than a channel has slots, so that bios have to wait.
             channel.blocks = random.pick(&[2, 12, 24]);
             channel.depth = channel.depth.min(8);
             channel.batch = channel.batch.min(channel.depth);
@@ -127,9 +126,9 @@ impl Scenario {
         self.stall_one(random);
     }
 
-    /// Profile: the process is stopped for longer than the request timeout. Its drives continue, or
-    /// stop with the process and need a little longer. The stop is not the fault of any request, so
-    /// no request may time out.
+    /// Profile: the process is stopped for longer than the request timeout. The drives continue
+    /// meanwhile, or they pause too and need a little longer. No request may time out because of
+    /// the pause.
     fn be_stopped(&mut self, random: &mut Random) {
         self.layer.timeout_us = random.pick(&[1_000_000, 3_000_000, 30_000_000]);
         let for_us = random.within(self.layer.timeout_us, 3 * self.layer.timeout_us);
@@ -143,7 +142,7 @@ impl Scenario {
         }
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Stop(for_us));
         if stops_all {
-            // No disturbance may drain the drives during their pause.
+            // Remove disturbances that drain the drives, because paused drives do not drain.
             let drains = |what: DisturbanceKind| {
                 matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Freeze(..))
             };
@@ -154,7 +153,8 @@ impl Scenario {
     /// Profile: the serving mode changes repeatedly while drives with few tags are quiesced.
     fn be_switched(&mut self, random: &mut Random) {
         if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // As in generator.rs: a freeze could last as long as a stuck request.
+            // A mode switch freezes the drives, which may take as long as a stuck request takes to
+            // complete.
             return;
         }
         let ends = |what: DisturbanceKind| {

@@ -1,17 +1,18 @@
-//! `Random`: the only source of randomness in a scenario: SplitMix64, from a seed.
+//! `Random`: the only source of randomness in a scenario, a SplitMix64 generator.
 //!
 //! A seed gives the same numbers in every build, so a scenario is a pure function of its seed.
 
 use millrace_random::SplitMix64;
 
-/// Odd multiplier of the stream number, so that the streams of one seed start far apart.
+/// Odd number by which a stream number is multiplied, so that the streams of a seed start far
+/// apart.
 const STREAM: u64 = 0xd605_1d4b_2af3_8e55;
 
 #[derive(Debug, Clone)]
 pub(super) struct Random(SplitMix64);
 
 impl Random {
-    /// Creates stream number `stream` of a seed; streams of one seed are independent.
+    /// Creates stream number `stream` of a seed. The streams of a seed are independent.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         let mut random = SplitMix64::new(seed ^ stream.wrapping_mul(STREAM));
         random.next();

@@ -40,7 +40,7 @@ pub struct ScenarioOutcome {
     pub events: u64,
     /// Virtual duration in nanoseconds.
     pub virtual_ns: u64,
-    /// Hash of all events, to compare two runs.
+    /// Hash of all events, by which two runs are compared.
     pub digest: u64,
     /// First violation found, or None if the run was correct.
     pub violation: Option<Violation>,
@@ -50,7 +50,7 @@ thread_local! {
     static CURRENT: RefCell<Option<SharedOracle>> = const { RefCell::new(None) };
 }
 
-/// Returns the violation that the oracle of this thread's current run has found so far. For panic
+/// Returns the violation that the oracle has found so far in this thread's current run. For panic
 /// handlers.
 pub fn violation_so_far() -> Option<Violation> {
     CURRENT.with_borrow(|shared| shared.as_ref()?.try_lock().ok()?.violation.clone())
@@ -61,8 +61,8 @@ pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
     let simulation = simulation.map_err(|error| error.to_string())?;
-    // The watchdog ends a run long before this limit. The limit ends runs in which the watchdog
-    // itself no longer runs.
+    // Limit for runs in which the watchdog no longer works; otherwise the watchdog ends a run long
+    // before.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
     let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
     CURRENT.set(Some(Arc::clone(&shared)));
@@ -165,14 +165,14 @@ fn start_threads(state: &Arc<RunState>) -> Vec<SimThread> {
     threads
 }
 
-/// Checks after all threads have ended that no request, tag or bio is left.
+/// Checks that no request, tag or bio is left after all threads have ended.
 fn finish(state: &Arc<RunState>) {
     let used = |state: &RunState| state.disks().any(|disk| disk.tags_in_use() > 0);
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // Over a cache every channel is an I/O thread and serves the drives until these are idle, so no
-    // sweep is needed.
+    // With a page cache every channel is an I/O thread, which serves the drives until they are
+    // idle. So no requests are left behind that need another poll.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -214,7 +214,7 @@ fn finish(state: &Arc<RunState>) {
     oracle.check_end();
 }
 
-/// Returns true if the stage times of an operation's I/Os add up to the total.
+/// Returns true if the sum of the times that I/Os spent in the stages equals their total time.
 fn adds_up(op: &OpSnapshot) -> bool {
     let stages = [&op.q2g, &op.g2i, &op.i2d];
     let before_d: u64 = stages.iter().map(|state| state.sum_ns()).sum();
@@ -225,8 +225,8 @@ fn adds_up(op: &OpSnapshot) -> bool {
 
 const SWEEPS_MAX: u32 = 16;
 
-/// Polls every queue that any thread may run, after all stuck requests have come due, so that
-/// requests left behind give back their tags.
+/// Waits until all stuck requests have completed, then polls every queue that any thread may run,
+/// so that requests left behind free their tags.
 fn sweep(state: &Arc<RunState>) {
     let latest = state.scenario.drives.iter().map(|d| {
         let stalled_us = d.faults.stall_us.map_or(0, |[at_us, for_us]| at_us + for_us);
@@ -236,7 +236,7 @@ fn sweep(state: &Arc<RunState>) {
     lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
-    // A scheduler would let the sweepers' reads overtake the requests left behind.
+    // Remove the scheduler, which could serve the reads below before the requests left behind.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let map = lock_oracle(&state.oracle).map.clone();
     let first = |drive: usize| {
@@ -245,10 +245,10 @@ fn sweep(state: &Arc<RunState>) {
     };
     let is_any = |drive: &usize| disks[*drive].kind() == QueueKind::AnyThread;
     let sectors: Vec<u64> = (0..disks.len()).filter(is_any).filter_map(first).collect();
-    // At least two rounds: a request that waits for a tag may be served by another thread. Sweepers
-    // also dispatch requests that a dropped channel left in software queues; these may be in flight
-    // when the last sweeper ends, so more rounds follow as long as tags are in use. A leaked tag
-    // stays in use however often the queues are polled.
+    // At least two rounds of reads, because a request that waits for a tag may be served by another
+    // thread. The reads also dispatch requests that a dropped channel left in software queues,
+    // which may be in flight when the last read ends. So more rounds follow as long as tags are in
+    // use. A leaked tag stays in use in every round.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
         if sectors.is_empty() || round >= 2 && !in_use() {
@@ -265,7 +265,7 @@ fn sweep(state: &Arc<RunState>) {
 }
 
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
-    // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
+    // The reading thread owns no queue, and submits nothing to drives whose queues are owned.
     let thread = state.scenario.has_owned().then(|| IoThread {
         number: (state.scenario.channels.len() + cpu as usize) as u16,
         owner: u64::MAX - 1,
@@ -320,8 +320,8 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
             baseline: BaselineConfig {
-                // A thread that finds the queue busy waits 0, 1 or 2 us for it, as the seed
-                // decides.
+                // A thread that finds the hardware queue busy waits 0, 1 or 2 us for it, depending
+                // on the seed.
                 inside: match layer.each {
                     true => Inside::Each,
                     false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },

@@ -1,8 +1,9 @@
 //! `Scenario`: everything that a run depends on, as plain data that prints as one line of JSON.
 //!
-//! Derived from a seed (generator.rs), read from a command line, made smaller (shrinker.rs), and
-//! run (run.rs). Times are in microseconds unless the name says otherwise, sizes in sectors of 512
-//! bytes, chances in parts of a thousand. Invariant: two equal scenarios run alike to the byte.
+//! A scenario is derived from a seed (generator.rs) or read from the command line. The shrinker
+//! (shrinker.rs) reduces a scenario, and run.rs runs it. Times are in microseconds unless the name
+//! says otherwise, sizes in sectors of 512 bytes, chances in parts of a thousand. Invariant: runs
+//! of equal scenarios are identical to the byte.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use millrace_block::baseline::Stack;
@@ -16,14 +17,15 @@ use super::random::Random;
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
-/// Longest time until a thread that waits for a tag polls again, in nanoseconds.
+/// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
 
 /// A machine, a volume on it, the channels that use it, and the faults and disturbances.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Seed of the order of CPUs, the latencies, the offsets, and the failing requests.
+    /// Seed of all random choices in the run: scheduling order, latencies, offsets, failing
+    /// requests.
     pub seed: u64,
     pub machine: MachineSpec,
     pub layer: LayerSpec,
@@ -33,11 +35,11 @@ pub struct Scenario {
     pub serving: ServingSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
-    /// I/O groups beside the default group; bios are spread over all of them.
+    /// I/O groups in addition to the default group. The bios are distributed over all groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSpec>,
-    /// If true, each channel uses the group of its own number and always has I/O waiting, and the
-    /// oracle checks that each group gets its share.
+    /// If true, channel n uses group n and always has I/O waiting, and the oracle checks that each
+    /// group gets its share.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub fair: bool,
     /// Submitting threads, at least one.
@@ -46,7 +48,7 @@ pub struct Scenario {
     pub disturbances: Vec<Disturbance>,
 }
 
-/// Simulated machine, as a variation of `Model::plain`.
+/// Simulated machine, described by its differences from `Model::plain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpec {
@@ -54,17 +56,17 @@ pub struct MachineSpec {
     pub sockets: u32,
     /// CPUs per socket, 1 to 16.
     pub cores: u32,
-    /// Cost of memory accesses, in percent of the plain model's.
+    /// Cost of memory accesses, in percent of the cost in `Model::plain`.
     pub cache_percent: u32,
-    /// Cost of the block layer's stages, in percent of the plain model's.
+    /// Cost of the block layer's stages, in percent of the cost in `Model::plain`.
     pub work_percent: u32,
-    /// Cost of sleeping and waking, in percent of the plain model's.
+    /// Cost of sleeping and waking, in percent of the cost in `Model::plain`.
     pub thread_percent: u32,
-    /// Greatest deviation of a stage's cost, in percent, 0 to 100.
+    /// Largest random deviation of a stage's cost, in percent, 0 to 100.
     pub jitter_percent: u32,
 }
 
-/// Block layer design, by its configuration name.
+/// Design of the block layer, by its configuration name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackSpec {
@@ -82,7 +84,7 @@ pub enum SpreadSpec {
     One,
 }
 
-/// Block layer configuration, the same for all drives.
+/// Configuration of the block layer, the same for all drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerSpec {
@@ -91,16 +93,16 @@ pub struct LayerSpec {
     pub hardware: SpreadSpec,
     /// Request timeout in microseconds; 0 for none.
     pub timeout_us: u32,
-    /// Take timestamps for each I/O instead of once per batch.
+    /// If true, each I/O gets its own timestamps; otherwise a batch shares them.
     pub stamp_each: bool,
     pub traced: bool,
-    /// All drives share one tag set.
+    /// If true, all drives share one tag set.
     pub shared_tags: bool,
-    /// Drives complete requests at once.
+    /// If true, the drives complete requests at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub immediate: bool,
-    /// Several threads may be inside a hardware queue at a time; only for drives that complete at
-    /// once.
+    /// If true, several threads may dispatch from a hardware queue at the same time. Only for
+    /// drives that complete at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub each: bool,
 }
@@ -109,9 +111,9 @@ pub struct LayerSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutSpec {
-    /// Drives one after the other; also used for a single drive.
+    /// Drives one after the other. Also the layout of a single drive.
     Linear,
-    /// Striped over all drives; chunk size in sectors.
+    /// Chunks striped over all drives; the chunk size is in sectors.
     Stripe(u32),
 }
 
@@ -146,13 +148,13 @@ pub struct LimitSpec {
     pub segment_bytes: u32,
     /// If true, no memory segment crosses a 4 KiB page.
     pub page_boundary: bool,
-    /// No request crosses a multiple of this many sectors; 0 for no such boundary.
+    /// Number of sectors at whose multiples requests must be split; 0 for no such boundary.
     pub chunk_sectors: u32,
     /// Longest discard in sectors; 0 if not supported.
     pub discard_sectors: u32,
     /// Longest write-zeroes in sectors; 0 if not supported.
     pub zeroes_sectors: u32,
-    /// The drive has a volatile write cache: writes may be lost until a flush.
+    /// If true, the drive has a volatile write cache: a power cut may lose writes until a flush.
     pub cache: bool,
     pub fua: bool,
 }
@@ -167,7 +169,7 @@ pub struct FaultSpec {
     pub bad: Option<[u32; 2]>,
     /// Requests that are delayed, per thousand.
     pub slow: u32,
-    /// Delay of such a request, in microseconds.
+    /// Delay of a delayed request, in microseconds.
     pub slow_us: u32,
     /// Submissions refused because the drive is busy, per thousand.
     pub busy: u32,
@@ -177,12 +179,13 @@ pub struct FaultSpec {
     pub stuck_us: u32,
     /// Time at which the drive dies, in microseconds.
     pub dead_us: Option<u32>,
-    /// Time until it works again, in microseconds; 0 for never.
+    /// Time from the drive's death until it works again, in microseconds; 0 for never.
     pub dead_for_us: u32,
-    /// Time from which on exactly one write fails, in microseconds; with FUA if the drive has FUA.
+    /// Time after which the drive fails the next write, and only this one, in microseconds. If the
+    /// drive has FUA, it fails the next FUA write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub once_us: Option<u32>,
-    /// Stall of the drive, in which it completes nothing: start and length in microseconds.
+    /// Start and length of a stall, in which the drive completes nothing, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_us: Option<[u32; 2]>,
 }
@@ -193,7 +196,7 @@ impl FaultSpec {
         *self == FaultSpec::default()
     }
 
-    /// Returns true if the drive completes nothing, or fails everything, for a while.
+    /// Returns true if the drive stalls, or fails all I/O, for a while.
     pub(super) fn stalls(&self) -> bool {
         self.stall_us.is_some() || self.dead_for_us > 0
     }
@@ -213,7 +216,7 @@ pub struct ChannelSpec {
     /// Largest number of I/Os in flight.
     pub depth: u32,
     pub ios: u32,
-    /// I/Os submitted between two polls.
+    /// Number of I/Os submitted between two polls.
     pub batch: u32,
     /// Longest think time after each poll, in nanoseconds.
     pub think_ns: u32,
@@ -221,7 +224,7 @@ pub struct ChannelSpec {
     pub mix: [u32; 5],
     /// Longest I/O, in blocks.
     pub blocks: u32,
-    /// I/Os that start where the previous one ended, per thousand.
+    /// I/Os that start at the end of the channel's previous I/O, per thousand.
     pub sequential: u32,
     /// I/Os with several memory segments, per thousand.
     pub vectored: u32,
@@ -233,7 +236,8 @@ pub struct ChannelSpec {
     pub preflush: u32,
     /// I/Os outside of the channel's own region, per thousand.
     pub away: u32,
-    /// Time that a dropped channel waits for its I/O, in microseconds.
+    /// Time that a submitter waits for its I/O in flight before it drops its channel, in
+    /// microseconds.
     pub drain_us: u32,
 }
 
@@ -251,22 +255,25 @@ pub struct Disturbance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DisturbanceKind {
-    /// Freezes a drive, waits until it is drained, and unfreezes it later: drive, microseconds.
+    /// Freezes a drive, waits until it is drained, and unfreezes it. Fields: the drive, and the
+    /// length of the freeze in microseconds.
     Freeze(u32, u32),
-    /// Quiesces a drive and unquiesces it later: drive, microseconds.
+    /// Quiesces a drive and unquiesces it. Fields: the drive, and the length in microseconds.
     Quiesce(u32, u32),
-    /// Drops a channel, whatever it has in flight.
+    /// Drops a channel with all its I/O in flight.
     Drop(u32),
     Shutdown,
-    /// Stops the process for this many microseconds while its drives go on.
+    /// Stops the process for a number of microseconds while its drives continue.
     Stop(u32),
     Switch(ModeSpec),
-    /// Ends a worker's thread; a new one replaces it after this many microseconds, or never if 0.
+    /// Ends a worker's thread. A new thread replaces it after this many microseconds, or never if
+    /// 0.
     Leave(u32, u32),
-    /// Grows a drive and its volume: drive, and the initial size in eighths of its final size. A
-    /// scenario has at most one such disturbance; in a linear layout only the last drive may grow.
+    /// Grows a drive and its volume. Fields: the drive, and its initial size in eighths of the
+    /// final size. A scenario has at most one such disturbance. In a linear layout only the last
+    /// drive may grow.
     Grow(u32, u32),
-    /// Changes a drive's scheduler: drive, scheduler. Only with the mq design.
+    /// Changes the scheduler of a drive to the given one. Only with the `mq` design.
     Schedule(u32, SchedulerSpec),
     Regroup(u32, GroupSpec),
 }
@@ -340,8 +347,8 @@ impl Scenario {
         serde_json::to_string(self).expect("plain data always serializes")
     }
 
-    /// Adds a disturbance on a random CPU, at a random time up to one of these times in
-    /// microseconds.
+    /// Adds a disturbance on a random CPU at a random time. The latest time, in microseconds, is
+    /// drawn from `until`.
     pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
         let most = random.pick(until);
         let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
@@ -415,7 +422,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Returns the largest block of all drives, in sectors.
+    /// Returns the largest logical block size of the drives, in sectors.
     pub(super) fn block_sectors(&self) -> u32 {
         self.drives.iter().map(|drive| drive.limits.block / 512).max().unwrap_or(1)
     }
@@ -451,8 +458,8 @@ impl Scenario {
         self.drives.iter().any(|drive| drive.owned)
     }
 
-    /// Returns true if submitters are I/O threads: some drive's queues belong to threads, or a
-    /// cache's do.
+    /// Returns true if submitters are I/O threads, because a drive's or a page cache's queues
+    /// belong to threads.
     pub(super) fn has_io_threads(&self) -> bool {
         self.has_owned() || self.cache.is_some()
     }
@@ -465,9 +472,9 @@ impl Scenario {
         timeout_us > 0 && self.drives.iter().any(|drive| late(&drive.faults))
     }
 
-    /// Returns the longest virtual time that an I/O may take, in nanoseconds: three times the time
-    /// to serve all requests in flight one after the other, plus all delays that affect the whole
-    /// volume, plus the block layer's own polling periods.
+    /// Returns the longest virtual time that an I/O may take, in nanoseconds. The bound is a
+    /// multiple of the time to serve all requests in flight one after the other, plus the delays
+    /// that affect the whole volume, plus the block layer's polling periods.
     pub fn bound_ns(&self) -> u64 {
         let requests = self.in_flight_max();
         let most = |f: &dyn Fn(&DriveSpec) -> u64| self.drives.iter().map(f).max().unwrap_or(0);
@@ -477,9 +484,9 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // Queues that share tags: a freed tag may start a request of another queue, whose threads
-        // are not woken and poll at most a millisecond later. Nor is a channel woken whose plug
-        // holds a request without a tag.
+        // A freed tag may start a request of another queue that shares the tags. The threads of
+        // that queue are not woken, and poll up to a millisecond later. A channel whose plugged
+        // request waits for a tag is not woken either.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -491,7 +498,8 @@ impl Scenario {
             .iter()
             .map(|d| match d.what {
                 DisturbanceKind::Freeze(_, us) | DisturbanceKind::Quiesce(_, us) => u64::from(us),
-                // Time until the drives are drained and every thread has polled again.
+                // Includes the time to drain the drives, and the time until every thread has polled
+                // again.
                 DisturbanceKind::Switch(_) => 2_000,
                 DisturbanceKind::Schedule(_, order) => order.longest_us(),
                 _ => 0,
@@ -502,11 +510,11 @@ impl Scenario {
             _ => 0,
         });
         let stopped_ns = stopped_us.sum::<u64>() * 1_000;
-        // Without timeouts an owner polls its queue only once a second, so a stuck request is found
-        // late.
+        // Without request timeouts, the owner of a queue polls it only once a second, so it finds
+        // the completion of a stuck request late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
-        // With a scheduler, every other chain may overtake this I/O, and so may batches that
-        // arrived later.
+        // A scheduler may serve every other chain of bios, even chains that arrived later, before
+        // this I/O.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         100_000_000
             + passes * requests * each_ns
@@ -519,7 +527,7 @@ impl Scenario {
             + CacheSpec::holds_ns(self.cache)
     }
 
-    /// Returns the most requests that can be in flight or waiting at a time.
+    /// Returns the largest number of requests that can be in flight or waiting at the same time.
     fn in_flight_max(&self) -> u64 {
         let block = u64::from(self.block_sectors());
         let parts = |sectors: u64, most: u32| sectors.div_ceil(u64::from(most.max(1)));
@@ -542,7 +550,7 @@ impl Scenario {
         };
         let parts: u64 =
             self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * parts_max(c)).sum();
-        // Each page of a cache may become a request of its own.
+        // The page cache may write each page with a request of its own.
         parts + self.cache.map_or(0, |cache| u64::from(cache.size_kib / 4))
     }
 }

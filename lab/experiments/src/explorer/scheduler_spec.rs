@@ -1,9 +1,9 @@
 //! `SchedulerSpec`: the scheduler of a drive in a scenario.
 //!
 //! The choices include the deadline scheduler with expiries of microseconds, and a test scheduler
-//! that delays each chain although the drive has room, which exercises the block layer's timers.
-//! The choice uses a random stream of its own. generator.rs, scenario.rs and disturbance.rs call
-//! this file.
+//! that delays each chain of bios although the drive is free, to exercise the block layer's timers.
+//! A separate random stream keeps the scenarios of other seeds unchanged. generator.rs, scenario.rs
+//! and disturbance.rs call this file.
 
 use std::collections::VecDeque;
 
@@ -25,23 +25,23 @@ pub enum SchedulerSpec {
     None,
     /// Deadline: reads expire after this many microseconds, writes after four times as many.
     Deadline(u32),
-    /// First come, first served, but each chain is delayed by this many microseconds.
+    /// First come, first served, but each chain of bios is delayed by this many microseconds.
     Delay(u32),
-    /// Shares the drive by the groups' weights.
+    /// Fair queueing: shares the drive by the groups' weights.
     Fair,
-    /// Serves groups by their latency targets.
+    /// Latency scheduler: serves groups by their latency targets.
     Latency,
 }
 
 impl SchedulerSpec {
-    /// Returns the longest time that the scheduler may delay a chain or let other chains overtake
-    /// it, in microseconds.
+    /// Returns the longest time, in microseconds, for which the scheduler may delay a chain of bios
+    /// or prefer other chains.
     pub(super) fn longest_us(self) -> u64 {
         match self {
             SchedulerSpec::None => 0,
             SchedulerSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
             SchedulerSpec::Delay(us) => us.into(),
-            // A group of idle priority waits longest.
+            // Bound for an I/O group of idle priority, which waits longest.
             SchedulerSpec::Fair | SchedulerSpec::Latency => 200_000,
         }
     }
@@ -81,7 +81,7 @@ impl SchedulerSpec {
     }
 }
 
-/// Test scheduler: first come, first served, with each chain delayed by `delay_ns`.
+/// Test scheduler: first come, first served, with each chain of bios delayed by `delay_ns`.
 struct DelayScheduler {
     chains: VecDeque<BioChain<Simulated>>,
     delay_ns: u64,

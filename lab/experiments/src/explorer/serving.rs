@@ -1,8 +1,8 @@
 //! `ServingSpec`: serving mode and workers of a scenario's drives.
 //!
-//! Part of a `Scenario`: mode, watermarks, pressure points, and the CPUs of workers. Drawn from a
-//! random stream of its own, so that seeds with inline serving stay as they are. Also holds the
-//! bounds on the delay caused by a drive that stalls.
+//! The part of a `Scenario` with the serving mode, watermarks, pressure points, and CPUs of
+//! workers. A separate random stream keeps the scenarios of seeds with inline serving unchanged.
+//! This file also computes the bounds on the delay that a stalled drive causes.
 
 use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
@@ -18,15 +18,15 @@ pub enum ModeSpec {
     /// The submitting thread serves the drives.
     #[default]
     Inline,
-    /// One worker per drive.
+    /// A worker per drive.
     PerDrive,
-    /// One list of bios for all drives.
+    /// A single list of bios for all drives of the volume.
     PerVolume,
-    /// The submitting thread or workers, whichever the load favours.
+    /// The submitting thread or workers, depending on the load.
     Auto,
 }
 
-/// Serving mode, its thresholds, and the workers.
+/// Serving mode, its thresholds, and the workers of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServingSpec {
@@ -64,7 +64,8 @@ impl Default for ServingSpec {
 }
 
 impl ServingSpec {
-    /// Returns true for the default: served inline by the submitters, with no workers.
+    /// Returns true for the default settings: submitters serve the drives inline, and there are no
+    /// workers.
     pub fn is_inline(&self) -> bool {
         *self == ServingSpec::default()
     }
@@ -121,8 +122,8 @@ impl Scenario {
     pub(super) fn stall_one(&mut self, random: &mut Random) {
         self.drives.iter_mut().for_each(|drive| drive.faults = FaultSpec::default());
         self.layer.timeout_us = 0;
-        // A dropped channel completes all its I/O at once, and no thread would check these
-        // completions.
+        // Keep all channels: a dropped channel completes its I/O at once, and no thread would check
+        // the completions.
         let drops = |what: DisturbanceKind| {
             matches!(what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
         };
@@ -141,15 +142,15 @@ impl Scenario {
         u64::from(self.drives.iter().map(stall).max().unwrap_or(0)) * NS_PER_US
     }
 
-    /// Returns true if the volume is served through one list at some time.
+    /// Returns true if the volume has one list of bios for all drives at some time of the run.
     pub(super) fn plugs_requests(&self) -> bool {
         let switched = |what: DisturbanceKind| what == DisturbanceKind::Switch(ModeSpec::PerVolume);
         self.serving.mode == ModeSpec::PerVolume
             || self.disturbances.iter().any(|d| switched(d.what))
     }
 
-    /// Returns true if a stalled drive holds up I/O to other drives: one list or one tag set serves
-    /// all of them, or all are drained by a mode switch.
+    /// Returns true if a stalled drive delays I/O to the other drives, because all drives share a
+    /// list of bios or a tag set, or because a mode switch drains all drives.
     pub(super) fn stalls_all(&self) -> bool {
         let drains = |what: DisturbanceKind| matches!(what, DisturbanceKind::Switch(_));
         self.cache_waits()

@@ -1,9 +1,9 @@
 //! I/O groups in scenarios: the choice of each bio's group, changes of groups, and the checks.
 //!
-//! Groups are drawn from a random stream of their own, so that other settings of a seed stay the
-//! same. Checks: no group completes more I/Os since the start than its limit allows; and in
-//! scenarios whose channels only share a drive, each group gets its share. generator.rs, run.rs,
-//! submitter.rs and disturbance.rs call this file.
+//! A separate random stream for groups keeps the other settings of a seed unchanged. This file
+//! checks that no group completes more I/Os since the start than its limit allows. In scenarios
+//! that only share a drive between channels, it also checks that each group gets its share.
+//! generator.rs, run.rs, submitter.rs and disturbance.rs call this file.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use super::scenario::{
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::ServingSpec;
 
-/// Time after which all groups have I/O waiting, and the tolerance of a group's share in I/Os.
+/// Time after which all groups have I/O waiting, and tolerance of a group's share in I/Os.
 const FAIR_START_NS: u64 = 2_000_000;
 const FAIR_WINDOW_IOS: f64 = 80.0;
 
 impl Scenario {
-    /// Draws whether bios belong to groups, from a random stream of its own, so that other seeds
-    /// stay as they are.
+    /// Draws whether bios belong to groups. A separate random stream keeps the scenarios of other
+    /// seeds unchanged.
     pub(super) fn be_grouped(&mut self, random: &mut Random) {
         if !random.per_mille(200) {
             return;
@@ -44,7 +44,7 @@ impl Scenario {
         if random.per_mille(300) {
             for _ in 0..random.within(1, 3) {
                 let group = random.below(self.groups.len() as u64) as u32;
-                // A change of settings does not move a group to another parent.
+                // Keep the group's parent: the settings of a group may change, its parent may not.
                 let below = self.groups[group as usize].below;
                 let spec = GroupSpec { below, ..GroupSpec::draw(random, group) };
                 self.disturb(random, &[0, 20, 100, 500], DisturbanceKind::Regroup(group, spec));
@@ -139,8 +139,8 @@ impl Scenario {
         }
     }
 
-    /// Returns how much longer an I/O may take because of groups, in nanoseconds, if `waiting` I/Os
-    /// may wait.
+    /// Returns how much longer an I/O may take because of group limits and priorities, in
+    /// nanoseconds, if up to `waiting` I/Os wait.
     pub(super) fn groups_hold_ns(&self, waiting: u64) -> u64 {
         let changes = self.disturbances.iter().filter_map(|disturbance| match disturbance.what {
             DisturbanceKind::Regroup(_, spec) => Some(spec),
@@ -148,12 +148,12 @@ impl Scenario {
         });
         let specs = || self.groups.iter().copied().chain(changes.clone());
         let slowest = specs().map(|spec| spec.iops).filter(|iops| *iops > 0).min();
-        // An I/O waits for the limits of its group and of the parent group, and for both again
-        // after each change of settings.
+        // An I/O may wait for the limit of its group and for the limit of the parent group. It may
+        // wait for both again after each change of settings.
         let times = 2 * (1 + changes.clone().count() as u64);
         let limits_ns =
             slowest.map_or(0, |iops| times * (waiting + 1) * 1_000_000_000 / u64::from(iops));
-        // The scheduler serves one request of an idle group every 100 ms in any case.
+        // The scheduler serves at least one request every 100 ms of a group of idle priority.
         let idle_ns = if specs().any(|spec| spec.priority > 1) { 120_000_000 * waiting } else { 0 };
         limits_ns + idle_ns + if self.groups.is_empty() { 0 } else { 50_000_000 }
     }
@@ -171,7 +171,8 @@ pub(super) struct GroupEnds(Vec<Vec<u64>>);
 
 impl GroupEnds {
     pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
-        // A failed I/O is not counted, because it may have failed before it reached the limit.
+        // Failed I/Os do not count here, because they may have failed before the limit counted
+        // them.
         if op != Op::Flush && status.is_ok() {
             let at = usize::from(group.0);
             self.0.resize_with(self.0.len().max(at + 1), Vec::new);
@@ -179,7 +180,7 @@ impl GroupEnds {
         }
     }
 
-    /// Describes the first group that did more I/O than its limit allows, if any.
+    /// Describes the first group that exceeded its limit; `None` if no group did.
     fn excess(&self, scenario: &Scenario) -> Option<String> {
         let lifts = |d: &Disturbance| {
             matches!(
@@ -210,14 +211,15 @@ impl GroupEnds {
 }
 
 impl GroupEnds {
-    /// Describes the first group that got far more or less than its share while all groups had I/O
-    /// waiting, if any.
+    /// Describes the first group whose share was far too large or too small while all groups had
+    /// I/O waiting; `None` if there is no such group.
     fn unfair(&self, scenario: &Scenario) -> Option<String> {
         let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, SchedulerSpec::Fair);
         let fair = scenario.fair && scenario.disturbances.iter().any(is_fair);
         let lists =
             self.0.get(1..).filter(|lists| fair && lists.len() == scenario.channels.len())?;
-        // Measure from when all groups compete until the first one has nothing more to submit.
+        // The measurement begins when all groups compete and ends when the first group has nothing
+        // to submit.
         let last = |list: &Vec<u64>| list.get(list.len().saturating_sub(65)).copied().unwrap_or(0);
         let end_ns = lists.iter().map(last).min()?;
         let start_ns = FAIR_START_NS.min(end_ns / 2);

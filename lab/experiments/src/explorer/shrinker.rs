@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::scenario::Scenario;
 
-/// Settings whose simplest value is not the smallest, with their simplest values.
+/// Settings whose simplest value is not the smallest one, and the simplest value of each.
 const PLAIN: [(&str, u32); 10] = [
     ("cache_percent", 100),
     ("work_percent", 100),
@@ -26,8 +26,8 @@ const PLAIN: [(&str, u32); 10] = [
 /// Settings that are never changed.
 const FIXED: [&str; 6] = ["seed", "block", "sectors", "size_kib", "dirty_kib", "dirty_age_us"];
 
-/// Returns scenarios with something left out, the largest omissions first. All are valid, and none
-/// equals `scenario`.
+/// Returns scenarios with one part left out, the largest parts first. All of them are valid and
+/// differ from `scenario`.
 pub fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     let whole = serde_json::to_value(scenario).expect("plain data always serializes");
     let mut list = vec![with_half_the_cores(scenario)];
@@ -68,7 +68,7 @@ fn with_half_the_cores(scenario: &Scenario) -> Scenario {
 fn plainer(place: &str, part: &Value) -> Vec<Value> {
     let key = place.rsplit('/').next().unwrap_or_default();
     match part {
-        // A missing setting has its default, if it has one.
+        // A setting that is left out takes its default. Without a default the candidate is invalid.
         Value::Object(map) => {
             let without = |left: &String| {
                 let others = map.iter().filter(|(key, _)| *key != left);

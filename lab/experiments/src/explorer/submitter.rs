@@ -1,9 +1,9 @@
 //! A submitting thread: submits its workload, collects completions, and reports both to the oracle.
 //!
 //! The thread runs on a CPU of the simulated machine, which other threads may share. If drives'
-//! queues belong to threads, the submitter is an I/O thread: it brings up its own queues, sleeps on
+//! queues belong to threads, the submitter is an I/O thread: it creates its own queues, sleeps on
 //! its own doorbell, and serves other threads' requests in its queues until all submitters are
-//! done. When a disturbance tells the submitter to stop, it drops its channel with all I/O in
+//! done. When a disturbance stops the submitter, the submitter drops its channel with all I/O in
 //! flight.
 
 use std::collections::BTreeMap;
@@ -36,17 +36,17 @@ pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) oracle: SharedOracle,
-    /// Doorbell of each submitter, if submitters are I/O threads; empty otherwise.
+    /// Doorbell of each submitter. Empty if the submitters are not I/O threads.
     pub(super) bells: Vec<SimDoorbell>,
     pub(super) start_ns: u64,
     pub(super) up: SimWord,
     pub(super) busy: SimWord,
-    /// Wakes the watchdog when the last submitter is done.
+    /// Parker of the watchdog. The last submitter to end wakes the watchdog with it.
     pub(super) watchdog: SimParker,
     pub(super) workers: Vec<WorkerHandle>,
-    /// 1 while the volume switches its serving mode, else 0.
+    /// Set to 1 while the volume switches its serving mode, else 0.
     pub(super) switching: SimWord,
-    /// Memory of dropped channels, which drives may access until the end of the run.
+    /// Memory of dropped channels' bios, which drives may access until the end of the run.
     pub(super) kept: Mutex<Vec<OwnedPieces>>,
     pub(super) group_ends: Mutex<GroupEnds>,
 }
@@ -63,14 +63,15 @@ impl RunState {
         self.bells.iter().for_each(|bell| bell.ring());
     }
 
-    /// Returns true if requests are in flight that only I/O threads can complete.
+    /// Returns true if an I/O is in flight that only an I/O thread can complete.
     fn owned_in_use(&self) -> bool {
         let owned =
             |d: &Disk<Simulated>| self.scenario.cache.is_some() || d.kind() == QueueKind::OwnerOnly;
         self.disks().any(|disk| owned(disk) && disk.tags_in_use() > 0)
     }
 
-    /// Returns the disks of the volume and, if they are over a cache, its drives.
+    /// Returns the disks of the volume. If the volume is a page cache, also returns the drives
+    /// below it.
     pub(super) fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Simulated>>> {
         let below = self.volume.below().map_or(&[][..], |below| below.disks());
         self.volume.disks().iter().chain(below)
@@ -90,7 +91,7 @@ pub(super) struct Submitter {
     groups: Random,
     foreign: BTreeMap<u64, OwnedPieces>,
     bell: Option<SimDoorbell>,
-    /// A bio that the block layer refused because too much I/O is waiting; submitted again later.
+    /// A bio to submit again, which the block layer rejected because too much I/O was waiting.
     refused: Option<(u64, Bio)>,
 }
 
@@ -114,7 +115,8 @@ impl Submitter {
         }
     }
 
-    /// Runs the thread: submits the workload, then ends, or serves its queues for other threads.
+    /// Submits the workload. A submitter that is an I/O thread then serves its queues until no
+    /// other thread needs them.
     pub(super) fn run(mut self) {
         if self.bell.is_some() {
             self.bring_up();
@@ -144,7 +146,7 @@ impl Submitter {
         Some(IoThread { number: self.index as u16, owner: self.index as u64 + 1, bell, turn: None })
     }
 
-    /// Brings up this I/O thread's queues, and waits until all I/O threads have done so.
+    /// Creates this I/O thread's queues, and waits until all I/O threads have done so.
     fn bring_up(&self) {
         let Some(thread) = self.io_thread() else { return };
         for disk in self.state.volume.disks() {
@@ -195,7 +197,7 @@ impl Submitter {
         }
     }
 
-    /// Serves this thread's queues until all drives work again and its own I/O is done.
+    /// Serves this thread's queues until all drives work again and this thread's own I/O is done.
     fn await_recovery(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else { return };
         let back_ns = self.state.start_ns + self.state.scenario.recovered_ns();
@@ -216,7 +218,8 @@ impl Submitter {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// Returns the bio that was refused before, or the next bio after reporting it to the oracle.
+    /// Returns the rejected bio if there is one. Otherwise reports the next bio to the oracle and
+    /// returns it.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
@@ -234,8 +237,7 @@ impl Submitter {
         (id, made.bio.with_group(group))
     }
 
-    /// Submits a bio. Returns false if the block layer refused the bio because too much I/O is
-    /// waiting.
+    /// Submits a bio. Returns false if the block layer rejected it because too much I/O is waiting.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
         let known_sectors = lock_oracle(&self.state.oracle).map.told;
@@ -249,14 +251,14 @@ impl Submitter {
             lock_oracle(&self.state.oracle).accept(id, now_ns);
             return true;
         };
-        // Expected above a pressure point, or when too much of the bio's group waits for a limit.
+        // The block layer may reject a bio above a pressure point, or if too many bios of its group
+        // wait.
         let may_be_full =
             !self.state.scenario.serving.is_inline() || !self.state.scenario.groups.is_empty();
         if refused.reason == Reject::Full && may_be_full && !waits {
             self.refused = Some((id, refused.bio));
             if channel.in_flight() == 0 {
-                // This thread has no I/O in flight whose completion it could wait for, so let time
-                // pass.
+                // Let time pass, because this thread has no I/O in flight to wait for.
                 Simulated::charge(200_000);
             }
             return false;
@@ -271,7 +273,7 @@ impl Submitter {
         true
     }
 
-    /// Waits for completions: I/O threads at their doorbell, other threads in the channel.
+    /// Waits for completions. An I/O thread waits at its doorbell, any other thread in the channel.
     fn wait(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else {
             let least = 1 + self.random.below(u64::from(channel.in_flight()).min(4)) as usize;
@@ -287,8 +289,8 @@ impl Submitter {
         }
     }
 
-    /// Keeps an I/O thread that has submitted its workload serving its queues until no thread needs
-    /// them.
+    /// Serves the queues of an I/O thread that has submitted its workload, until no other thread
+    /// needs them.
     fn serve_others(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else { return };
         let scenario = &self.state.scenario;
@@ -304,7 +306,7 @@ impl Submitter {
                 if !self.state.owned_in_use() || now_ns - since_ns > patience_ns {
                     return;
                 }
-                // Requests that timed out, or belong to dropped channels, come back later.
+                // Requests that timed out, or that belong to dropped channels, complete later.
                 deadline_ns = Some(now_ns + 500_000);
             }
             let state = &self.state;
@@ -331,8 +333,7 @@ impl Submitter {
         }
     }
 
-    /// Forgets a dropped channel, and keeps memory that a drive may still access until the run
-    /// ends.
+    /// Removes a dropped channel. Memory that a drive may still access is kept until the run ends.
     fn forget(&mut self) {
         lock_oracle(&self.state.oracle).forget(self.index);
         let left = std::mem::take(&mut self.foreign);

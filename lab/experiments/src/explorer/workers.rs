@@ -17,13 +17,14 @@ use super::time::NS_PER_US;
 
 type SimWord = <Simulated as Machine>::Word;
 
-/// First owner number of workers; I/O threads use their index plus one.
+/// Smallest number that identifies a worker as a queue's owner. I/O threads use their index plus
+/// one.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(super) struct WorkerHandle {
     cpu: u32,
-    /// 0 while the worker serves. Otherwise it must leave, and come back after this many
-    /// microseconds minus one; 1 means never.
+    /// State of the worker: 0 while it serves, 1 if it must end. Any larger number means that it
+    /// must end and start again after this many microseconds minus one.
     leave: SimWord,
     over: SimWord,
     bell: SimDoorbell,
@@ -45,7 +46,7 @@ pub(super) fn cpu_of(scenario: &Scenario, drive: usize) -> Option<CpuId> {
 }
 
 impl WorkerHandle {
-    /// Tells the worker to leave, and to come back after `back_us` microseconds, or never if 0.
+    /// Tells the worker to end, and to start again after `back_us` microseconds; 0 means never.
     pub(super) fn leave(&self, back_us: u32) {
         self.leave.store(u64::from(back_us) + 1, Order::Release);
         self.bell.ring();

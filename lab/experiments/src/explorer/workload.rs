@@ -1,6 +1,6 @@
 //! Workload of a submitting thread: a stream of bios drawn from the channel's settings.
 //!
-//! Used by submitter.rs. A channel's stream of bios depends on the scenario only, never on
+//! submitter.rs calls this file. A channel's stream of bios depends on the scenario only, never on
 //! completions or their times. Every sector of a write's memory begins with a stamp that names bio
 //! and sector; a read's memory is filled with a mark that no sector ever holds.
 #![allow(unsafe_code)]
@@ -12,7 +12,7 @@ use super::oracle::{BioRecord, stamp_of};
 use super::random::Random;
 use super::scenario::ChannelSpec;
 
-/// Mark in memory that no read has filled yet.
+/// Mark in the memory of a read that the drive has not filled yet.
 const UNREAD: u64 = 0xdead << 48;
 
 pub(super) struct Workload {
@@ -21,14 +21,14 @@ pub(super) struct Workload {
     random: Random,
     blocks: u64,
     block_sectors: u64,
-    /// The channel's own region: first block and length.
+    /// Region of the volume that belongs to the channel: first block, and number of blocks.
     region: (u64, u64),
     last_end: u64,
     left: u32,
     closing: u32,
 }
 
-/// Memory of a foreign bio, which its submitter owns, and the list of its segments.
+/// Memory of a foreign bio, which the submitter owns, and the list of the memory's segments.
 pub(super) struct OwnedPieces {
     buffer: Buffer,
     list: Vec<Segment>,
@@ -53,7 +53,7 @@ impl Workload {
         let blocks = map.capacity / map.block;
         let share = (blocks / channels as u64).max(1);
         let start = (share * (channel % channels) as u64).min(blocks - 1);
-        // Keep the region small, so that the same sectors are used again.
+        // A small region, so that the same sectors are used again.
         let length = share.min(u64::from(spec.blocks) * 6).max(1);
         Workload {
             channel,
@@ -141,7 +141,8 @@ impl Workload {
         (block, count)
     }
 
-    /// Cuts `nr` sectors into memory segments of whole blocks; returns their lengths in bytes.
+    /// Divides `nr` sectors into memory segments of whole blocks. Returns the segments' lengths in
+    /// bytes.
     fn pieces(&mut self, nr: u64) -> Vec<usize> {
         let mut blocks = nr / self.block_sectors;
         let mut pieces = Vec::new();
@@ -175,7 +176,7 @@ impl Workload {
 
     fn foreign(&mut self, mut record: BioRecord, id: u64) -> PreparedBio {
         let pieces = self.pieces(record.nr);
-        // Shift the start, so that the memory is not page-aligned.
+        // Start in the middle of a page, so that the memory is not page-aligned.
         let shift = 512 * self.random.below(4) as usize;
         let mut buffer = Buffer::new(shift + record.nr as usize * 512);
         stamp(&mut buffer[shift..], record.op, id, record.sector);
@@ -188,15 +189,15 @@ impl Workload {
         }
         record.foreign = true;
         let foreign = OwnedPieces { buffer, list };
-        // SAFETY: the submitter keeps buffer and list until the bio completes, or until the end of
-        // the run if its channel is dropped before.
+        // SAFETY: the submitter keeps buffer and list until the bio completes.
+        // If the channel is dropped earlier, the buffer and the list live until the run ends.
         let bio =
             unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
         PreparedBio { bio, record, foreign: Some(foreign) }
     }
 }
 
-/// Writes a stamp (for a write) or the unread mark (for a read) into each sector of memory.
+/// Writes a bio's stamp (write) or the mark for unread memory (read) into each sector of `memory`.
 fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
     for (sector, bytes) in (sector..).zip(memory.chunks_mut(512)) {
         let stamp = if op == Op::Write { stamp_of(op, id, sector) } else { UNREAD | id };

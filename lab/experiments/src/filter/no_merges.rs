@@ -1,7 +1,7 @@
 //! `NoMerges`: keeps adjacent bios in requests of their own, to measure the cost of one request.
 //!
-//! Limits the length of a merged request to one sector; everything else is the inner driver's.
-//! Kernel counterpart: the queue attribute `nomerges`.
+//! The filter limits the length of a merged request to one sector and changes nothing else. Kernel
+//! counterpart: the queue attribute `nomerges`.
 
 use millrace_block::{Driver, QueueLimits};
 use millrace_machine::Machine;

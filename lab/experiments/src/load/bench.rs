@@ -1,4 +1,4 @@
-//! One row of a benchmark: threads, channels, a measured time, and the sums.
+//! Runs one row of a benchmark: starts the jobs, measures the time, and sums the results.
 //!
 //! The caller of `run_row` creates the volume. `run_row` starts each job on a thread of its own,
 //! lets the jobs run for the given time or number of I/Os, and adds up their results.
@@ -32,23 +32,25 @@ pub struct Plan {
     pub workload: Workload,
     /// Number of submitting threads, 1 or more.
     pub jobs: u32,
-    /// Job i runs on `cpus[i % len]`; anywhere if empty.
+    /// CPUs of the jobs: job i runs on `cpus[i % len]`, or on any CPU if the list is empty.
     pub cpus: Vec<u32>,
     /// Length of the row; ignored if `ios` is given.
     pub runtime: Duration,
-    /// Number of I/Os of each job, which ends the row instead of a time.
+    /// Number of I/Os of each job. If given, it ends the row instead of a time.
     pub ios: Option<u64>,
     /// Granularity of the timestamps: one for each batch or for each I/O.
     pub stamp: Stamp,
-    /// Settings of the rings.
+    /// Settings of the I/O threads' rings.
     pub reactor: Config,
-    /// Number of bytes from the start of the device that are used; `None` uses the whole device.
+    /// Number of bytes, from the start of the device, that the jobs use; `None` means the whole
+    /// device.
     pub size_bytes: Option<u64>,
-    /// Flag by which the caller ends the row early; the row then has the results so far.
+    /// Flag that ends the row early when the caller sets it. The row then has the results so far.
     pub interrupt: Interrupt,
 }
 
-/// Flag that ends a run early. The starter of a run keeps a clone; a signal may set the flag.
+/// Flag that ends a run early. The starter of the run keeps a clone, and a signal handler may set
+/// it.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -65,8 +67,8 @@ impl Interrupt {
 }
 
 impl Plan {
-    /// Returns the number of blocks of the workload's size that are used of a device of `bytes`
-    /// bytes.
+    /// Returns the number of blocks, of the workload's size, that the row uses of a device of
+    /// `bytes` bytes.
     pub(crate) fn blocks(&self, bytes: u64) -> u64 {
         self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
     }
@@ -76,15 +78,15 @@ impl Plan {
     }
 }
 
-/// Callback for a progress bar, with the fraction of the row's time or I/Os that is done.
+/// Callback for a progress bar. The argument is the fraction of the row that is done, 0 to 1.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
-    /// Number of threads that are not set up yet: jobs, and the measuring thread.
+    /// Number of threads, jobs and the measuring thread, that have not finished their setup.
     missing: AtomicUsize,
-    /// Time at which the last of these threads was set up, and the processor time until then.
+    /// Time at which the last thread finished its setup, and the processor time used until then.
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) barrier: DrainBarrier,
@@ -107,9 +109,9 @@ impl RowState {
         }
     }
 
-    /// Reports that a job is set up, and waits until all jobs are. The last job takes the start
-    /// time before it releases the others: if there are more jobs than CPUs, some jobs do many I/Os
-    /// before the measuring thread runs again.
+    /// Reports that a thread is set up, and waits until all threads are. The last one records the
+    /// start time before it releases the others: if there are more jobs than CPUs, some jobs do
+    /// many I/Os before the measuring thread runs again.
     pub(crate) fn ready(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
@@ -126,7 +128,7 @@ impl RowState {
         self.left.fetch_sub(1, Ordering::Release);
     }
 
-    /// Returns the results of the jobs, all of which must have been joined.
+    /// Returns the results of the jobs. All jobs must have been joined.
     pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
         std::mem::take(&mut *lock(&self.results)).into_iter().collect()
     }
@@ -233,7 +235,7 @@ pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Checks that a device of `bytes` bytes has room for one I/O of each job, and for `size`.
+/// Checks that a device of `bytes` bytes is large enough for `size` and for one I/O of each job.
 pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let text = match plan.size_bytes {
         Some(size) if size > bytes => {
@@ -332,8 +334,8 @@ fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>)
     }
 }
 
-/// Starts jobs that are clients and measure latencies themselves, and waits for their end. Returns
-/// the row and each job's result.
+/// Runs jobs that are clients and measure latencies themselves. Returns the row and each job's
+/// result.
 pub(crate) fn client_row(
     threads: Vec<<Native as Machine>::Thread>,
     shared: &RowState,
@@ -348,11 +350,11 @@ pub(crate) fn client_row(
     Ok((row_of(plan, &results, times, &latency), results))
 }
 
-/// Returns the row of the jobs' results; the caller fills in the queues.
+/// Returns the row that sums up the jobs' results. The caller fills in the row's `queues`.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);
-    // I/Os that failed do not count as completed.
+    // Failed I/Os do not count as completed.
     let done = ios.saturating_sub(errors) as f64;
     Row {
         jobs: plan.jobs,
@@ -383,7 +385,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
 pub(crate) fn thread_usage() -> Usage {
     // SAFETY: all zeroes are a valid value of this plain structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: writes one rusage; the thread exists.
+    // SAFETY: the call writes to one `rusage`, and the calling thread exists.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
     let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
     Usage {
@@ -397,7 +399,7 @@ pub(crate) fn thread_usage() -> Usage {
 
 pub(crate) fn process_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one timespec; the clock always exists.
+    // SAFETY: the call writes to one `timespec`, and the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

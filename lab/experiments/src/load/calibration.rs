@@ -1,9 +1,9 @@
 //! Calibration: measures the rates of a drive, from which schedulers compute the cost of I/Os.
 //!
-//! A calibration has six runs. Each does one kind of I/O, with so many I/Os in flight that the
-//! drive is never idle. The first run writes, because reads from a new drive without data would be
-//! too fast. `Target` is a drive of this machine and does its runs here; the caller does the runs
-//! of simulated drives. Source: the kernel's tools/cgroup/iocost_coef_gen.py.
+//! A calibration has six runs. Each run does one kind of I/O and keeps the drive busy all the time.
+//! The first run writes, because reads of blocks that were never written would be too fast.
+//! `Target` runs the calibration of a drive of this machine; for a simulated drive, the caller does
+//! the runs. Source: the kernel's tools/cgroup/iocost_coef_gen.py.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::load::overwrite::{DiskContents, contents_of};
 use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
 
-/// Size in bytes of the I/Os of runs that measure I/Os a second.
+/// Size in bytes of an I/O in runs that measure I/Os per second.
 const SMALL_BYTES: u32 = 4 << 10;
-/// Size in bytes of the I/Os of runs that measure bytes a second.
+/// Size in bytes of an I/O in runs that measure bytes per second.
 const LARGE_BYTES: u32 = 1 << 20;
-/// Largest number of large I/Os in flight, which is enough to keep any drive busy.
+/// Largest number of I/Os of `LARGE_BYTES` in flight, which is enough to keep any drive busy.
 const LARGE_DEPTH_MAX: u32 = 32;
 
-/// Run of a calibration: one kind of I/O.
+/// A run of a calibration, which does one kind of I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Kind of I/O.
@@ -47,7 +47,8 @@ pub const RUNS: [Run; 6] = [
 ];
 
 impl Run {
-    /// Returns the workload of one job, with `iodepth` I/Os in flight if they are small.
+    /// Returns the workload of one job, with `iodepth` I/Os in flight, or fewer if the I/Os are
+    /// large.
     pub fn workload(&self, iodepth: u32, seed: u64) -> Workload {
         let Run { rw, bs_bytes } = *self;
         let iodepth = if self.is_large() { iodepth.min(LARGE_DEPTH_MAX) } else { iodepth };
@@ -61,7 +62,7 @@ impl Run {
     }
 }
 
-/// Rates of a drive: its I/Os and bytes a second.
+/// Rates of a drive: I/Os per second and bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Calibration {
     /// Rates of reads.
@@ -71,7 +72,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Returns the rates of a drive from the rows of [`RUNS`], in their order.
+    /// Returns the rates of a drive, given one row for each run in the order of [`RUNS`].
     pub fn of(rows: &[Row; RUNS.len()]) -> Calibration {
         let iops = |row: &Row| rounded(row.iops).max(1);
         let bytes = |row: &Row| rounded(row.bw_bytes_per_s).max(4096);
@@ -87,19 +88,20 @@ impl Calibration {
         }
     }
 
-    /// Returns the cost model that follows from the rates.
+    /// Returns the scheduler's cost model that corresponds to the rates.
     pub fn cost(&self) -> CostModel {
         CostModel { read: OpCost::of_rates(&self.read), write: OpCost::of_rates(&self.write) }
     }
 }
 
-/// Drive of this machine that is calibrated.
+/// A drive of this machine, for a calibration.
 pub struct Target {
     volume: Arc<Volume<Native>>,
     is_new: bool,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// Number of bytes from the volume's start that have data; `None` if the whole volume has.
+    /// Number of bytes from the volume's start that were written; `None` if the whole volume has
+    /// data.
     written_bytes: Option<u64>,
 }
 
@@ -124,8 +126,8 @@ impl Target {
         Ok(Target { volume, is_new, notes, written_bytes: None })
     }
 
-    /// Does one run with the other settings of a plan. Call this for each of [`RUNS`], in their
-    /// order.
+    /// Does one run of the calibration. `plan` has the settings that the run does not define. Call
+    /// this for each of [`RUNS`], in order.
     pub fn run(
         &mut self,
         run: &Run,
@@ -138,8 +140,8 @@ impl Target {
         let size_bytes = plan.size_bytes.into_iter().chain(self.written_bytes).min();
         plan.size_bytes = size_bytes;
         let mut row = run_row(&self.volume, &plan, progress)?;
-        // Limit reads to blocks that were written, because a drive answers reads of other blocks
-        // without any work.
+        // Limit later reads to the blocks that this run wrote, because a drive answers reads of
+        // other blocks without any work.
         if self.is_new && *run == RUNS[0] && !self.volume.limits().features.no_payload {
             let written = row.ios.saturating_mul(run.bs_bytes.into());
             self.written_bytes = Some(written.min(self.volume.capacity() << 9));
@@ -152,7 +154,7 @@ impl Target {
     }
 }
 
-/// Rounds a rate to four digits: a drive's rates are not known more exactly.
+/// Rounds a rate to four digits, because the measurement is not more exact.
 fn rounded(rate: f64) -> u64 {
     let digits = rate.max(1.0).log10().floor() as i32;
     let unit = 10f64.powi((digits - 3).max(0));

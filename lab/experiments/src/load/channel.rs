@@ -1,8 +1,8 @@
 //! `ChannelTarget`: a volume of this process as the target of a job.
 //!
 //! Owns the job's channel and its thread's `IoContext` during the run. I/Os are bios with their own
-//! memory. The block layer lends a completed bio to the job without moving it, and the job can
-//! submit it again at once. job.rs calls this file.
+//! memory. The job can submit a completed bio again at once, without moving the bio out of the
+//! block layer. job.rs calls this file.
 
 use std::fmt::Display;
 
@@ -18,7 +18,7 @@ pub(crate) struct ChannelTarget<'a> {
     pub(crate) channel: &'a mut Channel<Native>,
     pub(crate) iodepth: u32,
     pub(crate) bs_bytes: u32,
-    /// I/O that the block layer has not accepted yet.
+    /// Bio that the block layer rejected, to be submitted later.
     pub(crate) spare: Option<Bio>,
 }
 

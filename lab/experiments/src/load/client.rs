@@ -23,8 +23,8 @@ pub(crate) struct ClientIo {
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
     pub(crate) stamp_ns: u64,
-    /// Data of the request, if [`DataMemory`] keeps data in the I/O; empty while the client has the
-    /// data.
+    /// Data of the request, if [`DataMemory`] keeps data in the I/O. Empty while the client holds
+    /// the data.
     pub(crate) memory: Vec<u8>,
 }
 
@@ -36,14 +36,14 @@ impl ClientIo {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataMemory {
-    /// The I/O owns the memory, and the client borrows the memory.
+    /// The I/O owns the memory, and lends it to the client during the request.
     OfIo,
-    /// The client owns the memory. An I/O has memory of its own only for data that is written or
-    /// checked.
+    /// The client owns the memory. An I/O has memory of its own only to write a pattern or to check
+    /// data.
     OfClient,
 }
 
-/// Slot whose request has completed, with the status if the request failed.
+/// Slot whose request has completed, and the error status if the request failed.
 pub(crate) type DoneSlot<F> = (u32, Option<F>);
 
 pub(crate) trait Client: Sized {
@@ -53,8 +53,8 @@ pub(crate) trait Client: Sized {
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
     /// Sends the submitted requests to the server.
     fn start(&mut self) -> Result<(), BenchError>;
-    /// Appends the slots whose requests have completed, and copies the data of reads into the
-    /// memory of their I/Os.
+    /// Appends the slots of completed requests to `done`. Copies the data of reads to their I/Os'
+    /// memory.
     fn reap(
         &mut self,
         ios: &mut [ClientIo],
@@ -62,7 +62,7 @@ pub(crate) trait Client: Sized {
     ) -> Result<(), BenchError>;
     /// Waits until a request may have completed.
     fn wait(&mut self) -> Result<(), BenchError>;
-    /// Waits until a request of one of several clients may have completed, for at most `most`.
+    /// Waits until a request of one of `clients` may have completed, or until `most` has passed.
     fn wait_any(clients: &mut [Self], most: Duration) -> Result<(), BenchError>;
     fn counters(&mut self) -> Counters;
 }
@@ -130,7 +130,7 @@ impl<C: Client> Target for ClientTarget<C> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
         let (handed, kept) = (done.len(), free.len());
-        // Slots are reused in the order of their completions, so that a ring keeps using the same
+        // Reuse slots in the order of their completions, so that a ring keeps using the same
         // entries.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];

@@ -1,10 +1,10 @@
 //! Clients that contend for a drive: measures each client's share, and the fairness of these
 //! shares.
 //!
-//! The jobs of a row of `simulation` or `bench` all have the same settings; here, each client has
-//! its own group, depth, block size and kind of I/O. `client` is the loop of one client, `run`
-//! creates the drives and the threads, on a simulated machine or on this one, and `result` holds
-//! the results. Below the clients runs the production code.
+//! Each client has its own group, depth, block size and kind of I/O, unlike the jobs of a row in
+//! `simulation` or `bench`, which all have the same settings. `client` is the loop of one client,
+//! `run` creates the drives and the threads, on a simulated machine or on this one, and `result`
+//! holds the results. The clients use the production block layer.
 
 mod client;
 mod result;
@@ -28,7 +28,7 @@ const BUFFERS_MAX: u64 = 1 << 30;
 pub struct Client {
     /// Name of the client in reports.
     pub name: String,
-    /// Group that the client's I/Os count towards.
+    /// Name of the group that the client's I/Os count towards.
     pub group: GroupId,
     /// Kind of I/O.
     pub rw: Rw,
@@ -87,7 +87,8 @@ impl ContentionPlan {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
 
-    /// Checks the plan, except its drives. `cpus` is the number of CPUs of a simulated machine.
+    /// Checks the plan, apart from its drives. `cpus` is the number of CPUs if the machine is
+    /// simulated.
     fn check(&self, cpus: Option<u32>) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();

@@ -11,8 +11,8 @@ use millrace_block::{Channel, Error};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-/// First and longest sleep of a thread that has no I/O of its own. Each sleep is twice as long as
-/// the one before, so that thousands of waiting threads do not take the CPUs from busy threads.
+/// First and longest sleep of a thread that waits at the barrier. Each sleep is twice as long as
+/// the previous one, so that thousands of waiting threads do not take the CPUs from busy threads.
 const LOOK_NS: u64 = 5_000_000;
 const LOOK_MAX_NS: u64 = 80_000_000;
 
@@ -20,7 +20,8 @@ pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
 
-/// Membership of one thread, which counts until `linger`, or until the value is dropped.
+/// Membership of one thread. The thread counts as working until `linger`, or until the value is
+/// dropped.
 pub(crate) struct DrainMember<'a> {
     barrier: &'a DrainBarrier,
     is_at_work: bool,
@@ -39,14 +40,14 @@ impl DrainBarrier {
 impl DrainMember<'_> {
     fn leave(&mut self) {
         if std::mem::take(&mut self.is_at_work) {
-            // Relaxed: the count orders nothing; a thread that reads an old value reads the count
-            // again.
+            // Relaxed: no data depends on the count. A thread that sees an old count checks again
+            // later.
             self.barrier.at_work.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Serves the I/O that other threads put into this thread's queues until no thread has I/O. The
-    /// calling thread must not have I/O in flight.
+    /// Serves I/O that other threads put into this thread's queues, until no thread has I/O in
+    /// flight. The calling thread's own I/O must have completed.
     pub(crate) fn linger(
         mut self,
         context: &mut IoContext,
@@ -64,9 +65,9 @@ impl Drop for DrainMember<'_> {
     }
 }
 
-/// Serves the I/O that other threads put into this thread's queues until `until_ns`, a time of the
-/// layer's clock, or until `goes_on` returns false. `goes_on` is called every few milliseconds, and
-/// less often after a while.
+/// Serves I/O that other threads put into this thread's queues. Ends at `until_ns`, by the block
+/// layer's clock, or when `goes_on` returns false. `goes_on` is called every 5 ms at least, and
+/// after a while every 80 ms.
 pub(crate) fn serve_while(
     context: &mut IoContext,
     channel: &mut Channel<Native>,

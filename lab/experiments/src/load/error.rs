@@ -1,7 +1,7 @@
 //! `BenchError`: the reason why a row, a replay or an experiment has no result.
 //!
-//! The texts say what to do if that is known. The load generator and the modules above it return
-//! these errors; the binary's verbs print them.
+//! The error texts include advice where there is any. The load generator and the modules above it
+//! return these errors; the binary's verbs print them.
 
 use millrace_block::ErrorKind;
 use millrace_drives::{Spec, SpecError};

@@ -1,10 +1,10 @@
 //! The loop of one job: keeps `iodepth` I/Os in flight on a target until the job must stop.
 //!
 //! Each job runs on its own thread. The target of its I/Os is a volume of this process
-//! (channel.rs), or a client's connection or virtqueue (client.rs). As an efficient program would
-//! do, the loop submits all completed I/Os again together, and waits only if no I/O has completed.
-//! This file measures latencies, by batch, unless the block layer's accounting does. bench.rs and
-//! client.rs call it.
+//! (channel.rs), or a client's connection or virtqueue (client.rs). Like an efficient program, the
+//! loop submits all completed I/Os again together, and waits only if no I/O has completed. The loop
+//! measures the latencies of batches, unless the block layer's accounting measures latencies.
+//! bench.rs and client.rs call this file.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,8 @@ pub(crate) struct JobResult {
     pub(crate) errors: u64,
     pub(crate) verified: u64,
     pub(crate) first_error: Option<String>,
-    /// Number of kicks written to virtqueues, and of interrupts that ended a sleep.
+    /// Number of kicks written to virtqueues. `interrupts` counts the interrupts that ended a
+    /// sleep.
     pub(crate) kicks: u64,
     pub(crate) interrupts: u64,
     pub(crate) latencies: Snapshot,
@@ -46,11 +47,11 @@ impl JobResult {
     }
 }
 
-/// I/O of a job. When it completes, the job reuses it and its memory for the next I/O.
+/// An I/O of a job. The job submits it again, with the same memory, after each completion.
 pub(crate) trait JobIo {
-    /// Sets the operation and the offset of the next submission.
+    /// Sets the operation, the offset and the start time of the next submission.
     fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64);
-    /// Returns the time at which `aim` was called, in nanoseconds.
+    /// Returns the start time that `aim` has set, in nanoseconds.
     fn stamp_ns(&self) -> u64;
     fn op(&self) -> Op;
     fn sector(&self) -> Sector;
@@ -58,27 +59,27 @@ pub(crate) trait JobIo {
     fn failure(&self, status: &dyn Display) -> String;
 }
 
-/// Receiver of a target's completions. Its result decides about each I/O: after `Submit`, the
-/// target submits the I/O again, with the operation and offset that the receiver has set.
+/// Receives a target's completions. If a method returns `Submit`, the target submits the I/O again,
+/// with the operation and offset that the method has set.
 pub(crate) trait CompletionHandler<Io> {
     fn done(&mut self, io: &mut Io) -> AfterCompletion;
     fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion;
 }
 
-/// Receiver of a job's I/Os, as fio's `ioengine_ops`.
+/// Target of a job's I/Os. Counterpart: `ioengine_ops` of fio.
 pub(crate) trait Target {
     type Io: JobIo;
-    /// Returns the number of I/Os that were submitted and whose completion was not handed out yet.
+    /// Returns the number of submitted I/Os whose completions `turn` has not yet passed on.
     fn in_flight(&self) -> u32;
-    /// Sets up at most `most` idle I/Os with `aim` and submits them. Returns the number that the
-    /// target accepted.
+    /// Prepares up to `most` idle I/Os with `aim` and submits them. Returns the number of I/Os that
+    /// the target accepted.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
-    /// Hands out completions. Returns their number.
+    /// Passes the completions to `to`, and returns their number.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;
-    /// Checks for timeouts; called from time to time while I/Os are in flight.
+    /// Checks for request timeouts. Called from time to time while I/Os are in flight.
     fn tick(&mut self) {}
-    /// Gives up a write that `aim` has set up and the target has not accepted. Returns its offset.
+    /// Cancels a write that was prepared but not accepted by the target, and returns its offset.
     fn withdraw(&mut self) -> Option<Sector> {
         None
     }
@@ -128,10 +129,11 @@ struct JobTurn<'a> {
     result: &'a mut JobResult,
     measure: bool,
     left: u64,
-    /// Time of the current round of completions; 0 until it is needed.
+    /// Time at which the present batch of completions is handled; 0 until a completion needs the
+    /// time.
     now_ns: u64,
-    /// Timestamp and number of the last I/Os with equal timestamps, whose latencies are not
-    /// recorded yet.
+    /// Start time shared by the latest I/Os of the batch, and the number of these I/Os. Their
+    /// latencies are recorded together when an I/O with another start time follows.
     equal: (u64, u64),
 }
 
@@ -231,7 +233,7 @@ pub(crate) struct Job<T> {
 }
 
 impl<T: Target> Job<T> {
-    /// Runs the job until it must stop, then waits for its I/Os in flight.
+    /// Runs the job until it must stop, then waits for the I/Os in flight.
     pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
         let Job { target, aim, measure } = self;
@@ -246,7 +248,8 @@ impl<T: Target> Job<T> {
             }
             let handed = target.turn(&mut turn)?;
             turn.end(handed);
-            // The target may now accept I/Os that it rejected before.
+            // After a poll without completions, try to submit: the target may accept I/Os that it
+            // rejected before.
             if handed == 0 && turn.fill(target)? == 0 {
                 if target.in_flight() == 0 {
                     break;
@@ -263,7 +266,8 @@ impl<T: Target> Job<T> {
         Ok(result)
     }
 
-    /// Reads every block written and compares it with its last generation, if the job is to verify.
+    /// If the job verifies, reads each block that it wrote and compares it with the last
+    /// generation.
     pub(crate) fn read_back(&mut self, result: &mut JobResult) -> Result<(), BenchError> {
         let Some(mut written) = self.aim.written.take() else { return Ok(()) };
         let (target, sectors) = (&mut self.target, self.aim.sectors);

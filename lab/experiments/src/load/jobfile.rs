@@ -1,8 +1,8 @@
-//! fio's job files: read, run on drives of this program, and reported with fio's keys.
+//! Reads fio's job files, runs them on drives of this program, and reports results with fio's keys.
 //!
 //! `lines` splits a file into sections of options, and handles `include` and `${NAME}`. `value`
-//! parses values; `words` is the table of supported options, `options` that of ignored and refused
-//! ones. `draft` reads a job's options, and `spec` is the checked job. `blocks` and
+//! parses values; `words` is the table of supported options, and `options` has the options that are
+//! ignored or refused. `draft` reads a job's options, and `spec` is the checked job. `blocks` and
 //! `block_distribution` draw sizes and offsets, `source` draws I/Os, and `rate_limit` delays them.
 //! `worker` is the loop of one job's thread, with `job_step`, `flow`, `depth_search`, `io_slots`,
 //! `page_cache` and `verification`; `tally` holds its counts. `run` starts the jobs of a file;

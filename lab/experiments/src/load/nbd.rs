@@ -1,4 +1,4 @@
-//! One row of a benchmark against an NBD server: a connection for each job.
+//! Runs one row of a benchmark against an NBD server, with a connection for each job.
 //!
 //! Checks that the row fits the export, and implements `Client` for a connection. job.rs and
 //! client.rs have the loop; the clients crate has the NBD client.
@@ -47,7 +47,7 @@ fn check(client: &NbdClient, plan: &Plan) -> Result<(), BenchError> {
     check_verify(plan, size)
 }
 
-/// Longest sleep while waiting for a reply; after it the client checks for replies again.
+/// Longest sleep of a client that waits for a reply, before it checks for replies again.
 const WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Connection {
@@ -112,8 +112,7 @@ impl Client for Connection {
     }
 
     fn wait_any(clients: &mut [Connection], most: Duration) -> Result<(), BenchError> {
-        // If the server closes the connection between two requests, the next request reports the
-        // error.
+        // Skip idle connections. If a server closes one, its next request reports the error.
         let busy = clients.iter().filter(|connection| connection.client.in_flight() > 0);
         wait_any(busy.map(|connection| &connection.client), most)
             .map_err(|source| failed(&clients[0].uri, source))

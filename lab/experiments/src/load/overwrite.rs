@@ -1,11 +1,11 @@
-//! The rule for all runs that write: they write to a drive or to a server's disk that may hold data
-//! only with `--overwrite`.
+//! Protection of existing data: a run writes to a drive or a server's disk that may hold data only
+//! with `--overwrite`.
 //!
-//! These count as empty: drives that keep their data in memory or not at all, files that the run
-//! will create or that consist of holes, and Ceph images and NBD exports that report all their
-//! blocks as zeroes. Other servers' disks are searched for data (probe.rs). Block devices and files
-//! with data never count as empty. The check comes before the run opens its drives, so that it does
-//! not find data that the run itself writes. The verbs `bench` and `replay` call this file.
+//! The following count as empty: drives that keep their data in memory or not at all, files that
+//! the run will create or that consist of holes, and Ceph images and NBD exports that report all
+//! their blocks as zeroes. Other servers' disks are searched for data (probe.rs). Block devices and
+//! files with data never count as empty. The check is made before the run opens its drives, so that
+//! data written by the run itself is not found. The verbs `bench` and `replay` call this file.
 
 mod marks;
 mod probe;
@@ -26,13 +26,14 @@ use crate::load::bench::BenchError;
 
 pub(crate) use servers::{guest_contents, nbd_contents};
 
-/// Data on a drive that writes would destroy.
+/// Contents of a drive that a write would destroy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DiskContents {
     /// The drive is empty, or accepts no writes.
     #[default]
     Empty,
-    /// The drive may hold data; the text continues a sentence that begins with the drive's name.
+    /// The drive may hold data. The text completes an error message that begins with the drive's
+    /// name.
     Data(String),
 }
 
@@ -49,8 +50,8 @@ impl DiskContents {
         )))
     }
 
-    /// Searches several drives that form one target for data. With several drives, the text names
-    /// the drive that holds data.
+    /// Searches the drives of one target for data. If there are several drives, the text names the
+    /// drive that holds data.
     pub fn of_all(drives: &[Spec]) -> Result<DiskContents, BenchError> {
         for spec in drives {
             if let DiskContents::Data(found) = contents_of(spec)? {
@@ -66,18 +67,18 @@ impl DiskContents {
     }
 }
 
-/// Returns an error if one of these drives may hold data that `writer` would destroy.
+/// Returns an error if `writer` would destroy data that one of these drives may hold.
 pub fn check_drives(drives: &[Spec], writer: &str) -> Result<(), BenchError> {
     drives.iter().try_for_each(|spec| contents_of(spec)?.check(&format!("drive {spec}"), writer))
 }
 
-/// Returns an error if the export of an NBD server may hold data that `writer` would destroy.
+/// Returns an error if `writer` would destroy data that the export of an NBD server may hold.
 pub fn check_nbd(uri: &NbdUri, writer: &str) -> Result<(), BenchError> {
     servers::nbd(uri)?.check(&format!("the export of {}", uri.address), writer)
 }
 
-/// Returns an error if the disk of a vhost-user-blk server may hold data that `writer` would
-/// destroy.
+/// Returns an error if `writer` would destroy data that the disk of a vhost-user-blk server may
+/// hold.
 pub fn check_vhost(socket: &Path, writer: &str) -> Result<(), BenchError> {
     servers::vhost(socket)?.check(&format!("the disk of vhost-user:{}", socket.display()), writer)
 }
@@ -100,7 +101,7 @@ pub fn contents_of(spec: &Spec) -> Result<DiskContents, BenchError> {
 }
 
 fn contents_of_file(path: &Path) -> DiskContents {
-    // Do not open a pipe: the open would block.
+    // Do not open a pipe, because the open would block.
     let Ok(kind) = fs::metadata(path).map(|meta| meta.file_type()) else {
         return DiskContents::Empty;
     };

@@ -1,7 +1,7 @@
-//! `Row`: one line of a benchmark's result, as printed and as `--json` gives it.
+//! `Row`: one line of a benchmark's result, for the printed table and for `--json`.
 //!
-//! Plain data; units are in the names. `json` has the keys of `--json`, which are fio's where fio
-//! has one of this meaning.
+//! The fields are plain data with units in their names. `json` defines the keys of `--json`, which
+//! are fio's keys wherever fio has one with the same meaning.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 mod json;
@@ -44,17 +44,17 @@ impl LatencyNs {
     }
 }
 
-/// Queues that the I/Os of a row went through.
+/// Settings of the queues that a row's I/Os used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
-    /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues
-    /// whose client polls or waits for interrupts.
+    /// Stack: `mq`, `sq` or `raw` for a volume, `nbd` for a connection, and `vhost-poll` or
+    /// `vhost-events` for virtqueues whose client polls or waits for interrupts.
     pub stack: String,
     /// Scheduler of the drives, such as `none` or `deadline`; empty for a server.
     pub scheduler: String,
     /// Placement of software queues: `core`, `node` or `one`.
     pub software_queues: String,
-    /// Placement of hardware queues.
+    /// Placement of hardware queues: `core`, `node` or `one`.
     pub hardware_queues: String,
     /// Number of CPUs used.
     pub cpus: u32,
@@ -63,14 +63,14 @@ pub struct Queues {
     pub serving: String,
 }
 
-/// Cost of the row's I/Os for this process.
+/// Processor time and system calls of this process for each I/O.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cost {
-    /// Processor time for one I/O in nanoseconds, user and system.
+    /// Processor time per I/O in nanoseconds, in user and kernel mode.
     pub cpu_ns_per_io: f64,
-    /// Number of system calls of the I/O threads for one I/O.
+    /// Number of system calls of the I/O threads per I/O.
     pub syscalls_per_io: f64,
-    /// Notifications between the client of a virtqueue and its server; `None` without virtqueues.
+    /// Notifications between client and server of a virtqueue; `None` if the row used no virtqueue.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub notifications: Option<Notifications>,
 }
@@ -78,13 +78,13 @@ pub struct Cost {
 /// Notifications between the client of a virtqueue and its server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Notifications {
-    /// Number of kicks that the client wrote, for one I/O.
+    /// Number of kicks that the client wrote to the virtqueue, per I/O.
     pub kicks_per_io: f64,
-    /// Number of interrupts that ended a sleep of the client, for one I/O.
+    /// Number of interrupts that ended a sleep of the client, per I/O.
     pub interrupts_per_io: f64,
 }
 
-/// Errors of a row, verified blocks, and counts of its drives.
+/// Errors of a row, number of verified blocks, and I/O counts of each drive.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     /// Number of I/Os that failed plus number of blocks that failed verification.
@@ -97,9 +97,9 @@ pub struct Outcome {
     pub states: Vec<DriveStates>,
 }
 
-/// Number of I/Os of a drive in each state that \[FALCON\] names, and the latencies before and
-/// after dispatch. The counts up to `merge` and at `complete` are numbers of bios; the counts
-/// between are numbers of requests.
+/// Number of a drive's I/Os that reached each state, by the state names of \[FALCON\], and the
+/// latencies before and after dispatch. The counts up to `merge` and at `complete` are bios; the
+/// other counts are requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
     /// Name of the drive.
@@ -128,19 +128,19 @@ pub struct DriveStates {
     pub device_ns: LatencyNs,
 }
 
-/// Latencies of the stages of a bio between queueing and the driver, by btt's names.
+/// Latencies of a bio's stages between queueing and the driver. The names are btt's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StackStages {
-    /// Latency until the bio had a slot in the block layer.
+    /// Time until the bio had a slot in the block layer.
     pub q2g_ns: LatencyNs,
-    /// Latency in a plug.
+    /// Time that the bio spent in a plug.
     pub g2i_ns: LatencyNs,
-    /// Latency in a software queue, or waiting for a tag.
+    /// Time that the bio spent in a software queue, or waiting for a tag.
     pub i2d_ns: LatencyNs,
 }
 
 impl DriveStates {
-    /// Returns the states of a drive's accounting.
+    /// Returns the states of a drive, from its accounting in the block layer.
     pub fn new(drive: &str, stats: &StatsSnapshot) -> DriveStates {
         let sum = |part: fn(&OpSnapshot) -> &Snapshot| {
             let mut sum = Snapshot::default();
@@ -168,8 +168,8 @@ impl DriveStates {
         }
     }
 
-    /// Returns the ratio of the slowest drive's mean stack latency to the fastest drive's; `None`
-    /// for fewer than two drives.
+    /// Returns the slowest drive's mean latency in the block layer, divided by the fastest drive's;
+    /// `None` for fewer than two drives.
     pub fn unfairness(drives: &[DriveStates]) -> Option<f64> {
         let means = || drives.iter().map(|drive| drive.stack_ns.mean.max(1) as f64);
         (drives.len() > 1).then(|| means().fold(0.0, f64::max) / means().fold(f64::MAX, f64::min))
@@ -183,14 +183,14 @@ pub struct MachineRow {
     pub machine: String,
     /// Interface by which programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
     pub interface: String,
-    /// CPU that handled the drives' interrupts: `submitter`, `core0`, `steered`. Empty on this
+    /// CPU that handled the drives' interrupts: `submitter`, `core0` or `steered`. Empty on a real
     /// machine, where these drives raise no interrupts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub irq: String,
     /// Largest number of I/Os that a job submitted together, if the user set one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// Concurrency inside hardware queues, and the units of raw I/O.
+    /// Concurrency of dispatch, and settings of raw I/O as in Linux 2.4.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.
@@ -203,7 +203,8 @@ pub struct MachineRow {
     pub locks: Option<Vec<LockLine>>,
 }
 
-/// Concurrency inside hardware queues, and the units of raw I/O, in the words of `bench`.
+/// Concurrency of dispatch, and settings of raw I/O as in Linux 2.4, as the values of `bench`
+/// options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
     /// Threads that could dispatch from a hardware queue at a time: `one`, or `each` (all that had
@@ -222,7 +223,7 @@ pub struct Linux24Row {
     pub request_lock: String,
     /// Place where the bios of a batch were plugged in the design `sq`: `task` or `queue`.
     pub queue_plug: String,
-    /// Size in bytes of the descriptor of each job's open drive.
+    /// Size in bytes of the state that each job keeps for its open drive.
     pub descriptor: u32,
     /// Kernel whose counters the row had: `own` or `linux-3`.
     pub kernel: String,
@@ -232,7 +233,7 @@ pub struct Linux24Row {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     pub queues: Queues,
-    /// Drive specs joined by `+`, or the URI.
+    /// Drive specs joined by `+`, or the URI of a server.
     pub drives: String,
     /// Number of submitting threads.
     pub jobs: u32,
@@ -255,8 +256,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns a name that tells the row from others: `mq-randread-4096-32x1`, which ends in I/Os
-    /// in flight and jobs.
+    /// Returns a name that identifies the row, such as `mq-randread-4096-32x1`. The last two
+    /// numbers are the I/Os in flight and the jobs.
     pub fn job_name(&self) -> String {
         let Row { rw, bs, iodepth, jobs, .. } = self;
         format!("{}-{rw}-{bs}-{iodepth}x{jobs}", self.queues.stack)

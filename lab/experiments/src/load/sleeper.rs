@@ -1,8 +1,8 @@
 //! `Sleeper`: opens a thread's channels and waits for their completions, on this machine or a
 //! simulated one.
 //!
-//! On this machine a thread sleeps in its io_uring ring, which file drives need. On a simulated
-//! machine a thread polls for a bounded time, then sleeps on its doorbell.
+//! On this machine a thread sleeps in its io_uring ring, where the completions of file drives
+//! arrive. On a simulated machine a thread polls for a bounded time, then sleeps on its doorbell.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const SPIN_NS: u64 = 20_000;
 pub(crate) trait Sleeper: Sized {
     type Machine: Machine;
 
-    /// Creates the sleeper of thread `number`, which only that thread may use.
+    /// Creates the sleeper of I/O thread `number`. No other thread may use this sleeper.
     fn new(number: u16) -> Result<Self, Error>;
 
     fn open(
@@ -28,11 +28,11 @@ pub(crate) trait Sleeper: Sized {
     ) -> Result<Channel<Self::Machine>, Error>;
 
     /// Sleeps until there is work, or until `until_ns` by the machine's clock. Returns false if
-    /// there was work immediately.
+    /// there was work before the sleep.
     fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error>;
 
-    /// Serves I/O that other threads put into this thread's queues, until no thread has I/O. On a
-    /// simulated machine no thread owns the drives' queues, so there is nothing to serve.
+    /// Serves I/O that other threads put into this thread's queues, until no thread has I/O in
+    /// flight. Does nothing on a simulated machine, where queues do not belong to threads.
     fn linger(
         &mut self,
         _channel: &mut Channel<Self::Machine>,

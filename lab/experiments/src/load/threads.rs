@@ -10,12 +10,12 @@ use millrace_simulator::{Model, Report, Simulation};
 
 use crate::load::error::BenchError;
 
-/// Locks a mutex, also if a thread has panicked while it held the mutex.
+/// Locks a mutex even if another thread panicked while it held the mutex.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end of all threads, and fails if one of them panicked.
+/// Waits for the end of all threads. Fails if one of them has panicked.
 pub(crate) fn join_all<T: Thread>(threads: impl IntoIterator<Item = T>) -> Result<(), BenchError> {
     let whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
     if whole { Ok(()) } else { Err(BenchError::Panicked) }

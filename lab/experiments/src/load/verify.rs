@@ -1,11 +1,11 @@
-//! `--verify`: the pattern that a job writes, and the generations that it keeps to check blocks
-//! that are read back.
+//! `--verify`: the pattern that a job writes, and the number of the last write of each block
+//! (generation), to check blocks that are read back.
 //!
 //! Every block contains its offset, its generation and its checksum. Layout of a block, little
 //! endian: magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the
-//! block (4), then bytes that depend on the offset and generation. Jobs (job.rs, jobfile) own this
-//! state. A job never has two writes to the same block in flight, because the device could complete
-//! them in any order.
+//! block (4), then bytes that depend on the offset and generation. Jobs (job.rs, jobfile) own the
+//! generations. A job never has two writes to the same block in flight, because the device could
+//! complete them in any order.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -25,7 +25,7 @@ fn word(block: &[u8], range: Range<usize>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Blocks that a job wrote, with the last generation of each.
+/// Blocks that a job wrote, each with the generation of its last write.
 #[derive(Debug)]
 pub(crate) struct WrittenBlocks {
     bs_bytes: u32,
@@ -44,13 +44,13 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Creates the state for a job whose blocks may lie at any offset: blocks are identified by
-    /// byte offsets.
+    /// Creates the state for a job whose I/Os may start at any offset, so that blocks are
+    /// identified by their byte offsets.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }
 
-    /// Returns the next I/O: a read, or a write of a block to which no write is in flight. There
+    /// Returns the next I/O: a read, or a write of a block that no write in flight covers. There
     /// must be more blocks than writes in flight.
     #[cold]
     pub(crate) fn next_io(&self, offsets: &mut Offsets) -> (u64, Op) {
@@ -63,7 +63,8 @@ impl WrittenBlocks {
         }
     }
 
-    /// Fills `memory` for the next write of `block`, which is in flight from now on.
+    /// Fills `memory` with the pattern for the next write of `block`. The write counts as in flight
+    /// now.
     #[cold]
     pub(crate) fn stamp(&mut self, block: u64, memory: &mut [u8]) {
         let last = self.blocks.entry(block).or_default();
@@ -84,7 +85,7 @@ impl WrittenBlocks {
         }
     }
 
-    /// Undoes the stamp of a write of `block` that was never submitted.
+    /// Undoes `stamp` for a write of `block` that was never submitted.
     #[cold]
     pub(crate) fn unstamp(&mut self, block: u64) {
         if let Some(last) = self.blocks.get_mut(&block) {
@@ -95,7 +96,8 @@ impl WrittenBlocks {
         }
     }
 
-    /// Removes `block`, whose write failed for lack of space: there is nothing to read back.
+    /// Removes `block`, because its write failed for lack of space and there is nothing to read
+    /// back.
     #[cold]
     pub(crate) fn forget(&mut self, block: u64) {
         self.blocks.remove(&block);
@@ -137,7 +139,8 @@ fn stamp(block: &mut [u8], offset: u64, generation: u64) {
     block[24..28].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a block that was read. Without a `generation`, the pattern of any write is accepted.
+/// Checks the pattern of a block that was read. Without a `generation`, the pattern of any write to
+/// the block passes.
 pub(crate) fn check(block: &[u8], offset: u64, generation: Option<u64>) -> Result<(), String> {
     let (magic, place, found) = (word(block, 0..8), word(block, 8..16), word(block, 16..24));
     if magic != MAGIC {

@@ -1,4 +1,4 @@
-//! One row of a benchmark against a vhost-user-blk server: a virtqueue for each job.
+//! Runs one row of a benchmark against a vhost-user-blk server, with a virtqueue for each job.
 //!
 //! Checks that the row fits the server's disk, and implements `Client` for a virtqueue. job.rs and
 //! client.rs have the loop. The process acts as the guest, with all queues on one connection.
@@ -151,7 +151,7 @@ impl Client for Queue {
     }
 }
 
-/// Returns the request of an I/O; `write` copies the data to send into the slot's memory.
+/// Returns the virtio request of an I/O. `write` copies the data of a write to the slot's memory.
 #[inline(always)]
 pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     let (sector, bytes) = (io.offset_bytes >> 9, io.len_bytes as u32);
@@ -175,7 +175,7 @@ pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     }
 }
 
-/// Converts the completion of a ring's slot: the error is `None` if the status is success.
+/// Converts a completion of a ring's slot. The status is `None` if the request succeeded.
 #[inline(always)]
 pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
     (slot.into(), (!status.is_ok()).then_some(status))

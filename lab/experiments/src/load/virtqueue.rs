@@ -1,6 +1,6 @@
-//! One row through virtqueues, with guest and device on the same thread.
+//! Runs one row through virtqueues, with guest and device on the same thread.
 //!
-//! Measures the cost of a vhost-user-blk request without a second core and a second process: the
+//! The row measures the cost of a vhost-user-blk request without a second core or process: the
 //! thread of each job runs the guest (vhost.rs) and the device alternately. So no thread waits, no
 //! cache line moves between caches, and instructions can be counted. The device is the production
 //! code that serves guests.
@@ -24,7 +24,8 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
 use crate::load::vhost::{done_slot, read_all, request, ring_size};
 
-/// Address of a guest's memory, for the guest and for its frontend.
+/// Address of the guest's memory as the guest sees it. `USER` is the address as the frontend sees
+/// it.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 
@@ -60,8 +61,7 @@ pub fn run_virtqueue_row(
     Ok(row)
 }
 
-/// Virtqueue with both of its sides. `wait` runs the device on the calling thread instead of
-/// sleeping.
+/// Virtqueue with guest and device on the same thread. `wait` runs the device instead of sleeping.
 struct LocalQueue {
     ring: DriverRing,
     device: LocalDevice,
@@ -79,8 +79,8 @@ impl LocalQueue {
         let region = Region::anonymous(GUEST, USER, layout.end as u64)?;
         let start = NonNull::new(region.start()).expect("a mapping is never at address 0");
         let memory = Arc::new(GuestMemory::new(vec![Arc::new(region)])?);
-        // SAFETY: a mapping of the layout's length, aligned to a page, which this keeps; the device
-        // alone uses it beside the ring.
+        // SAFETY: `start` is a page-aligned mapping of the ring's length, which outlives the ring.
+        // Only the device uses the mapping besides the ring.
         let ring = unsafe { DriverRing::new(start, GUEST, options) };
         let ring = ring.map_err(|error| wrong(error.to_string()))?;
         let parts = [layout.descriptors, layout.available, layout.used];
@@ -113,7 +113,7 @@ impl Client for LocalQueue {
 
     #[inline(always)]
     fn start(&mut self) -> Result<(), BenchError> {
-        // Nothing to do: the device checks the ring when `wait` is called.
+        // The device needs no notification, because `wait` makes it check the ring.
         let _wanted = self.ring.publish();
         Ok(())
     }

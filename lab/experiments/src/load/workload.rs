@@ -1,9 +1,9 @@
 //! `Workload`: kind, size and number of a job's I/Os, in fio's terms, and the generator of their
 //! offsets.
 //!
-//! The command line or an experiment creates these plain values; job.rs reads them. Random offsets
-//! come from a seeded xorshift generator, so a run can be repeated. A block may be drawn again
-//! before all blocks were drawn, as with fio's norandommap.
+//! The command line or an experiment creates a workload, which is plain data; job.rs reads it.
+//! Random offsets come from a seeded xorshift generator, so a run can be repeated. A block may be
+//! drawn again before all blocks were drawn, as with fio's norandommap.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::fmt;
@@ -58,13 +58,13 @@ impl Rw {
         matches!(self, Rw::Read | Rw::Write)
     }
 
-    /// Returns true if the workload writes at all.
+    /// Returns true if some I/Os are writes.
     pub fn writes(self) -> bool {
         !matches!(self, Rw::Read | Rw::RandRead | Rw::RandRw { read_percent: 100 })
     }
 }
 
-/// Implements `Display` and `FromStr` by a type's `Words`.
+/// Implements `Display` and `FromStr` for a type with a table of `Words`.
 macro_rules! text_by_words {
     ($kind:ty) => {
         impl std::fmt::Display for $kind {
@@ -110,13 +110,13 @@ pub struct Workload {
     pub bs_bytes: u32,
     /// Number of I/Os in flight, 1 or more.
     pub iodepth: u32,
-    /// Writes carry a pattern that is read back and checked at the end.
+    /// If true, writes carry a pattern that is read back and checked at the end.
     pub verify: bool,
     /// Seed of the random offsets.
     pub seed: u64,
 }
 
-/// Offsets of one job, in blocks of the workload's size.
+/// Generator of one job's offsets, in blocks of the workload's size.
 #[derive(Debug, Clone)]
 pub struct Offsets {
     random: XorShift64,
@@ -127,8 +127,9 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Creates the offsets of job `job` of `jobs` on a device of `blocks` blocks. Random offsets
-    /// cover the whole device; sequential and verified ones only the job's own part.
+    /// Creates the offsets of job number `job` of `jobs`, on a device of `blocks` blocks. Random
+    /// offsets cover the whole device. Sequential and verified offsets cover only the job's own
+    /// part.
     pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64)) -> Self {
         let share = (blocks / jobs).max(1);
         let whole = !workload.verify && !workload.rw.is_sequential();
@@ -143,11 +144,11 @@ impl Offsets {
         }
     }
 
-    /// Returns the next block, and the operation to do there.
+    /// Returns the next block and the operation on it.
     #[inline]
     pub fn next_io(&mut self) -> (u64, Op) {
         if self.rw == Rw::RandRead {
-            // The most common kind is checked first.
+            // Check the most common kind first.
             return (self.first + self.draw().1, Op::Read);
         }
         if self.rw.is_sequential() {
@@ -158,14 +159,15 @@ impl Offsets {
         }
         let (drawn, block) = self.draw();
         let op = match self.rw {
-            // The low half chooses the operation, since the high bits choose the block.
+            // Choose the operation by the low half of the number, because the high bits choose the
+            // block.
             Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
         (self.first + block, op)
     }
 
-    /// Draws a random number. Returns the number and the block that its high bits select.
+    /// Draws a random number. Returns the number, and the block selected by its high bits.
     #[inline]
     fn draw(&mut self) -> (u64, u64) {
         let drawn = self.random.next();
@@ -173,7 +175,7 @@ impl Offsets {
     }
 }
 
-/// Returns a number below `count`, from the low half of a random one.
+/// Returns a number below `count`, computed from the low half of `random`.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
     ((random & u64::from(u32::MAX)) * count) >> 32

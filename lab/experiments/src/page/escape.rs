@@ -1,6 +1,6 @@
 //! Escaping of text and ids for HTML.
 //!
-//! Called for every text and every id of a page.
+//! Every text and every id of a page goes through these functions.
 
 /// Escapes text for HTML elements and quoted attributes.
 pub(super) fn escape(text: &str) -> String {

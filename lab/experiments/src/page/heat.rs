@@ -11,11 +11,11 @@ const STEPS: usize = 8;
 /// Counts of a heat map.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeatCells {
-    /// Edges of the columns: one more than there are columns.
+    /// Edges of the columns along the x axis, one more than there are columns.
     pub x_edges: Vec<f64>,
-    /// Edges of the rows, ascending: one more than there are rows.
+    /// Edges of the rows in ascending order, one more than there are rows.
     pub y_edges: Vec<f64>,
-    /// Counts, by column and row.
+    /// Counts: a list for each column, with a count for each row.
     pub columns: Vec<Vec<u64>>,
 }
 

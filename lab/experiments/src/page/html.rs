@@ -125,7 +125,8 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     html
 }
 
-/// Renders the row of a second run without some mechanisms, below the check's own row.
+/// Renders the table row of a second run with some mechanisms switched off, below the check's own
+/// row.
 fn second_run(without: &AblationResult, ours: &str) -> String {
     let class = match without.holds {
         Verdict::Yes => "yes",
@@ -213,7 +214,7 @@ fn exact_label(panel: &Panel) -> String {
     }
 }
 
-/// Formats a number without prefix, with an error of at most a ten-thousandth.
+/// Formats a number without a unit prefix, with a relative error of at most 1/10,000.
 fn exact(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => format!("{value:.0}"),
@@ -222,7 +223,7 @@ fn exact(value: f64) -> String {
     }
 }
 
-/// Returns for each x of a panel, in order, the y of each of its series.
+/// Returns one row for each x of a panel, in order, with the y of each series at this x.
 pub(super) fn rows(panel: &Panel) -> Vec<(f64, Vec<Option<f64>>)> {
     let all = panel.series.iter().flat_map(|series| &series.points);
     let mut xs: Vec<f64> = all.map(|(x, _)| *x).collect();

@@ -1,45 +1,46 @@
 //! `MachineTable`: the constants of a modelled machine, each with its origin.
 //!
-//! Filled by `paper` from models and from papers' own files of costs; shown at the end of a page.
+//! The verb `paper` fills the table from machine models and from papers' files of costs. The table
+//! is shown at the end of a page.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use serde::{Deserialize, Serialize};
 
 use super::Page;
 
-/// One constant of a modelled machine.
+/// A constant of a modelled machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
     pub name: String,
     pub value: String,
-    /// Origin of the value, which begins with one of [`ORIGINS`].
+    /// Text about the value's origin, which begins with one of [`ORIGINS`].
     pub origin: String,
 }
 
-/// Origin of a constant, from the first word of its origin text.
+/// Kind of a constant's origin, by the first word of the text about its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// `counted:` in a kernel's code, or `published:` and looked up.
+    /// `counted:` or `published:`, counted in a kernel's code or looked up in a publication.
     Published,
-    /// `published:`, but cited from memory.
+    /// `published:`, but cited from memory instead of looked up.
     Cited,
-    /// `input:`: given by the paper that is repeated.
+    /// `input:`, a value that the repeated paper gives.
     Input,
-    /// `not used:`: nothing depends on the constant.
+    /// `not used:`, because nothing depends on the constant.
     Unused,
-    /// `assumption:`, or no origin given.
+    /// `assumption:`, or a text without a known origin.
     Assumption,
 }
 
-/// Words that an origin may begin with, before a colon.
+/// Words with which the text about an origin may begin, each followed by a colon.
 pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "not used"];
 
 impl Source {
-    /// Parses an origin's first words; None if they are not in [`ORIGINS`], or nothing follows the
-    /// colon.
+    /// Parses the first words of a text about an origin. None if they are not in [`ORIGINS`], or if
+    /// nothing follows the colon.
     pub fn of(origin: &str) -> Option<Source> {
-        // An origin that is partly from memory counts as from memory.
+        // If a part of the value is cited from memory, the whole value counts as cited.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
         let (word, what) = origin.split_once(':')?;
         if what.trim().is_empty() {
@@ -58,7 +59,7 @@ impl Source {
 }
 
 impl Constant {
-    /// Returns the origin; an assumption if none is given.
+    /// Returns the kind of the constant's origin, which is an assumption if the text names none.
     pub fn source(&self) -> Source {
         Source::of(&self.origin).unwrap_or(Source::Assumption)
     }
@@ -81,7 +82,7 @@ fn sources(machines: &[MachineTable]) -> String {
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
-    /// Adds tables of constants, and updates the count of origins over all tables.
+    /// Adds tables of constants, and counts the origins in all tables again.
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);
@@ -97,6 +98,6 @@ impl Page {
 pub struct MachineTable {
     pub name: String,
     pub about: String,
-    /// Every constant that was given to the model.
+    /// Every constant of the model, with its origin.
     pub constants: Vec<Constant>,
 }

@@ -15,7 +15,7 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 40.0;
 const COLOURS: usize = 8;
-/// Lines with more points than this have smaller points.
+/// Number of points above which a line's points are drawn smaller.
 const MANY_POINTS: usize = 24;
 
 /// Returns the names of a figure's series in order of first use, which decides their colours.
@@ -66,7 +66,7 @@ fn lines(svg: &mut String, panel: &Panel, names: &[&str]) {
     }
 }
 
-/// Appends formatted text to a string, which cannot fail.
+/// Appends formatted text to a string. Writing to a string cannot fail.
 macro_rules! put {
     ($svg:expr, $($piece:tt)*) => { $svg.push_str(&format!($($piece)*)) };
 }
@@ -138,7 +138,7 @@ fn class(kind: SeriesKind) -> &'static str {
     }
 }
 
-/// Returns the outline of a point: circle, square, triangle or diamond, by colour.
+/// Returns the outline of a point. The colour number selects a circle, square, triangle or diamond.
 fn shape(colour: usize, (x, y): (f64, f64), size: f64) -> String {
     let (left, top, wide) = (x - size, y - size, 2.0 * size);
     match colour % 4 {

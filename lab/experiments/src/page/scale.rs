@@ -1,7 +1,7 @@
 //! Axes of plots: conversion of values to pixels, round ticks, and number formatting.
 //!
-//! Pure arithmetic; called by `plot.rs`, `html.rs` and `text.rs`. Ticks are multiples of 1, 2 or 5
-//! times a power of ten. A logarithmic axis cannot show values of 0 and below.
+//! This file is pure arithmetic, which `plot.rs`, `html.rs` and `text.rs` call. Ticks are multiples
+//! of 1, 2 or 5 times a power of ten. A logarithmic axis cannot show values of 0 and below.
 
 use super::{Scale, Unit};
 
@@ -16,7 +16,8 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Creates an axis for these values with about `count` ticks, from pixel `from` to `to`.
+    /// Creates an axis for these values with about `count` ticks. The axis extends from pixel
+    /// `from` to pixel `to`.
     pub(super) fn new(
         values: impl Iterator<Item = f64>,
         scale: Scale,
@@ -42,7 +43,7 @@ impl Axis {
         }
     }
 
-    /// Returns this axis ending at the largest of these values, which need not be a tick.
+    /// Returns this axis, cut at the largest of these values. The end need not be a tick.
     pub(super) fn ending_at(mut self, values: impl Iterator<Item = f64>) -> Axis {
         let last = values.filter(|value| value.is_finite()).fold(self.least, f64::max);
         if last > self.least {
@@ -100,7 +101,7 @@ pub(super) fn short(value: f64, unit: Unit) -> String {
         Unit::Count => &[(1e9, " G"), (1e6, " M"), (1e3, " K")],
         Unit::Nanoseconds => &[(1e9, " s"), (1e6, " ms"), (1e3, " us"), (0.0, " ns")],
     };
-    // Three digits round up: 999.6 K is shown as 1 M.
+    // A value that rounds up to 1,000 gets the next prefix: 999.6 K is shown as 1 M.
     let step = steps.iter().find(|(factor, _)| value.abs() >= factor * 0.9995);
     match step {
         Some((factor, suffix)) => format!("{}{suffix}", digits(value / factor.max(1.0))),
@@ -108,7 +109,8 @@ pub(super) fn short(value: f64, unit: Unit) -> String {
     }
 }
 
-/// Formats three digits, or all before the decimal point, without trailing zeroes.
+/// Formats a value with three digits, or all digits before the decimal point, without trailing
+/// zeroes.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 99.95 => 0,

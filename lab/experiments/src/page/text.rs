@@ -1,7 +1,8 @@
-//! Renders a page as text for a terminal: x down, series across, then the checks.
+//! Renders a page as text for a terminal: a table for each panel, with a row for each x and a
+//! column for each series, and then the checks.
 //!
 //! Called by `Page::text`. No line is longer than `WIDTH`: figures with many series and tables with
-//! many columns are split into several tables; words never break, sentences wrap. Lines have no
+//! many columns are split into several tables. Lines break only between words. Lines have no
 //! trailing blanks. All numbers of a panel have one unit, which is shown above them.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -14,7 +15,7 @@ pub(super) fn page(page: &Page) -> String {
     let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
     for table in &page.tables {
-        // The caption states the unit of the numbers.
+        // The caption of a table states the unit of its numbers.
         let caption = if table.caption.is_empty() { "" } else { ": " }.to_owned() + &table.caption;
         let head = wrapped(&format!("{}{caption}", table.title), 0);
         blocks.push(format!("{head}\n{}", data_table(table)));
@@ -42,12 +43,12 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
 struct PanelUnit {
     /// Text that names the unit after an axis label, such as `, in us`.
     said: String,
-    /// Divisor of the numbers: 1,000 if they are shown in thousands.
+    /// Number by which values are divided, such as 1,000 if they are shown in thousands.
     one: f64,
 }
 
 impl PanelUnit {
-    /// Picks the unit by the largest number.
+    /// Chooses the unit by the largest number of the panel.
     fn of(panel: &Panel) -> PanelUnit {
         let ys = panel.series.iter().flat_map(|series| &series.points).map(|(_, y)| y.abs());
         let most = ys.filter(|y| y.is_finite()).fold(0.0, f64::max);
@@ -71,7 +72,8 @@ impl PanelUnit {
     }
 }
 
-/// Renders a panel's numbers as a table, or several if its series do not fit side by side.
+/// Renders a panel's numbers as a table, or as several tables if the columns do not fit side by
+/// side.
 fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     let labels: Vec<String> = panel.series.iter().map(|series| series.label()).collect();
     let all = rows(panel);
@@ -96,8 +98,8 @@ fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     tables.join("\n\n")
 }
 
-/// Renders a table whose cells break at blanks only; several tables, each with the first column, if
-/// its columns do not fit side by side.
+/// Renders a table whose cells break only at blanks. If the columns do not fit side by side,
+/// renders several tables, each with the first column.
 fn data_table(table: &DataTable) -> String {
     let columns = table.head.len();
     let least: Vec<usize> = (0..columns).map(|column| least_width(table, column)).collect();
@@ -119,11 +121,12 @@ fn data_table(table: &DataTable) -> String {
     }
 }
 
-/// Widest first column that is kept on one line, in characters.
+/// Largest width, in characters, of a first column whose cells are not wrapped.
 const FIRST_MOST: usize = 42;
 
-/// Returns the width that a column needs, in characters with the blanks beside it: its longest
-/// word, and for the first column its longest cell within bounds.
+/// Returns the smallest width of a column, in characters, including blanks at both sides. The width
+/// is that of the longest word; the first column gets its longest cell's width, within
+/// `FIRST_MOST`.
 fn least_width(table: &DataTable, column: usize) -> usize {
     let cells = table.rows.iter().filter_map(|row| row.get(column));
     let texts = cells.chain([&table.head[column]]);
@@ -138,8 +141,8 @@ fn longest(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
-/// Renders the checks, each with its verdict first, then both sides, the result of a second run,
-/// and the note. Checks that were not made are grouped by the reason.
+/// Renders the checks. Each has its verdict, both sides, the result of a second run, and the note.
+/// Checks that were not made are grouped by reason.
 fn checks(page: &Page) -> String {
     let there = |check: &&Check| check.holds != Verdict::NotYet;
     let heads = page.against.heads();
@@ -202,7 +205,8 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     lines.join("\n")
 }
 
-/// Wraps words after a label into lines of at most `WIDTH` characters, indented to the first word.
+/// Wraps words after a label into lines of at most `WIDTH` characters. Further lines are indented
+/// to the first word.
 fn wrapped_under(label: &str, text: &str) -> String {
     let indent = label.chars().count();
     let width = usize::from(WIDTH) - indent;
@@ -221,7 +225,7 @@ fn wrapped_under(label: &str, text: &str) -> String {
 
 const WIDTH: u16 = 100;
 
-/// Wraps words into lines of at most `WIDTH` characters, with all but the first indented.
+/// Wraps words into lines of at most `WIDTH` characters. All lines but the first are indented.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -239,13 +243,13 @@ fn wrapped(text: &str, indent: usize) -> String {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ColumnFit {
-    /// The column stays as wide as its longest cell.
+    /// Columns are as wide as their longest cells.
     AsItIs,
-    /// The column's cells are wrapped into several lines.
+    /// Cells are wrapped into several lines to fit the table into the page.
     Within,
 }
 
-/// Renders a table; columns from `numbers_from` on are right-aligned.
+/// Renders a table. The columns from number `numbers_from` on are right-aligned.
 fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: ColumnFit) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -47,25 +47,24 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Bytes in flight for each drive. \[FALCON\]'s replayer submits as fast as possible, so the block
-/// layer's watermarks or tags limit the rate. With chunks of 4 KiB this is twice the default high
+/// Bytes in flight for each drive: as many as the block layer accepts, because \[FALCON\]'s
+/// replayer submits as fast as possible. With chunks of 4 KiB this is twice the default high
 /// watermark.
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
-/// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let `auto`
-/// choose a serving mode.
+/// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let the
+/// `auto` mode choose.
 const FEW: u32 = 64;
 const LENGTH_NS: u64 = 100_000_000;
-/// Virtual time that is measured in runs that compare drives, or where `auto` must have tried both
-/// serving modes and settled on one. The number of I/Os in flight at one drive is a random walk,
-/// which forgets its start only after the square of that number of I/Os: for 64 I/Os, 4,096 I/Os at
-/// 80,000 a second are 50 ms. This is half a window of [`LENGTH_NS`], so drives need longer windows
-/// to be compared.
+/// Virtual time that is measured in runs that compare drives, or in which `auto` must try both
+/// serving modes and choose one. The number n of I/Os in flight at a drive is a random walk, which
+/// depends on its start for about n^2 I/Os. For n = 64 these are 4,096 I/Os, or 50 ms at 80,000
+/// I/Os per second: half of [`LENGTH_NS`], which is too short to compare drives.
 const LONG_NS: u64 = 1_000_000_000;
-/// CPU that samples the tags in use, and its sampling period in nanoseconds.
+/// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
-/// Time from the start of the run for which the page shows the tag samples.
+/// Length of the interval, from the start of the run, whose tag samples the page shows.
 const TAGS_SHOWN_NS: u64 = 2_000_000;
-/// Number of runs, with different seeds, of a row whose rate depends on the seed.
+/// Number of runs, with different seeds, for rows whose rate depends much on the seed.
 const DRAWS: u64 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -78,7 +77,7 @@ enum Rig {
     /// LSI 9300-8i.
     #[default]
     Hba,
-    /// No controller besides the drive's own.
+    /// NVMe drives, each with its own controller.
     Nvme,
 }
 
@@ -100,7 +99,7 @@ impl Rig {
         }
     }
 
-    /// Returns the controller if all its drives share its tags; `None` otherwise.
+    /// Returns the controller if its drives share its tags; `None` if each drive has its own tags.
     fn controller(self) -> Option<ControllerConfig> {
         let (name, tags) = match self {
             Rig::Ahci | Rig::Nvme => return None,
@@ -115,9 +114,9 @@ impl Rig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Depth {
-    /// As many I/Os as the layer accepts.
+    /// As many I/Os as the block layer accepts.
     Full,
-    /// [`FEW`] I/Os for each drive, so that drives can be compared in a long run.
+    /// [`FEW`] I/Os for each drive, for long runs that compare drives.
     Few,
     One,
 }
@@ -133,21 +132,23 @@ enum Program {
 #[serde(default, deny_unknown_fields)]
 struct Point {
     rig: Rig,
-    /// Number of the rig's drives in use; `None` means all of them.
+    /// Number of drives in use; `None` means all drives of the rig.
     drives: Option<u32>,
     #[serde(deserialize_with = "parsed")]
     rw: Rw,
     bs: u32,
     #[serde(deserialize_with = "word")]
     serving: Serving,
-    /// Chunk size of the stripe in KiB.
+    /// Chunk size of the RAID-0 volume in KiB.
     chunk: u32,
     /// High and low watermark for each drive; `None` means the block layer's defaults.
     marks: Option<[u32; 2]>,
     depth: Depth,
-    /// \[FALCON\]'s ideal system: a submitting thread for each drive instead of a volume.
+    /// True for \[FALCON\]'s ideal system, which has a submitting thread for each drive instead of
+    /// a volume.
     apart: bool,
-    /// True if a CPU samples the tags in use during the run; few I/Os are in flight then.
+    /// True if a thread samples the tags in use during the run, which then has [`FEW`] I/Os in
+    /// flight.
     watched: bool,
     long: bool,
     /// True if the I/Os go to a file instead of the volume.
@@ -155,7 +156,7 @@ struct Point {
     task: Option<Program>,
     #[serde(skip)]
     without: Vec<Mechanism>,
-    /// Index of this run among the runs of the same row with different seeds.
+    /// Index of this run among the runs of one row, which have different seeds.
     #[serde(skip)]
     draw: u64,
 }
@@ -206,9 +207,9 @@ impl Point {
         })
     }
 
-    /// Returns the runs of a row: several if workers wait for a lock that all drives share, because
-    /// the rate then differs by a tenth or more between seeds, whatever the chunk size and the
-    /// watermarks.
+    /// Returns the runs of a row. A row of random I/O with the default settings has several runs:
+    /// its workers wait for a lock that all drives share, and the rate differs by a tenth or more
+    /// between seeds.
     fn draws(self) -> impl Iterator<Item = Point> {
         let Point { rw, chunk, marks, file, .. } = self;
         let usual = Point { rw, chunk, marks, file, ..Point::default() }.settled();
@@ -216,8 +217,8 @@ impl Point {
         (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..self.clone() })
     }
 
-    /// Returns the host adapter's resources that commands share. AHCI has a SCSI host for each
-    /// port, so its commands share nothing; the SCU's driver differs from the HBA's.
+    /// Returns the state that commands to the host adapter share. AHCI has a SCSI host for each
+    /// port, so its commands share nothing. The drivers of SCU and HBA share different state.
     fn adapter(&self) -> HostAdapterConfig {
         let has = |mechanism| !self.without.contains(&mechanism);
         let (is_hba, is_scu) = (self.rig == Rig::Hba, self.rig == Rig::Scu);
@@ -246,8 +247,8 @@ impl Point {
             false => String::new(),
         };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        // With a thread for each drive, the thread runs on the CPU of the drive's worker, so that
-        // the cache lines between the threads travel as far as with workers.
+        // A thread for one drive runs on the CPU that the drive's worker would have, so that cache
+        // lines travel as far as in a run with workers.
         let (jobs, iodepth, cpus) = match self.program() {
             Some(task) => (task.threads(), task.depth(depth), task.cpus()),
             None if self.apart => (drives, depth / drives, (1..=drives).collect()),
@@ -302,7 +303,7 @@ impl papers::Point for Point {
         Mechanism::Coalescing,
         Mechanism::Dies,
     ];
-    /// No point of this paper uses the single-queue stack.
+    /// `Lines` concerns only the single-queue stack, which no point of this paper uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {
@@ -353,7 +354,7 @@ impl papers::Point for Point {
             (runs.iter().sum::<f64>() / runs.len() as f64, runs)
         };
         Some(match name {
-            // The mean of the runs, and the spread of the runs as a fraction of the mean.
+            // `iops` is the mean of the runs. `spread` is their range as a fraction of the mean.
             "iops" => vec![mean().0],
             "spread" => {
                 let (mean, runs) = mean();
@@ -361,7 +362,7 @@ impl papers::Point for Point {
                 vec![(most - runs.iter().copied().fold(f64::INFINITY, f64::min)) / mean]
             }
             "lat_ns" => vec![seen.row.lat_ns.mean as f64],
-            // One number for each drive.
+            // `stack_ns` has one number for each drive.
             "stack_ns" => seen.stack_ns.iter().map(|ns| *ns as f64).collect(),
             "tags_us" => samples().map(|sample| sample.at_ns as f64 / 1e3).collect(),
             "tags_1" => in_use(0),

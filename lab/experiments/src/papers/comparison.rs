@@ -1,4 +1,4 @@
-//! Page that compares a run with all mechanisms and a run without some of them.
+//! Creates the page that compares a run with all mechanisms and a run without some of them.
 //!
 //! Merges two pages of the same parts. A check gets the second run's result, a panel gets those
 //! lines of the second run that differ, and a table that differs is shown a second time.

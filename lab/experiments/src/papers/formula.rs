@@ -14,24 +14,25 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
-    /// A name, evaluated with these settings replacing the current settings of the same keys.
+    /// A name to evaluate. The settings in the table replace current settings with the same keys.
     Name(String, Table),
-    /// A function of lists, which are concatenated.
+    /// A function call. The argument lists are concatenated into one list.
     Call(String, Vec<Formula>),
-    /// The list of a formula's values over all values of these names.
+    /// `each(NAMES: FORMULA)`: the list of the formula's values over all values of the settings
+    /// NAMES.
     Each(Vec<String>, Box<Formula>),
     Binary(&'static str, Box<Formula>, Box<Formula>),
 }
 
 pub(super) trait Names {
     fn formula(&self, name: &str) -> Option<&Formula>;
-    /// Returns the settings in the list of values of this name.
+    /// Returns the values of the list `name`, each as a table of settings.
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
     /// Returns the metric that a point measured, or `None` if the point was not run.
     fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>>;
 }
 
-/// Operators by precedence, those that bind least first.
+/// Operators by precedence. The first level binds least.
 const LEVELS: [&[&str]; 5] =
     [&["or"], &["and"], &["<=", ">=", "<", ">", "="], &["+", "-"], &["*", "/"]];
 
@@ -40,7 +41,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Consumes this symbol or word if the rest of the text begins with it.
+    /// If the remaining text begins with `symbol`, consumes the symbol and returns true.
     fn takes(&mut self, symbol: &str) -> bool {
         self.rest = self.rest.trim_start();
         let Some(rest) = self.rest.strip_prefix(symbol) else { return false };
@@ -52,7 +53,7 @@ impl<'a> Parser<'a> {
         true
     }
 
-    /// Consumes and returns the text up to the first character for which `of` is false.
+    /// Consumes and returns the characters for which `of` is true, up to the first other one.
     fn run(&mut self, of: fn(char) -> bool) -> &'a str {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|c| !of(c)).unwrap_or(self.rest.len());
@@ -125,8 +126,8 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
-/// Parses `key=value,...` as settings. A value that is a whole number becomes an integer, any other
-/// value a text.
+/// Parses settings such as `key=value,key=value`. Whole numbers become integers, other values
+/// texts.
 fn settings(text: &str) -> Table {
     let one = |pair: &str| {
         let (key, value) = pair.split_once('=').expect("write settings as KEY=VALUE");
@@ -204,8 +205,8 @@ fn apply(operator: &str, left: f64, right: f64) -> f64 {
     }
 }
 
-/// Calls a function of a list. `all` returns 1 if the list has no 0; `steps` and `ratios` return
-/// the differences and quotients of neighbours.
+/// Calls a function of a list of numbers. `all` returns 1 if no number is 0. `steps` and `ratios`
+/// return the differences and the quotients of neighbouring numbers.
 fn call(name: &str, list: &[f64]) -> Vec<f64> {
     let pairs = list.windows(2);
     match name {
@@ -220,10 +221,10 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         "count" => vec![list.len() as f64],
         "first" => list[..1].to_vec(),
         "last" => list[list.len() - 1..].to_vec(),
-        // The coefficient of determination of a straight line through points; 1 if all points lie
-        // on the line. The list holds all x, then all y.
+        // Coefficient of determination of a straight line through points; 1 if all points lie on
+        // the line. The list has all x first, then all y.
         "r2" => vec![straightness(list.split_at(list.len() / 2))],
-        // The last number of the list is an index, from 1, of the value to return.
+        // The last number of the list is the position, counted from 1, of the number to return.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
         _ => panic!("{name}: formulas have no function of this name"),
@@ -245,7 +246,7 @@ pub(super) fn product(axes: impl Iterator<Item = Vec<Table>>) -> Vec<Table> {
     })
 }
 
-/// Texts that templates may refer to besides settings.
+/// Texts by name that a template may contain in addition to settings.
 pub(super) type Texts = BTreeMap<String, String>;
 
 /// Fills a template. `{FORMULA:.2}` shows a list of numbers with two decimals each, `{FORMULA:+.2}`

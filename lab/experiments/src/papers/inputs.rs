@@ -1,5 +1,4 @@
-//! Inputs of the simulations on a page that are not in a machine's file: drives, and other
-//! constants.
+//! Inputs of a page's simulations that are not in a machine's file: drives, and other constants.
 //!
 //! The end of a page lists these inputs beside the machines' constants. The values of drives come
 //! from the drives' presets; `DriveOrigins` names the sources of these values.
@@ -28,7 +27,7 @@ pub(crate) struct DriveOrigins {
     pub(crate) rates: String,
     pub(crate) bandwidth: String,
     pub(crate) latency: String,
-    /// Source of the drive's internal parallelism and service times.
+    /// Source of the values for the drive's internal parallelism and its service times.
     pub(crate) inside: String,
 }
 

@@ -1,5 +1,5 @@
-//! `Mechanism`: a mechanism of a paper's machine or kernel that can be switched off, to measure how
-//! much a result depends on the mechanism.
+//! `Mechanism`: a part of the model of a machine or kernel that can be switched off, to measure how
+//! much a result depends on it.
 //!
 //! This file switches off a machine's mechanisms, in the machine's `Model`. The points of a paper
 //! switch off the mechanisms of their guest, host adapter or old kernel. points.rs calls this file.
@@ -72,8 +72,8 @@ impl Words for Mechanism {
     ];
 }
 
-/// Bandwidth of a link that is never full, in bytes per nanosecond: the largest that a model may
-/// have, so that the transfer of a cache line takes almost no time.
+/// Bandwidth, in bytes per nanosecond, of a link on which transfers take almost no time. The
+/// largest bandwidth that a model may have.
 const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {

@@ -37,10 +37,10 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Longest polling: KVM's `halt_poll_ns` on x86.
+/// Longest time that an I/O thread polls, in nanoseconds: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;
-/// Measured time of a row: long enough for rare events, since the host preempts a vCPU that holds a
-/// lock only some hundred times a second.
+/// Measured time of a row. Long enough for rare events: the host preempts a vCPU that holds a lock
+/// only some hundred times a second.
 const LENGTH_NS: u64 = 300_000_000;
 const DEPTH: u32 = 32;
 /// CPUs of the host in the order in which Linux assigns them to processes: first one CPU of each
@@ -55,8 +55,7 @@ enum Device {
     Nvme,
 }
 
-/// System that runs the processes that do the I/O: the host, or a guest whose queues are served in
-/// a mode.
+/// System whose processes do the I/O: the host, or a guest with one of the modes of serving queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Place {
@@ -77,18 +76,19 @@ struct Point {
     processes: u32,
     #[serde(default = "vcpus")]
     vcpus: u32,
-    /// Number of queues. In this field and the next three, `None` means the mode's default.
+    /// Number of virtqueues. For this and the next three fields, `None` selects the mode's default.
     queues: Option<u32>,
     threads: Option<u32>,
     steered: Option<bool>,
     wait: Option<bool>,
     #[serde(default)]
     poll: bool,
-    /// Factor on the costs of exits and of the guest's kernel; 1 in every point that is compared
-    /// with the paper.
+    /// Factor by which the costs of exits and of the guest's kernel are multiplied; 1 in every
+    /// point that is compared with the paper.
     #[serde(default = "once")]
     dearer: u32,
-    /// Effects of the host that are off; none in every point that is compared with the paper.
+    /// Effects of the host that the simulation leaves out; none in points that are compared with
+    /// the paper.
     #[serde(default)]
     without: Vec<Effect>,
 }
@@ -148,7 +148,7 @@ impl Point {
             workload: self.workload(seed),
             length: Length::Time(LENGTH_NS),
             stamp: Stamp::Batch,
-            // Linux 3.17 has the fixes of libaio.
+            // `LibaioFixed`, because Linux 3.17 has \[MQ\]'s fixes of libaio.
             interface: InterfaceKind::LibaioFixed,
             batch: Some(1),
             irq: if self.device == Device::Nvme { Irq::Poller } else { Irq::Submitter },
@@ -166,7 +166,7 @@ impl papers::Point for Point {
         Mechanism::Translation,
         Mechanism::Signals,
     ];
-    /// No point of this paper uses the single-queue stack.
+    /// `Lines` concerns only the single-queue stack, which no point of this paper uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {
@@ -184,7 +184,7 @@ impl papers::Point for Point {
     }
 
     fn machine(&self) -> &str {
-        // The host without a guest is another model, because its driver costs differ.
+        // The NVMe drive needs another machine model, because its driver has other costs.
         if self.device == Device::Null { "miot" } else { "miot-nvme" }
     }
 

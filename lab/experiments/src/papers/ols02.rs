@@ -37,8 +37,8 @@ pub(super) fn paper() -> Paper {
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         let mut here = None;
         let finish = |mut page: crate::page::Page, parts: &[&str]| {
-            // Native measurements are made once, not again for the run without mechanisms: no
-            // mechanism of this machine can be switched off.
+            // Native measurements are made once, because no mechanism of a real machine can be
+            // switched off for a second run.
             let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0.as_ref());
             let check = page.checks.iter_mut().find(|check| check.id == "ols.calls");
@@ -82,26 +82,26 @@ const CPUS: u32 = 8;
 const READ_BYTES: u32 = 65_536;
 /// Number of disks on each host adapter, as the paper gives it.
 const DISKS: u32 = 8;
-/// Maximum number of bios in a plug, which is more than an I/O of any point has.
+/// Maximum number of bios in a plug. No I/O of any point has more bios.
 const PLUG: u32 = 1_024;
 const LENGTH_NS: u64 = 1_000_000_000;
 
-/// A row of \[OLS\]'s tables: how its kernel did raw I/O.
+/// A row of \[OLS\]'s tables: a version of the kernel's raw I/O.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {
     name: String,
-    /// Size in bytes of a buffer head. `None`: one bio holds the whole read.
+    /// Size of a buffer head in bytes. `None` means that one bio holds the whole read.
     unit: Option<u32>,
     #[serde(default)]
     bounce: bool,
-    /// Scope of the lock of request queues. `drivers` is the scope of the lock of adapters'
+    /// Scope of the request queues' lock. `drivers` is the scope of the lock of the adapters'
     /// drivers.
     #[serde(deserialize_with = "word")]
     lock: LockScope,
     #[serde(deserialize_with = "word")]
     drivers: LockScope,
-    /// True if a whole vector is one I/O.
+    /// True if all elements of a vector are submitted as one I/O.
     #[serde(default)]
     vectors: bool,
 }
@@ -121,7 +121,7 @@ struct Load {
 struct Point {
     step: Step,
     load: Load,
-    /// Mechanism that is switched off in the model, to see which results depend on it: its name, or
+    /// Name of the mechanism that the model leaves out, to see which results depend on it; or
     /// `nothing`.
     #[serde(default)]
     without: String,
@@ -142,8 +142,8 @@ impl Point {
     fn drives(&self, machine: &str) -> Vec<Spec> {
         let command = if self.has(Mechanism::AdapterCommand) { "150us" } else { "0" };
         let rate = if self.has(Mechanism::AdapterBandwidth) { "60MB" } else { "0" };
-        // Drives whose controllers have the same name share one controller, and points run in
-        // parallel. So the name contains the point and the machine.
+        // Drives that name the same controller share it. Points run in parallel and must not share
+        // one, so the controller's name contains the point and the machine.
         let mark = format!("{}{machine}", self.in_words());
         let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
         let adapters = self.load.adapters;
@@ -187,8 +187,8 @@ impl Point {
             drives,
             layout: Layout::Linear,
             service: Service {
-                // The request queue itself is plugged, so that all bios of an I/O reach the queue
-                // before it is run.
+                // Plug the request queue itself, so that it gets all bios of an I/O before it is
+                // run.
                 serving: ServingConfig { plug_high: PLUG, ..ServingConfig::default() },
                 apart: true,
                 history: self.history(),
@@ -197,7 +197,7 @@ impl Point {
             stack: Stack::Sq,
             software_queues: Spread::One,
             hardware_queues: Spread::One,
-            // CPU 0 takes interrupts and runs the bottom half.
+            // Jobs leave CPU 0 free, which takes the interrupts and runs the bottom half.
             cpus: (1..CPUS).collect(),
             jobs,
             workload: Workload {
@@ -270,8 +270,8 @@ impl papers::Point for Point {
         seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
     }
 
-    /// Most metrics are fractions of the time of all CPUs; the exceptions are the rate and the lock
-    /// statistics.
+    /// Returns a metric of a point. Most metrics are fractions of the time of all CPUs, except the
+    /// rate and the lock statistics.
     fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
         let seen = results.at(point)?;
         let cpus = &seen.cpus;
@@ -293,8 +293,8 @@ impl papers::Point for Point {
                 times.push(cpus.busy_ns.saturating_sub(charged));
                 return Some(times.into_iter().map(|ns| ns as f64).collect());
             }
-            // The statistics give a fraction of the time of the seven CPUs that run processes. The
-            // paper gives a fraction of all eight.
+            // The lock statistics give a fraction of the time of the seven CPUs that run jobs.
+            // Convert it to a fraction of all eight CPUs, as in the paper.
             "spin_one" => locks::spin_share(seen, Some("io-request")) * 7.0 / 8.0,
             "spin_all" => locks::spin_share(seen, None) * 7.0 / 8.0,
             "hold_ns" => locks::old_lock(seen)?.hold_ns_mean as f64,

@@ -20,7 +20,7 @@ use crate::papers::{
     PAPERS, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
 };
 
-/// Selection of a paper's parts to repeat.
+/// Parts of a paper to repeat, and settings of their simulations.
 #[derive(Debug, Clone, Copy)]
 pub struct PartSelection<'a> {
     /// Names of the parts, without duplicates.
@@ -33,18 +33,18 @@ pub struct PartSelection<'a> {
 }
 
 impl<'a> PartSelection<'a> {
-    /// Selects these parts, with every mechanism.
+    /// Selects these parts, with no mechanism switched off.
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
 }
 
-/// One simulation of a paper, which is run once even if several parts show its result.
+/// A simulation of a paper. The simulation runs once, even if several parts show its result.
 pub(crate) trait Point: Clone + PartialEq + Sync {
     type Measurement: Send;
-    /// Mechanisms that can be switched off in a point, besides the mechanisms of its machine.
+    /// Mechanisms that can be switched off in a point, in addition to those of its machine's model.
     const OWN: &'static [Mechanism] = &[];
-    /// Mechanisms of the points' machines that do not affect this paper's results.
+    /// Mechanisms of the machines' models that cannot affect the results of this paper.
     const UNUSED: &'static [Mechanism] = &[];
 
     /// Creates a point from the settings in a paper's file.
@@ -52,12 +52,12 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     where
         Self: Sized;
 
-    /// Returns a metric of a point; `None` if the point was not run.
+    /// Returns a metric of a point by name; `None` if the point was not run.
     fn metric(results: &Results<Self>, point: &Self, name: &str) -> Option<Vec<f64>>
     where
         Self: Sized;
 
-    /// Returns the rows of a table that the point's own code fills.
+    /// Returns the rows of a table that has code of its own instead of formulas.
     fn rows(_results: &Results<Self>, _point: &Self, _name: &str) -> Vec<Vec<String>>
     where
         Self: Sized,
@@ -69,7 +69,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     where
         Self: Sized;
 
-    /// Returns this point without a mechanism of [`Point::OWN`].
+    /// Returns this point with one mechanism of [`Point::OWN`] switched off.
     fn without(self, _mechanism: Mechanism) -> Self
     where
         Self: Sized,
@@ -96,19 +96,19 @@ pub(crate) struct Results<P: Point> {
 }
 
 impl<P: Point> Results<P> {
-    /// Runs the points that the parts need, with all mechanisms and again without those to be left
-    /// out. Also returns the parts whose points were all run.
+    /// Runs the points of the selected parts: with all mechanisms, and again without the mechanisms
+    /// to be left out. Also returns the parts whose points were all run.
     pub(crate) fn run(
         wanted: PartSelection<'_>,
         tell: &mut Tell<'_>,
     ) -> Result<(PairedResults<P>, Vec<&'static str>), BenchError> {
         let PartSelection { parts, seed, without } = wanted;
         let mut points = distinct(parts.iter().flat_map(|part| P::of(part)));
-        // Points with much work are started first, so that none runs alone at the end.
+        // Start the points with the most work first, so that no long point runs alone at the end.
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // The two runs of a point, with and without the mechanisms, have consecutive indexes.
+        // The runs of a point, with all mechanisms and without some, have consecutive indexes.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
@@ -152,8 +152,8 @@ pub(crate) struct PairedResults<P: Point> {
     pub(crate) without: Option<Results<P>>,
 }
 
-/// Runs a point without some mechanisms. The machine gets another name, because drives' controllers
-/// may be named after the machine, and points that run in parallel must not share a controller.
+/// Runs a point without some mechanisms. The machine gets another name, because controllers of
+/// drives are named after the machine, and parallel runs must not share a controller.
 pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,
@@ -166,8 +166,8 @@ pub(crate) fn run_without<P: Point>(
     point.run(&model, seed)
 }
 
-/// Returns the mechanisms that can be left out of these parts: those of the points, and those that
-/// one of the machines has.
+/// Returns the mechanisms that can be switched off in these parts: those of the points, and those
+/// of at least one machine.
 pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
     let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
     let models = models(distinct(points.iter().map(P::machine)).into_iter())?;

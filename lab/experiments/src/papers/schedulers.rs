@@ -1,10 +1,10 @@
 //! `schedulers`: how I/O schedulers share a drive between clients, and the cost of scheduling, on
 //! simulated machines.
 //!
-//! The experiment repeats no paper: \[MQ\] leaves I/O scheduling to the software queues, and this
-//! experiment measures millrace's schedulers there. A `Point` is one simulation of clients that
+//! The experiment is not from a paper. \[MQ\] leaves I/O scheduling to the software queues, where
+//! this experiment measures millrace's schedulers. A `Point` is one simulation of clients that
 //! share a drive under a scheduler, with settings from `papers/schedulers.toml`. `limit_accuracy`
-//! measures how exactly a rate limit is kept. No result is an input.
+//! measures how exactly a rate limit is kept.
 
 mod limit_accuracy;
 
@@ -38,7 +38,8 @@ pub(super) fn paper() -> Paper {
 }
 
 const MS: u64 = 1_000_000;
-/// Time at which clients with a rate limit begin; by then, their group's token bucket is full.
+/// Time at which clients with a rate limit begin. The token buckets of their groups are full by
+/// then.
 const LIMITED_START_NS: u64 = 50 * MS;
 const FREE_LENGTH_NS: u64 = 5 * MS;
 
@@ -49,12 +50,12 @@ struct Settings {
     #[serde(deserialize_with = "word")]
     scheduler: SchedulerKind,
     clients: Vec<Load>,
-    /// Name of the only kind of clients that takes part; `None` means that all kinds do.
+    /// Name of a kind of clients, if only clients of this kind take part; `None` means that all
+    /// kinds do.
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients of each kind, except the kinds marked `others`, which have `others`
-    /// clients.
+    /// Number of clients of each kind. A kind marked `others` has `others` clients instead.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -89,7 +90,7 @@ struct Load {
     depth: Option<u32>,
     #[serde(default = "usual_weight")]
     weight: u32,
-    /// Latency target of the client's group, in us, for 99 of 100 I/Os.
+    /// Latency target of the clients' group, in microseconds, for the 99th percentile.
     target_us: Option<u64>,
     #[serde(default)]
     idle: bool,
@@ -113,7 +114,7 @@ fn usual_weight() -> u32 {
 struct Point {
     drive: String,
     scheduler: SchedulerKind,
-    /// Kinds of clients, and the number of clients of each kind.
+    /// Kinds of clients, each with its number of clients.
     loads: Vec<(Load, u32)>,
     groups: bool,
     depth: u32,
@@ -139,7 +140,7 @@ impl From<Settings> for Point {
             drive,
             scheduler,
             loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
-            // Groups make no difference to a single client.
+            // Groups are left out for a single client, because they would make no difference.
             groups: groups && threads > 1,
             depth,
             limit,
@@ -151,8 +152,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // Long enough for the deadline scheduler to serve all I/Os in flight twice: once takes 20
-        // ms.
+        // The deadline scheduler needs 20 ms to serve all I/Os in flight once; the time is enough
+        // for two rounds.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),
@@ -242,7 +243,7 @@ impl Point {
 
 impl papers::Point for Point {
     type Measurement = ContentionReport;
-    /// No point of this experiment uses the single-queue stack.
+    /// `Lines` concerns only the single-queue stack, which no point of this experiment uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

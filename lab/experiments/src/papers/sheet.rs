@@ -1,10 +1,10 @@
 //! `Sheet`: the content of a paper's file: parts with their points, figures, tables and checks.
 //!
-//! `papers/NAME.toml` lists the points to run, the formulas over their metrics that figures and
-//! tables show, and the paper's own numbers beside them. A type that implements `Point` turns the
-//! settings of a point into a simulation. The texts of a file are templates (`formula`). This file
-//! renders the pages of all papers; `repeat` calls it. Settings whose name begins with an
-//! underscore are for templates only.
+//! `papers/NAME.toml` lists the points to run, the formulas over their metrics for figures and
+//! tables, and the paper's own numbers. A type that implements `Point` turns the settings of a
+//! point into a simulation. The texts of a file are templates (`formula`). This file renders the
+//! pages of all papers; `repeat` calls it. Settings with names that begin with an underscore are
+//! only for templates.
 
 use std::collections::BTreeMap;
 
@@ -30,19 +30,20 @@ pub(crate) struct Sheet {
     pub(super) intro: Vec<String>,
     #[serde(default)]
     against: ReferenceKind,
-    /// Setting whose values may have lists of their own: with this setting at VALUE, the list
+    /// Name of a setting that selects between lists. If this setting has the value VALUE, the list
     /// `NAME-VALUE` replaces the list `NAME`.
     #[serde(default)]
     by: String,
     #[serde(default)]
     texts: Texts,
-    /// Lists for `each` and for axes: of values of the setting of that name, or of whole settings.
+    /// Lists by name, for `each` and for axes. A list has values of the setting with the list's
+    /// name, or tables of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists of settings by name. Each is a concatenation of products of other lists.
+    /// Lists of settings by name. Each list is a concatenation of products of other lists.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
-    /// Names for values of settings: the setting, then the name, then the value.
+    /// Values that have names in this file, by setting and name.
     #[serde(default)]
     named: BTreeMap<String, Table>,
     #[serde(default)]
@@ -59,7 +60,7 @@ pub(crate) struct Sheet {
     given: Vec<Given>,
 }
 
-/// A list of settings: a list of the file's `values` by name, or given in place.
+/// A list of settings: the name of a list in `values` or `axes`, or a list given in place.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum Axis {
@@ -80,7 +81,7 @@ struct Part {
 #[serde(deny_unknown_fields)]
 struct FigureSpec {
     part: String,
-    /// Axes of settings; there is a figure for each combination.
+    /// Axes of settings. Each combination of their values gives a figure.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -93,34 +94,34 @@ struct FigureSpec {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PanelSpec {
-    /// Axes of settings; there is a panel for each combination.
+    /// Axes of settings. Each combination of their values gives a panel.
     #[serde(default)]
     each: Vec<Axis>,
     title: String,
-    /// The values on the x axis, and its label.
+    /// Name of the list whose values are on the x axis, and the label of the axis.
     x: (String, String),
-    /// The y axis: its label, unit and scale.
+    /// Label, unit and scale of the y axis.
     y: (String, Unit, Scale),
     #[serde(rename = "line")]
     lines: Vec<LineSpec>,
     #[serde(default)]
     marks: Vec<(f64, String)>,
-    /// Formula for the positions at which the second and later counted phases begin.
+    /// Formula for the x positions at which counted phases begin, except the first one.
     begins: Option<Formula>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LineSpec {
-    /// Axes of settings; there is a line for each combination.
+    /// Axes of settings. Each combination of their values gives a line.
     #[serde(default)]
     each: Vec<Axis>,
-    /// Settings that a panel must have to show the line.
+    /// Settings that a panel must have for the line to be shown there.
     #[serde(default)]
     only: Table,
     name: String,
     y: Option<Formula>,
-    /// Points of the line, x and y, instead of `y`.
+    /// Formulas for x and y of each point, instead of `y` for the values on the x axis.
     #[serde(default)]
     points: Vec<(Formula, Formula)>,
     #[serde(default = "ours")]
@@ -135,7 +136,7 @@ fn ours() -> SeriesKind {
 #[serde(deny_unknown_fields)]
 struct TableSpec {
     part: String,
-    /// Axes of settings; there is a table for each combination.
+    /// Axes of settings. Each combination of their values gives a table.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -153,7 +154,7 @@ struct RowSpec {
     each: Vec<Axis>,
     #[serde(default)]
     cells: Vec<String>,
-    /// Name of the cells that the point computes itself, instead of `cells`.
+    /// Name of the table that the paper's module computes in code, instead of `cells`.
     #[serde(default)]
     from: String,
 }
@@ -163,20 +164,20 @@ struct RowSpec {
 struct CheckSpec {
     id: String,
     kind: CheckKind,
-    /// Statement of the paper; `numbers` holds the numbers in this statement.
+    /// Statement of the paper. `numbers` has the numbers of this statement.
     paper: String,
     #[serde(default)]
     numbers: Vec<f64>,
     #[serde(default)]
     at: Table,
-    /// Points with the greatest value; texts and formulas of this check may refer to them.
+    /// Points with the greatest value, by names that the texts and formulas of this check may use.
     #[serde(default)]
     best: BTreeMap<String, BestSpec>,
-    /// Formula of our numbers, to compare with `numbers`.
+    /// Formula for our numbers, which are compared with `numbers`.
     ours: Option<Formula>,
-    /// Template for our result in words. Without it, the numbers are shown.
+    /// Template for our result in words. Without a template, the numbers are shown.
     text: Option<String>,
-    /// Formula that is true if the check holds. Without it, the tolerance decides.
+    /// Formula that is nonzero if the check holds. Without a formula, the tolerance decides.
     holds: Option<Formula>,
     #[serde(default)]
     note: String,
@@ -187,7 +188,7 @@ struct CheckSpec {
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// Formula that is maximized to find the point. `None` maximizes `of`.
+    /// Formula whose maximum selects the point; `None` stands for the formula `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -210,7 +211,7 @@ impl<'de> Deserialize<'de> for Formula {
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
-    /// Numbers of the current check, by name.
+    /// Formulas for the numbers of the check that is being evaluated, by name.
     numbers: BTreeMap<String, Formula>,
 }
 
@@ -294,7 +295,7 @@ impl Sheet {
         self.expand_from(&Table::new(), axes)
     }
 
-    /// Returns all settings of a product of axes, each added to `settings`.
+    /// Returns each combination of the axes' values, added to `settings`.
     fn expand_from(&self, settings: &Table, axes: &[Axis]) -> Vec<Table> {
         axes.iter().fold(vec![settings.clone()], |all, axis| {
             let of = |one: &Table| match axis {
@@ -340,7 +341,7 @@ impl<P: Point> Evidence<'_, P> {
         self.sheet.figures.iter().flat_map(of_spec).collect()
     }
 
-    /// Returns the settings of `each` for which the template `name` is the name of `part`.
+    /// Returns the combinations of `each` for which the template `name` gives the name of `part`.
     fn in_part(&self, each: &[Axis], name: &str, part: &str) -> Vec<Table> {
         let mut settings = self.sheet.expand(each);
         settings.retain(|settings| self.text(name, settings) == part);
@@ -386,7 +387,7 @@ impl<P: Point> Evidence<'_, P> {
         }
         if let Some(y) = &spec.y {
             for (number, one) in self.sheet.values(x, settings).iter().enumerate() {
-                // A value that is not a number is shown at its position in the list, counted from
+                // The x of a value that is not a number is its position in the list, counted from
                 // 1.
                 let x = one.get(x).and_then(Value::as_integer).unwrap_or(number as i64 + 1);
                 points.extend(self.value(y, &with(settings, one)).map(|y| (x as f64, y)));
@@ -435,7 +436,7 @@ impl<P: Point> Evidence<'_, P> {
         })
     }
 
-    /// Returns the check, or `None` for a check that is not computed from points or whose points
+    /// Returns the evaluated check. `None` if the check has no formula, or if some of its points
     /// were not run.
     fn judged(&self, spec: &CheckSpec, theirs: &Quantity) -> Option<Check> {
         if spec.ours.is_none() && spec.text.is_none() {
@@ -468,7 +469,7 @@ impl<P: Point> Evidence<'_, P> {
         Some(check.with_note(filled(&spec.note)?))
     }
 
-    /// Returns the first of the greatest values, and its description.
+    /// Returns the greatest value, the first one if several are equal, and its description.
     fn best(&self, spec: &BestSpec, at: &Table) -> Option<(f64, String)> {
         let mut best: Option<(f64, f64, Table)> = None;
         for settings in self.sheet.expand_from(at, &spec.over) {

@@ -25,7 +25,7 @@ use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Se
 use crate::papers::{Paper, PartSelection, Step, Tell};
 
 const IOS: u64 = 5_000;
-/// The spans, and the paper's averages in seconds.
+/// Measured spans, each with the paper's average in seconds.
 const SPANS: [(Span, f64); 5] = [
     (Span::Q2G, 0.218e-6),
     (Span::G2I, 0.573e-6),
@@ -35,11 +35,11 @@ const SPANS: [(Span, f64); 5] = [
 ];
 /// The paper's average time from dispatch to completion (D2C), in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// Largest share of an I/O's total time (Q2C) that the software's steps may take for the check to
-/// hold.
+/// Largest fraction of an I/O's total time (Q2C) that the steps in software may take, if the check
+/// is to hold.
 const SHARE_MOST: f64 = 0.10;
 
-/// Measured spans of a drive: averages in ns, in the order of `SPANS`.
+/// Measured spans of a drive: averages in nanoseconds, in the order of `SPANS`.
 struct DriveSpans {
     drive: &'static str,
     avg_ns: [f64; SPANS.len()],
@@ -51,14 +51,14 @@ impl DriveSpans {
         self.avg_ns[..3].iter().sum()
     }
 
-    /// Returns the share of the software's steps in an I/O's total time (Q2C).
+    /// Returns the fraction of an I/O's total time (Q2C) that the steps in software take.
     fn share(&self) -> f64 {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// Returns the share of the software's steps in an I/O's total time (Q2C). The drive's part
-    /// (D2C) counts as at most the paper's, so that a late wake-up on this machine does not make
-    /// the share look smaller.
+    /// Returns the fraction of an I/O's total time (Q2C) that the steps in software take. The
+    /// drive's time (D2C) is limited to the paper's, because a late wake-up on this machine would
+    /// make the fraction smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }
@@ -76,7 +76,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // Errors are ignored: the system cleans its temporary folder.
+        // Ignore errors, because the system cleans its folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -109,7 +109,7 @@ fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchErro
     let seed = wanted.seed;
     let folder = TempFolder::new()?;
     let path = folder.0.join("drive");
-    // The file has no holes, because reading a hole does not reach the drive.
+    // Fill the file, because reads of holes do not reach the drive.
     fill(&path).map_err(|error| failed(&path, &error))?;
     let file = format!("file:path={},size=64m", path.display());
     let drives = [
@@ -162,7 +162,8 @@ fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans,
         interrupt: Interrupt::default(),
     };
     let tracer = volume.tracer().ok_or_else(|| failed(name, &"no tracer"))?;
-    // With one timestamp per batch, steps within a batch would seem to take no time.
+    // Take a timestamp for each event: with one per batch, steps within a batch would seem to take
+    // no time.
     let stamp = TraceStamp::Event;
     let config = RecorderConfig { name: name.to_owned(), stamp, ..RecorderConfig::default() };
     let recorder = Recorder::start(&tracer, &[Arc::clone(volume)], config);

@@ -33,7 +33,7 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// A current machine, which the paper does not have.
+/// A present-day machine for comparison, which is not in the paper.
 const TODAY: &str = "epyc-2x64";
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -46,14 +46,15 @@ struct Point {
     interface: InterfaceKind,
     #[serde(default = "core", deserialize_with = "word")]
     software: Spread,
-    /// Spread of hardware queues; the paper's default is one per socket. The paper's raw design is
-    /// a driver that takes bios itself (`make_request_fn`), without the layer's queues and without
-    /// state shared between CPUs. It is modelled as one hardware queue for each core.
+    /// Placement of hardware queues; the paper's default is one queue per socket. The paper's raw
+    /// design is a driver that takes bios itself (`make_request_fn`), without the block layer's
+    /// queues and without state shared between CPUs. The model for this design is one hardware
+    /// queue for each core.
     #[serde(default = "node", deserialize_with = "word")]
     hardware: Spread,
     cores: u32,
-    /// True if the point measures maximum latencies: the run then lasts long enough for a kernel
-    /// thread to preempt the job on each core.
+    /// True if the point measures maximum latencies. The run then lasts until a kernel thread has
+    /// preempted the job on each core.
     #[serde(default)]
     maxima: bool,
     #[serde(skip)]
@@ -73,9 +74,9 @@ fn node() -> Spread {
 }
 
 impl Point {
-    /// Returns how many threads may dispatch from a hardware queue at a time. The kernel of 2013
-    /// let in all CPUs of the queue, so the paper's machines do, too. Millrace's default is one
-    /// thread, which the current machine uses.
+    /// Returns the number of threads that may dispatch from a hardware queue at a time. The kernel
+    /// of 2013 allowed all CPUs of the queue, so the model does so on the paper's machines. The
+    /// present-day machine uses millrace's default, one thread.
     fn inside(&self) -> Inside {
         match self.stack == Stack::Mq && self.machine != TODAY {
             true => Inside::Each,
@@ -90,9 +91,9 @@ impl Point {
     fn plan(&self, model: &Model, seed: u64) -> SimPlan {
         let Point { interface, cores, maxima, .. } = *self;
         let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
-        // Time for which the kernel thread takes the CPU: a time slice of CFS with two threads on
-        // the CPU, which is half of `sched_latency` or four times the minimum granularity, and two
-        // context switches.
+        // Time for which the kernel thread takes the CPU: a CFS time slice of two threads on a CPU,
+        // and two context switches. The slice is half of `sched_latency`, or four times the minimum
+        // granularity.
         let threads = &model.threads;
         let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
         let linux3 = Linux3 {
@@ -110,12 +111,12 @@ impl Point {
             cpus: (0..cores).collect(),
             jobs: cores,
             workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
-            // The kernel thread wakes up in the first two fifths of this time.
+            // Run for 2.5 slices: the kernel thread wakes in the first two fifths of this time.
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,
-            // A ring submits all free I/Os together; the other interfaces take one system call for
-            // each I/O.
+            // With a ring, all free I/Os are submitted together. The other interfaces take one
+            // system call per I/O.
             batch: (interface != InterfaceKind::Ring).then_some(1),
             irq: Irq::Submitter,
             watch: Watch::default(),
@@ -179,8 +180,8 @@ impl papers::Point for Point {
     }
 }
 
-/// Returns the upper limit of the bucket of fio's latency histogram that contains this time, in
-/// milliseconds.
+/// Returns the upper limit, in milliseconds, of the bucket in fio's latency histogram that contains
+/// this time.
 fn bucket_ms(ns: f64) -> f64 {
     let ms = [
         0.002, 0.004, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 10.0, 20.0, 50.0,

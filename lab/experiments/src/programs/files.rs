@@ -13,10 +13,9 @@ use crate::load::threads::lock;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
-/// Shape of the distribution of sizes: filebench's `gamma:1.5`.
+/// Shape of the gamma distribution of file sizes, `gamma:1.5` in filebench.
 const SHAPE: f64 = 1.5;
-/// Length of a slot as a multiple of the mean file length. A file that would be longer is
-/// truncated.
+/// Size of a slot as a multiple of the mean file size. Larger files are truncated.
 const SLOT_MEANS: u64 = 8;
 /// Number of inodes, of 256 bytes each, in a page.
 pub(super) const INODES: u64 = 16;
@@ -31,7 +30,7 @@ pub(super) struct FileSet {
 #[derive(Debug, Default)]
 struct Lists {
     there: Vec<File>,
-    /// Index in `there` of each slot's file; `None` for a slot without a file.
+    /// For each slot, the index of its file in `there`; `None` for a slot without a file.
     places: Vec<Option<usize>>,
     free: Vec<u64>,
 }
@@ -43,7 +42,7 @@ pub(super) struct File {
 }
 
 impl FileSet {
-    /// Creates a set of `slots` slots, of which the first `percent` percent have files.
+    /// Creates a set of `slots` slots. The first `percent` percent of the slots have files.
     pub(super) fn new(slots: u64, mean_bytes: u64, (percent, random): (u64, &mut Random)) -> Self {
         let there = slots * percent / 100;
         let file = |slot| File { slot, pages: size_pages(mean_bytes, random) };
@@ -70,7 +69,8 @@ impl FileSet {
         self.lists(|lists| Some(lists.there[lists.places[0]?]))
     }
 
-    /// Returns a new file without pages; `None` if every slot has a file.
+    /// Creates a file without pages in a free slot; `None` if every slot has a file. `keep` adds
+    /// the file to the set.
     pub(super) fn create(&self) -> Option<File> {
         let slot = self.lists(|lists| lists.free.pop())?;
         Some(File { slot, pages: 0 })
@@ -80,7 +80,8 @@ impl FileSet {
     pub(super) fn keep(&self, file: File) {
         self.lists(|lists| match lists.places[file.slot as usize] {
             Some(place) => lists.there[place].pages = file.pages,
-            // The slot is free: the file was deleted since the caller picked it.
+            // Do nothing: another thread has deleted the file since the caller picked it, so the
+            // slot is free.
             None if lists.free.contains(&file.slot) => {}
             None => {
                 lists.places[file.slot as usize] = Some(lists.there.len());
@@ -111,8 +112,8 @@ impl FileSet {
         SLOT_MEANS * self.mean_bytes / 4096
     }
 
-    /// Returns the volume's range of pages `from` to `until` of a file, truncated at the end of the
-    /// file's slot; `None` if no page is left.
+    /// Returns the range of the volume that holds the pages `from` to `until` of a file. The range
+    /// is truncated at the end of the file's slot; `None` if no page is left.
     pub(super) fn span(&self, file: File, (from, until): (u64, u64)) -> Option<Span> {
         let until = until.min(self.slot_pages());
         let start = self.slots.div_ceil(INODES) + file.slot * self.slot_pages() + from;
@@ -123,7 +124,7 @@ impl FileSet {
         access.write((file.slot / INODES * PAGE_SECTORS, PAGE_SECTORS));
     }
 
-    /// Appends pages to a file, as far as its slot has room.
+    /// Appends pages to a file, up to the end of its slot.
     pub(super) fn append<M: Host>(&self, access: &mut Access<'_, M>, mut file: File, pages: u64) {
         let until = (file.pages + pages).min(self.slot_pages());
         if let Some(span) = self.span(file, (file.pages, until)) {
@@ -141,8 +142,8 @@ impl FileSet {
     }
 }
 
-/// Draws a file size in pages, from one page to a slot, with a gamma distribution of shape 3/2.
-/// Such a number is the sum of an exponential number and of half the square of a normal number.
+/// Draws a file size in pages, from one page to a whole slot, with a gamma distribution of shape
+/// 3/2. A sample is the sum of an exponential sample and half the square of a normal sample.
 pub(super) fn size_pages(mean_bytes: u64, random: &mut Random) -> u64 {
     let mut ln = || (1.0 - random.fraction()).ln();
     let (exponential, radius) = (-ln(), -2.0 * ln());

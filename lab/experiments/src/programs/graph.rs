@@ -18,21 +18,21 @@ use millrace_random::SplitMix64 as Random;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
-/// Number of vertices as a power of two, and number of edges for each vertex.
+/// Number of vertices, as a power of two, and number of edges per vertex.
 const SCALE: u32 = 18;
 const EDGES_EACH: u64 = 32;
 const EDGE_BYTES: u64 = 4;
-/// Probability, in units of 1/65,536, that the source of an edge lies in the upper half of the
-/// vertices: a + b.
+/// Probability a + b that the source of an edge lies in the upper half of the vertices, in units of
+/// 1/65,536.
 const UPPER: u64 = 49_807;
 const READ_PAGES_MAX: u64 = 256;
-/// Number of pages read before the measured window, and virtual time of the window.
+/// Number of pages read in the warm-up, and virtual length of the measured window.
 const WARM_PAGES: u64 = 8_192;
 const LENGTH_NS: u64 = 100_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
-    /// Reads of a pass, in order: first page and number of pages.
+    /// Reads of one pass in order, each as first page and number of pages.
     reads: Arc<[(u64, u64)]>,
     threads: u32,
 }
@@ -89,8 +89,8 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // The previous `reap` waited until at least half of the I/Os in flight had completed,
-            // so each batch has at least that many reads.
+            // Each batch has at least `depth / 2` reads, because `reap` waits for this many
+            // completions.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

@@ -39,7 +39,7 @@ const NAMES: [(&str, Task); 9] = [
 const BYTES_MIN: u64 = 16 << 30;
 /// Number of reads that a thread of `pagerank` has in flight.
 const GRAPH_DEPTH: u32 = 64;
-/// Number of I/Os that a thread of another program has in flight: the pieces of one system call.
+/// Number of I/Os that a thread of any other program has in flight: the pieces of one system call.
 const CALLS: u32 = 4;
 
 impl fmt::Display for Task {
@@ -63,8 +63,8 @@ impl FromStr for Task {
 }
 
 impl Task {
-    /// Returns the cache that the program works through by default; `None` for a program that
-    /// accesses the drives directly.
+    /// Returns the default cache of the program; `None` for a program that accesses the drives
+    /// directly.
     pub fn cache(self) -> Option<CacheConfig> {
         self.with(1, CacheOf).ok().flatten()
     }
@@ -83,15 +83,15 @@ impl Runs for CacheOf {
 /// Settings of a program's run on this machine.
 #[derive(Debug, Clone)]
 pub struct ProgramPlan {
-    /// Thread i runs on `cpus[i % len]`; anywhere if empty.
+    /// CPUs of the threads: thread i runs on `cpus[i % len]`, or on any CPU if the list is empty.
     pub cpus: Vec<u32>,
     /// Measured time, after the warm-up.
     pub runtime: Duration,
     /// Seed of the program's random accesses.
     pub seed: u64,
-    /// Settings of the rings.
+    /// Settings of the I/O threads' rings.
     pub reactor: Config,
-    /// Flag by which the caller ends the run early.
+    /// Flag that ends the run early when the caller sets it.
     pub interrupt: Interrupt,
 }
 
@@ -100,8 +100,8 @@ pub struct ProgramPlan {
 pub struct ProgramRun {
     /// Number of the program's threads.
     pub threads: u32,
-    /// Number of measured operations: pages of 4 KiB written, read or copied, or a server's
-    /// operations.
+    /// Number of measured operations: pages of 4 KiB that were written, read or copied; for a
+    /// server, file operations.
     pub operations: u64,
     /// Length of the measured window in seconds; 0 if the run ended before its warm-up was over.
     pub seconds: f64,
@@ -109,10 +109,11 @@ pub struct ProgramRun {
     pub errors: u64,
 }
 
-/// Runs a program on a volume, whose disks have queues for [`Task::threads`] I/O threads.
+/// Runs a program on a volume. The volume's disks must have queues for [`Task::threads`] I/O
+/// threads.
 ///
 /// # Errors
-/// If the volume is too small for its files, or a thread cannot be set up.
+/// If the volume is too small for the program's files, or a thread cannot be set up.
 pub fn run_program_row(
     volume: &Arc<Volume<Native>>,
     task: Task,
@@ -148,8 +149,7 @@ impl Runs for NativeRun<'_> {
         let window = Window::after(warm_ops, length_ns).ended_by(&plan.interrupt);
         let depth = if matches!(task, Task::Graph(_)) { GRAPH_DEPTH } else { CALLS };
         let shared = Arc::new(ProgramState::new(Arc::clone(volume), window, depth)?);
-        // As in the daemon, workers are pinned to CPUs only if the program's threads are pinned,
-        // too.
+        // Pin workers to CPUs only if the program's threads are pinned. The daemon does the same.
         let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
         let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
         let failed = Arc::new(Mutex::new(None));

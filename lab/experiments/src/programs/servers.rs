@@ -1,12 +1,12 @@
 //! `Server`: filebench's file server, web server and web proxy, at block level through the cache.
 //!
-//! These come from the personalities `fileserver.f`, `webserver.f` and `webproxy.f` (filebench,
-//! github.com/filebench/filebench, workloads/): operations, number of threads, mean sizes, the
-//! gamma distribution of sizes, the percentage of files that exist at first, and the longest
-//! append. Three settings differ from filebench: every set has 1 GiB of files, the cache's memory
-//! is an eighth of that, and files are picked at random. An append writes whole pages, at most
-//! filebench's mean append size. The rate limit in `webproxy.f` is off by default in filebench, and
-//! here, too.
+//! The settings come from the personalities `fileserver.f`, `webserver.f` and `webproxy.f`
+//! (filebench, github.com/filebench/filebench, workloads/): operations, number of threads, mean
+//! sizes, the gamma distribution of sizes, the percentage of files that exist at first, and the
+//! longest append. Three settings differ from filebench: every set has 1 GiB of files, the cache's
+//! memory is an eighth of that, and files are picked at random. An append writes whole pages, at
+//! most filebench's mean append size. The rate limit in `webproxy.f` is off by default in
+//! filebench, and here, too.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use super::files::FileSet;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, Program};
 
-/// Size of all files of a set on average, and of the cache's memory, in bytes.
+/// Mean total size of the files of a set in bytes. `CACHE_BYTES` is the size of the cache's memory.
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
 const LENGTH_NS: u64 = 200_000_000;
-/// Longest append: 16 KiB in all three, in pages.
+/// Longest append in pages: 16 KiB in all three personalities.
 const APPEND_PAGES: u64 = 4;
 
 /// Personality of filebench.
@@ -35,14 +35,14 @@ pub enum Kind {
     Proxy,
 }
 
-/// Step of a server's thread; a thread repeats its steps in order.
+/// File operation of a server. Each thread repeats its list of operations.
 #[derive(Debug, Clone, Copy)]
 enum Flow {
     CreateWhole,
     CreateAppend,
     Append,
     Read,
-    /// Appends to the one log.
+    /// Appends to the log file, which all threads share.
     Log,
     Delete,
     Stat,
@@ -132,8 +132,8 @@ impl Server {
         }
     }
 
-    /// Appends to the log, which is the first file. At the end of its slot the log continues at the
-    /// slot's start.
+    /// Appends to the log, which is the first file. At the end of its slot, the log continues at
+    /// the start.
     fn log<M: Host>(&self, access: &mut Access<'_, M>, pages: u64) {
         let Some(mut file) = self.files.first() else { return };
         if self.files.span(file, (file.pages, file.pages + pages)).is_none() {
@@ -148,7 +148,8 @@ impl Program for Server {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The measured window begins when the server has read about twice as much as the cache holds.
+    /// Returns a warm-up in which the server reads about twice the size of the cache, and the
+    /// window's length.
     fn measured(&self) -> (u64, u64) {
         let reads = self.kind.flow().iter().filter(|flow| matches!(flow, Flow::Read)).count();
         let rounds = 2 * CACHE_BYTES / self.kind.mean_bytes() / reads as u64;

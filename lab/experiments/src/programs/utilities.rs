@@ -1,8 +1,8 @@
 //! `Utility`: one thread that copies to or from the volume, or packs and unpacks a tree on it.
 //!
-//! Utilities use the cache with its read-ahead. The other end of a copy is not on the volume and
-//! costs only the copy of its pages. cp reads and writes 128 KiB at a time, tar records of 10 KiB,
-//! which are three pages here. A tree has files of 11 KiB on average (an assumption, like the
+//! Utilities use the cache with its read-ahead. The other side of a copy is not on the volume, and
+//! costs only the time to copy the pages. cp reads and writes 128 KiB at a time, tar records of 10
+//! KiB, which are three pages here. A tree has files of 11 KiB on average (an assumption, like the
 //! sources of Linux); its archive is on the same volume. No data is read twice.
 
 use millrace_cache::CacheConfig;
@@ -12,14 +12,14 @@ use super::files::{INODES, size_pages};
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
-/// Size of the cache's memory in bytes, and virtual time that is measured.
+/// Size of the cache's memory in bytes. `LENGTH_NS` is the virtual time that is measured.
 const CACHE_BYTES: u64 = 128 << 20;
 const LENGTH_NS: u64 = 300_000_000;
-/// Number of pages per system call of cp, and per system call of tar.
+/// Number of pages per system call of cp. `RECORD_PAGES` is the number of tar.
 const COPY_PAGES: u64 = 32;
 const RECORD_PAGES: u64 = 3;
-/// Mean size of a tree's files in bytes, number of files of a tree, and the page at which archives
-/// begin.
+/// Mean size of a tree's files in bytes. The next constants are the number of files in a tree, and
+/// the first page of an archive.
 const FILE_BYTES: u64 = 11 << 10;
 const FILES: u64 = 1 << 20;
 const ARCHIVE_PAGE: u64 = 64 << 20;
@@ -73,15 +73,15 @@ impl Utility {
         }
     }
 
-    /// Reads or writes a tree file by file, in its order, together with its archive.
+    /// Reads or writes the files of a tree in order, together with the tree's archive.
     fn pack<M: Host>(&self, access: &mut Access<'_, M>) {
         let mut random = Random::new(self.1);
         let (name_ns, change_ns) = (access.costs().name_ns(), access.costs().change_ns());
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // The tree begins after the inodes, the archive at a page of its own. `owed` is the number
-        // of archive pages that must still be read or written.
+        // The tree's files begin after the inodes, and the archive at its own page. `owed` counts
+        // the pages of the archive that are not yet read or written.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {
@@ -89,8 +89,8 @@ impl Utility {
             }
             let pages = size_pages(FILE_BYTES, &mut random);
             if page + pages > archive_page || archive + pages + RECORD_PAGES > end {
-                // Start again at the beginning of the volume. Only native runs get here; simulated
-                // windows end long before.
+                // At the end of the volume, start again at its beginning. Only runs on a real
+                // machine last so long.
                 (page, archive, owed) = (FILES / INODES, archive_page, 0);
             }
             if self.0 == Kind::Tar {
@@ -119,7 +119,7 @@ impl Program for Utility {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The measured window begins after twice as many pages as the cache holds.
+    /// Returns a warm-up of twice as many pages as the cache holds, and the window's length.
     fn measured(&self) -> (u64, u64) {
         (2 * CACHE_BYTES / 4096, LENGTH_NS)
     }

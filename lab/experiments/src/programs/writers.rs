@@ -13,7 +13,7 @@ use crate::simulation::program::{Access, Program};
 /// Size of the cache's memory in bytes. Half of the memory may be dirty; the cache slows writers
 /// down if more than a quarter is dirty.
 const CACHE_BYTES: u64 = 64 << 20;
-/// Number of writes before the window: five times the number of pages that may be dirty.
+/// Number of writes in the warm-up: five times the number of pages that may be dirty.
 const WARM_WRITES: u64 = 5 * (CACHE_BYTES / 2) / 4096;
 const LENGTH_NS: u64 = 200_000_000;
 

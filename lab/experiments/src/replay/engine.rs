@@ -24,13 +24,13 @@ use super::tally::{IoResult, Tally};
 use super::{Progress, ReplayProgress, Settings};
 use crate::load::bench::BenchError;
 
-/// Limit of the bytes of reads and writes in flight, which bounds the memory of a replay.
+/// Limit on the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
 /// Number of admitted I/Os that may wait, in addition to the I/Os in flight.
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep in nanoseconds, so that an interrupt is noticed soon.
 const SLEEP_NS: u64 = 50_000_000;
-/// Sleep in nanoseconds while the trace is being read and I/Os are in flight.
+/// Longest sleep, in nanoseconds, while the engine waits for the trace and I/Os are in flight.
 const LOOK_NS: u64 = 200_000;
 /// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
@@ -45,11 +45,11 @@ struct Slot {
     sent_ns: u64,
     sent_bytes: u64,
     pieces: u32,
-    /// Number of pieces in flight, and of their bytes that occupy memory.
+    /// Number of pieces in flight. `in_flight_bytes` is the memory that their data occupies.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Value of the engine's `held` when the I/O became ready. A different value when the I/O is
-    /// sent means that the I/O waited for room.
+    /// Value of the engine's `held` when the I/O became ready. If `held` has changed by the time
+    /// the I/O is sent, the I/O has waited for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -57,11 +57,11 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The I/O waits, or is being sent.
+    /// The I/O waits to be sent, or some of its pieces have been sent.
     Send,
-    /// All pieces of the I/O are in flight.
+    /// All pieces of the I/O have been sent.
     Sent,
-    /// The I/O's data is written, and its flush must still be sent.
+    /// The I/O's data is written. The flush that makes it durable must still be sent.
     Flush,
     /// The replay was stopped before all pieces of the I/O were sent.
     Dropped,
@@ -74,14 +74,14 @@ pub(crate) struct Engine<'a, T, F> {
     order: Order,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots of I/Os that may be sent, in the order in which they became ready.
+    /// Slots of I/Os that wait for no other I/O, in the order in which they became ready.
     ready: VecDeque<u32>,
     flight: Flight,
-    /// Next I/O of the trace, if it was taken from the feed and its time has not come.
+    /// Next I/O of the trace, already taken from the feed but not due yet.
     next: Option<Routed>,
-    /// Number of times that the engine stopped sending for lack of room.
+    /// Number of times that the engine could not send a ready I/O for lack of room.
     held: u64,
-    /// Time at which an I/O last found no free slot, in nanoseconds.
+    /// Time at which the engine last had no free slot for an I/O, in nanoseconds.
     full_ns: u64,
     begin_ns: u64,
     ending: EndOfReplay,
@@ -97,10 +97,11 @@ struct Flight {
 
 #[derive(Debug, Default)]
 struct EndOfReplay {
-    /// No more I/Os are taken from the trace.
+    /// True once the engine takes no more I/Os from the trace.
     has_begun: bool,
     why: Option<StopReason>,
-    /// Time at which the replay was stopped: no further I/Os are sent from then on.
+    /// Time at which the replay was stopped. After that no I/O is sent, except flushes of durable
+    /// writes.
     stopped_ns: Option<u64>,
 }
 
@@ -145,10 +146,11 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             }
         }
         let Engine { settings, mut tally, ending, flight, slots, free, next, .. } = self;
-        // I/Os still in flight were not answered in time, or before the target broke.
+        // I/Os still in flight count as unanswered: their answer was late, or the target has
+        // failed.
         tally.counts.unanswered += u64::from(flight.started);
         if ending.stopped_ns.is_none() {
-            // I/Os that still waited when the target broke count as unsent.
+            // I/Os that were admitted but not sent when the target failed count as unsent.
             let admitted = (slots.len() - free.len()) as u64;
             tally.counts.unsent += admitted.saturating_sub(flight.started.into());
             tally.counts.unsent += u64::from(next.is_some());
@@ -156,7 +158,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         tally.report((settings.speed, settings.iodepth), ending.why)
     }
 
-    /// Runs one iteration of the loop; returns true if it was the last one.
+    /// Runs one iteration of the loop. Returns true if it was the last one.
     fn turn(&mut self, now_ns: u64) -> Result<bool, BenchError> {
         self.look_for_stop(now_ns);
         let ended = self.reap()?;
@@ -212,7 +214,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         self.ready.retain(|slot| slots[*slot as usize].stage == Stage::Flush);
     }
 
-    /// Returns true if every I/O that was sent has ended, and no further I/O will be sent.
+    /// Returns true if every I/O that was sent has ended, and no more I/Os will be sent.
     fn is_over(&self, now_ns: u64) -> bool {
         let drained = self.flight.started == 0;
         match (self.ending.stopped_ns, &self.ending.why) {
@@ -278,7 +280,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Admits the I/Os that are due, or with `afap` as many as there is room for.
+    /// Admits the I/Os that are due. With `afap`, admits as many I/Os as there is room for.
     fn admit(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while !self.ending.has_begun {
@@ -304,9 +306,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         any
     }
 
-    /// Returns the next I/O of the trace; `None` if no I/O has been read yet, or the replay has
-    /// ended. At the limit on I/Os, and at damage in the trace, the replay ends as at the trace's
-    /// end: it completes the I/Os that were taken.
+    /// Returns the next I/O of the trace. `None` if no I/O has been read yet, or at the end of the
+    /// trace. Damage in the trace and the limit on the number of I/Os end the replay in the same
+    /// way as the trace's end: I/Os that were taken are completed.
     fn take(&mut self) -> Option<Routed> {
         loop {
             if self.settings.limit.is_some_and(|limit| self.tally.counts.traced_ios >= limit) {
@@ -315,8 +317,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             match self.feed.next() {
                 Ok(FeedItem::Item(Item::Io(io))) => {
                     if self.tally.ended() == 0 && self.slots.is_empty() {
-                        // The clock starts here, so that opening the trace and reading its first
-                        // I/O make no I/O late.
+                        // Start the clock at the first I/O, so that the time to open the trace does
+                        // not make I/Os late.
                         self.begin_ns = self.target.now_ns();
                         self.tally.begin(self.begin_ns);
                     }
@@ -340,10 +342,10 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         None
     }
 
-    /// Returns the time at which an I/O is to be sent; `None` with `afap`.
+    /// Returns the time at which an I/O is due; `None` with `afap`.
     fn due_ns(&self, io: &Routed) -> Option<u64> {
         let after_ns = io.at_ns as f64 / self.settings.speed?;
-        // A time beyond the clock's range stays there: the conversion saturates.
+        // A time beyond the clock's range saturates in the conversion.
         Some(self.begin_ns.saturating_add(after_ns as u64))
     }
 
@@ -356,7 +358,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // An I/O that is late because no slot was free also counts as delayed for lack of room.
+            // An I/O that was due when the engine had no free slot counts as delayed for lack of
+            // room.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -410,7 +413,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             slot.pieces += u32::from(slot.stage == Stage::Send);
             slot.in_flight += 1;
             if slot.stage == Stage::Flush {
-                // The end of this piece is the end of the whole I/O.
+                // The flush is the last piece of the I/O.
                 self.ready.pop_front();
                 continue;
             }
@@ -459,7 +462,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // An I/O that is due already waits for room, and so for a completion.
+        // If the next I/O is already due, it waits for room, and a completion ends the sleep.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

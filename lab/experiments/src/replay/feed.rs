@@ -20,20 +20,20 @@ const AHEAD: usize = 8_192;
 #[derive(Debug)]
 pub(crate) enum FeedItem {
     Item(Item),
-    /// No I/O yet; more are being read.
+    /// No I/O is available now, but the trace has not ended.
     Later,
     End,
 }
 
 pub(crate) trait Feed {
-    /// Returns the next I/O, without waiting. After an error there are no more I/Os.
+    /// Returns the next I/O without waiting. After an error the feed has no more I/Os.
     fn next(&mut self) -> Result<FeedItem, BenchError>;
 
-    /// Waits until there may be a next I/O, for `most` at most.
+    /// Waits until a further I/O may be available, but no longer than `most`.
     fn wait(&mut self, most: Duration);
 }
 
-/// Feed that reads the trace when it is asked for an I/O.
+/// Feed that reads an I/O from the trace whenever the engine asks for one.
 pub(crate) struct Inline<S>(pub(crate) Router<S>);
 
 impl<S: TraceSource> Feed for Inline<S> {
@@ -46,9 +46,9 @@ impl<S: TraceSource> Feed for Inline<S> {
 
 pub(crate) struct ReadAhead {
     items: Receiver<Result<Item, BenchError>>,
-    /// Item that was received while waiting.
+    /// Item that `wait` has received, to be returned by `next`.
     first: Option<Result<Item, BenchError>>,
-    /// Reading thread; `None` once the end was reported.
+    /// Thread that reads the trace; `None` once the end was reported.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -61,7 +61,7 @@ impl ReadAhead {
         let read = move || {
             while let Some(next) = router.next().transpose() {
                 let is_last = next.is_err();
-                // The engine takes no more items if it has stopped.
+                // `send` fails if the engine has stopped and dropped the receiver.
                 if sender.send(next).is_err() || is_last {
                     return;
                 }
@@ -74,7 +74,7 @@ impl ReadAhead {
         Ok(ReadAhead { items, first: None, thread: Some(thread) })
     }
 
-    /// Ends the feed: the trace has ended, or the reading thread has panicked.
+    /// Ends the feed, because the trace has ended or the reading thread has panicked.
     fn end(&mut self) -> Result<FeedItem, BenchError> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Err(_)) => Err(BenchError::Panicked),
@@ -96,7 +96,7 @@ impl Feed for ReadAhead {
         if self.first.is_none() {
             match self.items.recv_timeout(most) {
                 Ok(item) => self.first = Some(item),
-                // The next call of `next` reports the end.
+                // No item: the next call of `next` detects the end.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }

@@ -11,11 +11,11 @@ use crate::load::workload::text_by_words;
 /// Treatment of I/Os that lie past the target's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// All addresses are multiplied by the target's size over the trace's extent.
+    /// Scale all addresses by the target's size divided by the trace's extent.
     Scale,
-    /// The I/O's address is taken modulo the target's size.
+    /// Take an I/O's address modulo the target's size.
     Wrap,
-    /// The I/O is left out and counted.
+    /// Leave the I/O out and count it.
     Skip,
 }
 
@@ -31,20 +31,21 @@ pub(crate) enum FittedRange {
     At {
         offset_bytes: u64,
         len_bytes: u64,
-        /// The I/O did not begin and end at block boundaries, and was enlarged to whole blocks.
+        /// True if the I/O was enlarged to whole blocks of the target.
         aligned: bool,
-        /// The I/O was moved: it lay past the target's end, or all addresses are scaled.
+        /// True if the I/O was moved, because it lay past the target's end or because all addresses
+        /// are scaled.
         moved: bool,
     },
-    /// The I/O lies past the target's end, and no `Fit` was chosen.
+    /// The I/O lies past the target's end, and the user has chosen no `Fit`.
     Outside,
-    /// The I/O is left out, since it lies past the target's end.
+    /// The I/O is left out, because it lies past the target's end.
     Skipped,
-    /// The I/O is left out, since it is longer than the whole target.
+    /// The I/O is left out, because it is longer than the whole target.
     TooLong,
 }
 
-/// Maps a range of 1 byte or more to the target. With `scale`, `extent_bytes` is the size of the
+/// Maps a range of at least 1 byte to the target. With `scale`, `extent_bytes` is the size of the
 /// trace's address range.
 pub(crate) fn place(
     lane: &Lane,
@@ -57,7 +58,7 @@ pub(crate) fn place(
     if scales {
         let scaled = u128::from(start) * u128::from(size_bytes) / u128::from(extent_bytes);
         let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
-        // The offset inside a block stays the same, so that whole blocks remain whole blocks.
+        // Keep the offset inside the block, so that an aligned I/O stays aligned.
         start = (scaled - scaled % block).saturating_add(start % block);
     }
     let wraps = fit == Some(Fit::Wrap) && start >= size_bytes && size_bytes > 0;

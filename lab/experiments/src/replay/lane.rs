@@ -9,13 +9,13 @@ use millrace_block::Op;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 
-/// Largest pieces and optional operations that a lane accepts.
+/// Largest size of each kind of piece, and the optional operations that a lane supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PieceLimits {
     pub(crate) data_bytes_max: u64,
     /// Largest discard; 0 if the lane accepts no discards.
     pub(crate) discard_bytes_max: u64,
-    /// Largest write-zeroes; 0 if the lane accepts none.
+    /// Largest write-zeroes; 0 if the lane accepts no write-zeroes.
     pub(crate) zeroes_bytes_max: u64,
     pub(crate) flush: bool,
     pub(crate) fua: bool,
@@ -45,12 +45,12 @@ pub(crate) struct Lane {
     pub(crate) contents: DiskContents,
 }
 
-/// I/O, or the part of an I/O that a lane takes at once.
+/// An I/O, or a part of an I/O that the lane accepts as one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Index of the lane in [`Target::lanes`].
     pub(crate) lane: u32,
-    /// Number of the engine's slot, returned in the piece's `Done`.
+    /// Number of the engine's slot, which the piece's `Done` returns.
     pub(crate) slot: u32,
     pub(crate) op: Op,
     pub(crate) fua: bool,
@@ -65,22 +65,22 @@ pub(crate) struct Done {
     pub(crate) error: Option<String>,
 }
 
-/// Receiver of a trace's I/Os. A method's error means that the target no longer works; the failure
-/// of a single piece is part of its `Done`.
+/// Target of a replay, which executes the trace's I/Os. An error of a method means that the target
+/// has failed. The error of a single piece is part of its `Done`.
 pub(crate) trait Target {
     fn lanes(&self) -> &[Lane];
 
     fn now_ns(&self) -> u64;
 
-    /// Takes a piece; returns false if there is no room for the piece now. The target may delay the
-    /// piece until `start` is called.
+    /// Submits a piece. Returns false if there is no room for the piece now. The target may hold
+    /// back the piece until `start` is called.
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError>;
 
     fn start(&mut self) -> Result<(), BenchError>;
 
-    /// Appends the pieces that have ended, without waiting.
+    /// Appends the pieces that have ended to `done`, without waiting.
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError>;
 
-    /// Sleeps until a piece may have ended, or until `until_ns`; may return earlier.
+    /// Sleeps until a piece may have ended, at most until `until_ns`.
     fn wait(&mut self, until_ns: u64) -> Result<(), BenchError>;
 }

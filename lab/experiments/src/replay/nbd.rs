@@ -13,7 +13,7 @@ use crate::load::bench::BenchError;
 use crate::load::nbd::Connection;
 use crate::load::overwrite::{DiskContents, nbd_contents};
 
-/// Longest read or write in one request, which bounds the memory of a request.
+/// Longest read or write in one request, in bytes. Bounds the memory of a request.
 const DATA_BYTES_MAX: u64 = 8 << 20;
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
@@ -26,7 +26,7 @@ pub(crate) fn connect(
     for (name, uri) in uris {
         let mut connection = Connection::new(uri)?;
         let mut lane = lane_of(name, connection.client.session());
-        // With `--overwrite`, the export's contents do not matter and are not read.
+        // Skip the search for data if the user allows the replay to overwrite the export.
         if !addresses.overwrite {
             lane.contents = nbd_contents(&mut connection)?;
         }

@@ -10,15 +10,15 @@
 
 use std::collections::BTreeMap;
 
-/// Largest length of ranges that are found by a search near their start. Longer ranges are few, and
-/// each is compared.
+/// Largest length of the ranges in `Lane::short`, in which only ranges near an I/O's start are
+/// compared. Longer ranges are few, and all of them are compared.
 const SHORT_BYTES: u64 = 128 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Range {
         start: u64,
-        /// Offset of the first byte after the range, above `start`.
+        /// Offset of the first byte after the range. Larger than `start`.
         end: u64,
         changes: bool,
     },
@@ -29,11 +29,11 @@ pub(crate) enum Access {
 pub(crate) enum Waits {
     No,
     Overlap,
-    /// The flush waits for writes that come before it.
+    /// The flush waits for earlier writes.
     Writes,
 }
 
-/// Ranges by their start and slot: each range's end, and whether its I/O changes it.
+/// Ranges by start offset and slot. The values are the end, and true if the I/O changes the range.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ impl Order {
         Order { lanes, links: Vec::new(), found: Vec::new(), ready: Vec::new() }
     }
 
-    /// Admits the next I/O of the trace, under a slot number that no other I/O has now.
+    /// Admits the next I/O of the trace. Its slot number must not be in use by another I/O.
     pub(crate) fn admit(&mut self, slot: u32, lane: u32, access: Access) -> Waits {
         let (at, lane) = (slot as usize, lane as usize);
         if at >= self.links.len() {
@@ -113,7 +113,7 @@ impl Order {
         }
     }
 
-    /// Ends an I/O, and returns the slots that waited for no other I/O.
+    /// Ends an I/O. Returns the slots whose I/Os now wait for no other I/O.
     pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
         let access = links.access.take().expect("an I/O that ends was admitted before");
@@ -128,7 +128,7 @@ impl Order {
                 self.ready.push(other);
             }
         }
-        // Keep the list's memory for the slot's next I/O.
+        // Put the empty list back, so that its memory is reused.
         self.links[slot as usize].later = later;
         self.ready.drain(..)
     }

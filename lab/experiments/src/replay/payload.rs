@@ -11,7 +11,7 @@ use std::ops::DerefMut;
 use millrace_block::Op;
 use millrace_random::SplitMix64;
 
-/// Number of bytes between two words that change with each write.
+/// Distance in bytes between the words that change with each write.
 const SECTOR: usize = 512;
 /// Largest number of bytes that a pool keeps in free buffers.
 const KEPT_BYTES_MAX: usize = 16 << 20;
@@ -30,7 +30,7 @@ impl Payload {
         }
     }
 
-    /// Changes each sector of a filled buffer, so that no two writes have equal sectors.
+    /// Changes each sector of a filled buffer, so that the sectors of different writes differ.
     fn refresh(&mut self, bytes: &mut [u8]) {
         for sector in bytes.chunks_mut(SECTOR) {
             if let Some(word) = sector.first_chunk_mut() {
@@ -80,7 +80,7 @@ impl<B: DerefMut<Target = [u8]>> Pool<B> {
     pub(crate) fn give_back(&mut self, buffer: B, op: Op) {
         let (len, is_write) = (buffer.len(), op == Op::Write);
         if self.kept_bytes + len > KEPT_BYTES_MAX {
-            // Drop all idle buffers to make room, because most have lengths that are no longer
+            // Make room by dropping all idle buffers, because most have lengths that are no longer
             // used.
             self.free.clear();
             self.kept_bytes = 0;

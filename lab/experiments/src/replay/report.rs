@@ -1,6 +1,6 @@
-//! `Report`: results of a replay, as printed and as `--json` gives them.
+//! `Report`: results of a replay, for the printed report and for `--json`.
 //!
-//! Plain data; units are in the names. Filled by tally.rs.
+//! The fields are plain data with units in their names. tally.rs fills them.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use millrace_block::Snapshot;
@@ -46,15 +46,15 @@ pub struct OpReport {
     pub fua: u64,
     pub iops: f64,
     pub bytes_per_s: f64,
-    /// Latencies in the trace, of those I/Os for which the trace has one.
+    /// Latencies that the trace states; I/Os without a stated latency are left out.
     pub traced: Option<Latency>,
-    /// Latencies from the submission of an I/O to its end.
+    /// Latencies from an I/O's submission to its completion.
     pub from_submission: Option<Latency>,
-    /// Latencies from the time that the trace gives an I/O to the I/O's end; `None` with `afap`.
+    /// Latencies from the time at which an I/O is due to its completion; `None` with `afap`.
     pub from_due: Option<Latency>,
 }
 
-/// Thresholds of lateness for which I/Os are counted: nanoseconds, key in JSON, text.
+/// Thresholds for counting late I/Os: nanoseconds, key in JSON, and text.
 pub const LATE: [(u64, &str, &str); 5] = [
     (100_000, "over_100us", "100 us"),
     (1_000_000, "over_1ms", "1 ms"),
@@ -63,7 +63,7 @@ pub const LATE: [(u64, &str, &str); 5] = [
     (1_000_000_000, "over_1s", "1 s"),
 ];
 
-/// Delays of I/Os between the time that the trace gives them and their submission.
+/// Delays from the time at which I/Os are due to their submission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Delays of all I/Os that were sent.
@@ -90,7 +90,7 @@ pub struct WaitCounts {
     pub for_overlap: u64,
     /// Number of flushes that waited for writes before them.
     pub for_writes: u64,
-    /// Number of I/Os that waited because the I/O depth was reached or the target had no room; not
+    /// Number of I/Os that waited because the I/O depth was reached or the target had no room. Not
     /// counted with `afap`.
     pub for_room: u64,
 }
@@ -98,19 +98,20 @@ pub struct WaitCounts {
 /// Numbers of I/Os that were changed before they were sent, by kind of change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AdaptedIos {
-    /// Number of I/Os extended to whole blocks of the target.
+    /// Number of I/Os that were extended to whole blocks of the target.
     pub aligned: u64,
-    /// Number of I/Os moved by `--fit`.
+    /// Number of I/Os whose address `--fit` changed.
     pub moved: u64,
     /// Number of I/Os sent in several pieces.
     pub cut: u64,
     /// Number of FUA writes that were sent as a write and a flush.
     pub fua_by_flush: u64,
-    /// Number of FUA writes that were sent as plain writes.
+    /// Number of FUA writes that were sent as plain writes, because the target cannot make them
+    /// durable.
     pub fua_lost: u64,
 }
 
-/// Numbers of the trace's I/Os that were not replayed, by reason.
+/// Numbers of I/Os in the trace that were not replayed, by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     /// Number of I/Os that lie past the target's end.
@@ -131,7 +132,7 @@ pub struct LaneReport {
     pub bytes: u64,
 }
 
-/// Reason for the end of a replay before the end of its trace.
+/// Reason why a replay ended before the end of its trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -142,16 +143,16 @@ pub enum StopReason {
     Runtime,
     /// The replay's limit on the number of I/Os was reached.
     Limit,
-    /// The rest of the trace could not be read, for this reason.
+    /// The rest of the trace could not be read. The text is the reason.
     Trace(String),
-    /// An I/O of the trace needs a decision of the user before it can be replayed. The text names
-    /// the I/O and the choices.
+    /// An I/O of the trace cannot be replayed without a decision of the user. The text names the
+    /// I/O and the choices.
     Undecided(String),
-    /// The target failed, for this reason.
+    /// The target failed. The text is the reason.
     Target(String),
 }
 
-/// Numbers of I/Os of a replay.
+/// Counts of a replay's I/Os.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Number of I/Os taken from the trace. Includes I/Os that were skipped, not sent or not
@@ -163,7 +164,7 @@ pub struct Counts {
     pub errors: u64,
     /// Text of the first error.
     pub first_error: Option<String>,
-    /// Number of I/Os that were not sent, or only in part, because the replay was stopped.
+    /// Number of I/Os that were not sent, or not completely, because the replay was stopped.
     pub unsent: u64,
     /// Number of I/Os that the target had not answered when the replay ended. The target may or may
     /// not have done them.
@@ -173,12 +174,13 @@ pub struct Counts {
 /// Results of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Factor by which the trace's times were divided; `None` for `afap`.
+    /// Factor by which the replay is faster than the trace; `None` with `afap`.
     pub speed: Option<f64>,
     pub iodepth: u32,
-    /// Length of the replay in seconds, from the first I/O's time to the end of the last I/O.
+    /// Length of the replay in seconds, from the due time of the first I/O to the last completion.
     pub seconds: f64,
-    /// Seconds from the first to the last I/O that was taken from the trace, in the trace's time.
+    /// Time between the first and the last I/O taken from the trace, in seconds of the trace's
+    /// clock.
     pub trace_seconds: f64,
     #[serde(flatten)]
     pub counts: Counts,
@@ -191,8 +193,7 @@ pub struct Report {
     pub skipped: Skipped,
     /// Number of I/Os that ended, over time.
     pub series: Series,
-    /// Number of I/Os that were due, over time: their times in the trace, divided by the speed.
-    /// `None` with `afap`.
+    /// Number of I/Os that were due, over time. `None` with `afap`.
     pub due_series: Option<Series>,
     pub targets: Vec<LaneReport>,
     /// Reason why the replay ended before the trace; `None` if the whole trace was replayed.

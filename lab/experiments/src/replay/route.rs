@@ -11,12 +11,12 @@ use super::lane::Lane;
 use crate::load::bench::BenchError;
 use crate::trace::{TraceIo, TraceSource};
 
-/// Map from a trace's devices to lanes.
+/// Assignment of a trace's devices to lanes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Devices that have a lane of their own: name and lane index.
+    /// Names of devices with a lane of their own, each with the index of the lane.
     pub by_device: Vec<(String, usize)>,
-    /// Index of the lane of all other devices.
+    /// Index of the lane for all other devices; `None` if such a device is an error.
     pub others: Option<usize>,
 }
 
@@ -33,14 +33,14 @@ impl Routes {
     }
 }
 
-/// Treatment of the trace's addresses: I/Os past a target's end, and existing data.
+/// Rules for the trace's addresses: I/Os past the target's end, and overwriting of data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// Treatment of I/Os that lie past the target's end; with `None`, such an I/O is an error.
+    /// Rule for I/Os that lie past the target's end. With `None`, such an I/O is an error.
     pub fit: Option<Fit>,
-    /// Extent of the trace on each lane in bytes, with `Fit::Scale`.
+    /// For each lane, the extent of the trace in bytes; used by `Fit::Scale`.
     pub extents_bytes: Vec<u64>,
-    /// If true, overwrite data that a target may hold.
+    /// If true, the replay may overwrite data that a target holds.
     pub overwrite: bool,
 }
 
@@ -48,19 +48,19 @@ pub struct Addresses {
 pub(crate) enum Skip {
     Outside,
     TooLong,
-    /// An operation that needs a range has length 0.
+    /// The I/O has length 0, but its operation needs a range.
     Empty,
     Unsupported(Op),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Routed {
-    /// Arrival time in the trace.
+    /// Arrival time of the I/O in the trace, in nanoseconds.
     pub(crate) at_ns: u64,
     pub(crate) lane: u32,
     pub(crate) op: Op,
     pub(crate) fua: bool,
-    /// The target has no FUA writes, so a flush must follow this write.
+    /// True if a flush must follow this write, because the target has no FUA.
     pub(crate) flush_after: bool,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
@@ -72,7 +72,8 @@ pub(crate) struct Routed {
 pub(crate) struct Adaptations {
     pub(crate) aligned: bool,
     pub(crate) moved: bool,
-    /// The write should be durable (FUA), but the target has neither FUA nor flushes.
+    /// True if the write has FUA but cannot be made durable, because the target has neither FUA nor
+    /// flushes.
     pub(crate) lost_fua: bool,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct Router<S> {
     lanes: Vec<Lane>,
     routes: Routes,
     addresses: Addresses,
-    /// Lane index of each device of the source met so far.
+    /// Lane index of each device that has occurred in the trace so far.
     met: Vec<usize>,
     number: u64,
 }
@@ -98,7 +99,7 @@ impl<S: TraceSource> Router<S> {
         Router { source, lanes, routes, addresses, met: Vec::new(), number: 0 }
     }
 
-    /// Returns the next I/O; `None` at the trace's end.
+    /// Returns the next I/O, or the reason why it is left out; `None` at the end of the trace.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, BenchError> {
         let Some(io) = next_of(&mut self.source)? else { return Ok(None) };
         self.number += 1;
@@ -193,7 +194,7 @@ impl<S: TraceSource> Router<S> {
     }
 }
 
-/// Extents that a first pass over a trace finds.
+/// Extents of a trace, found by reading the trace once before the replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extents {
     /// Highest end offset of any I/O, for each lane.
@@ -227,7 +228,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns the lane of an I/O's device; `met` holds the lanes that are known already.
+/// Returns the lane of an I/O's device. `met` caches the lanes of the devices that have occurred.
 fn lane_of<S: TraceSource>(
     source: &S,
     io: &TraceIo,

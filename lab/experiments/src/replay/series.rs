@@ -9,7 +9,7 @@ use serde::Serialize;
 const COUNTS_MAX: usize = 512;
 const INTERVAL_NS: u64 = 100_000_000;
 
-/// Counts of I/Os in equal intervals since the start.
+/// Counts of I/Os in intervals of equal length since the start of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Series {
     /// Length of each interval in nanoseconds.
@@ -38,15 +38,15 @@ impl Series {
         self.ios[at] += 1;
     }
 
-    /// Returns the I/Os per second in each of at most `columns` spans of equal length, which
-    /// together last `total_ns`.
+    /// Divides `total_ns` into at most `columns` spans of equal length, and returns the I/Os per
+    /// second in each.
     pub fn rates(&self, columns: usize, total_ns: u64) -> Vec<f64> {
         let intervals = (total_ns.div_ceil(self.interval_ns).max(1) as usize).max(self.ios.len());
         let each = intervals.div_ceil(columns.max(1));
         let rate = |first: usize| {
             let last = (first + each).min(self.ios.len());
             let ios: u64 = self.ios.get(first..last).unwrap_or_default().iter().sum();
-            // The last span may be cut short by the end.
+            // The last span may be shorter than the others.
             let begin_ns = (first as u64).saturating_mul(self.interval_ns);
             let whole_ns = (each as u64).saturating_mul(self.interval_ns);
             let span_ns = total_ns.saturating_sub(begin_ns).clamp(1, whole_ns);

@@ -1,7 +1,7 @@
 //! Servers as the target of a replay: one client for each lane, all on the engine's thread.
 //!
-//! Owns the clients (the same as in benchmarks), the slots of their requests, and the buffers.
-//! nbd.rs and vhost.rs create it; the engine calls it.
+//! The target owns the clients, which are the same as in benchmarks, the slots of their requests,
+//! and the buffers. nbd.rs and vhost.rs create the target; the engine calls it.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::payload::Pool;
 use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot};
 
-/// Slots of a client: their I/Os, the free ones, and the engine's slots that they serve.
+/// Slots for the requests of one client.
 #[derive(Default)]
 struct Slots {
     ios: Vec<ClientIo>,
     free: Vec<u32>,
-    /// Number of the engine's slot, by the client's slot.
+    /// For each slot of the client, the number of the engine's slot.
     taken_for: Vec<u32>,
 }
 

@@ -1,9 +1,9 @@
 //! A replay on a simulated machine, in that machine's time.
 //!
 //! The engine runs on CPU 0 of the simulated machine, with channels of the production block layer
-//! to drives that run on any machine. It reads the trace in its own thread, which takes no virtual
-//! time. Workers of drives run on the other CPUs. Equal traces, drives, machines and seeds give a
-//! bit-identical report. The verb calls this file.
+//! to drives that run on any machine. The engine's thread also reads the trace, which takes no
+//! virtual time. Workers of drives run on the other CPUs. Equal traces, drives, machines and seeds
+//! give a bit-identical report. The verb `replay` calls this file.
 
 use std::sync::Arc;
 
@@ -26,16 +26,16 @@ use crate::load::threads::simulate;
 use crate::simulation::Workers;
 use crate::trace::TraceSource;
 
-/// Volume on a simulated machine that devices of a trace are mapped to.
+/// A volume on a simulated machine, to which devices of a trace are mapped.
 #[derive(Debug, Clone)]
 pub struct SimulatedVolume {
     /// Name of the volume, for reports and errors.
     pub name: String,
-    /// Drives of the volume, of kinds that run on any machine.
+    /// Drives of the volume, of kinds that also run on a simulated machine.
     pub drives: Vec<Spec>,
     /// Layout that joins the drives into a volume.
     pub layout: Layout,
-    /// Assignment of threads to the drives, if there are several.
+    /// Serving mode of the volume, which assigns threads to its drives.
     pub serving: Serving,
 }
 
@@ -55,7 +55,7 @@ where
 {
     let (inner, volumes) = (settings.clone(), volumes.to_vec());
     let main = move || run(source, &volumes, (routes, addresses), &inner);
-    // The simulation has no time limit, because a trace may last for years.
+    // No time limit for the simulation, because a trace may last for years.
     Ok(simulate((model, settings.seed), (0, u64::MAX / 2), main)?.0)
 }
 

@@ -1,6 +1,6 @@
 //! `Tally`: counts and latencies of a running replay.
 //!
-//! Its size does not depend on the trace's length.
+//! The size of a tally does not depend on the trace's length.
 
 use millrace_block::{OPS, Op, Snapshot};
 
@@ -25,7 +25,7 @@ struct OpTally {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IoResult {
-    /// Time at which the trace wants the I/O sent; `None` with `afap`.
+    /// Time at which the I/O was due; `None` with `afap`.
     pub(crate) due_ns: Option<u64>,
     pub(crate) sent_ns: u64,
     pub(crate) ended_ns: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Tally {
     due_series: Series,
     lanes: Vec<LaneReport>,
     pub(crate) counts: Counts,
-    /// Arrival time in the trace of the last I/O that was taken.
+    /// Arrival time in the trace of the newest I/O that was taken.
     pub(crate) at_ns: u64,
     begin_ns: u64,
     end_ns: u64,

@@ -14,13 +14,13 @@ use super::servers::Servers;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::{DiskContents, guest_contents};
 
-/// Largest number of requests in flight in a queue.
+/// Largest number of requests in flight in a virtqueue.
 pub const VHOST_IODEPTH_MAX: u32 = 256;
-/// Total size of the memory of a queue's slots, in bytes.
+/// Total size, in bytes, of the memory of a virtqueue's slots.
 const SLOTS_BYTES: u32 = 32 << 20;
 /// Smallest and largest size of a slot's buffer, in bytes.
 const SLOT_BYTES: [u32; 2] = [128 << 10, 1 << 20];
-/// Smallest number of entries of a ring, as in usual guests.
+/// Smallest number of entries of a ring, which is also usual in guests.
 const RING: u16 = 256;
 
 pub(crate) fn connect(

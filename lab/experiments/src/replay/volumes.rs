@@ -1,8 +1,8 @@
 //! Volumes of this process as the target of a replay: a channel to each volume, all on the engine's
 //! thread.
 //!
-//! Owns the channels and the buffers of their bios, on this machine or a simulated one
-//! (simulated.rs). The engine calls it.
+//! The target owns the channels and the buffers of their bios, on this machine or on a simulated
+//! one (simulated.rs). The engine calls the target.
 
 use std::sync::Arc;
 
@@ -17,15 +17,16 @@ use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 use crate::load::sleeper::Sleeper;
 
-/// Largest read or write in one piece in bytes, which bounds a piece's memory.
+/// Largest read or write, in bytes, that is one piece. Bounds the memory of a piece.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// Largest range without data in one piece, in sectors; the block layer splits it for the drives.
+/// Largest discard or write-zeroes, in sectors, that is one piece. The block layer splits it
+/// further.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 const CHANNEL_DEPTH_MAX: u32 = 65_536;
 
 pub(crate) struct Volumes<S: Sleeper> {
-    // Declared before `sleeper`, so that channels are dropped before the thread's ring, which
-    // `sleeper` may own.
+    // Declared before `sleeper` to be dropped first: `sleeper` may own the ring that the channels
+    // use.
     channels: Vec<Channel<S::Machine>>,
     lanes: Vec<Lane>,
     pool: Pool<Buffer>,
@@ -44,8 +45,8 @@ impl<S: Sleeper> Volumes<S> {
         })
     }
 
-    /// Adds a volume for the given number of I/Os in flight, with the contents that writes would
-    /// destroy.
+    /// Adds a volume, with a channel for `iodepth` I/Os in flight. `contents` is the data that
+    /// writes would destroy.
     pub(crate) fn add(
         &mut self,
         (name, volume): (&str, &Arc<Volume<S::Machine>>),
@@ -150,7 +151,7 @@ fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
             data_bytes_max: DATA_BYTES_MAX,
             discard_bytes_max: ranges(limits.max_discard_sectors),
             zeroes_bytes_max: ranges(limits.max_write_zeroes_sectors),
-            // If a drive has no FUA, the block layer sends a write and a flush.
+            // Always supported: for a drive without FUA, the block layer sends a write and a flush.
             flush: true,
             fua: true,
         },
@@ -159,13 +160,13 @@ fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     }
 }
 
-/// A volume of this machine as a target.
+/// A volume of this process as the target of a replay.
 pub struct ReplayVolume {
-    /// Name of the volume.
+    /// Name of the volume in the report.
     pub name: String,
-    /// Volume that the I/Os go to.
+    /// Volume that executes the I/Os.
     pub volume: Arc<Volume<Native>>,
-    /// Data that the volume's drives held before they were opened.
+    /// Data on the volume's drives, as found before they were opened.
     pub contents: DiskContents,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! run.rs wraps a drive's driver with this one in rows with bounce buffers. The wrapper reports
 //! each request with data as bounced, so that traces contain a B (bounced) event for it. raw_job.rs
-//! makes the copies, and linux24.rs makes them take time on a simulated machine.
+//! copies the data, and linux24.rs charges the time of the copies on a simulated machine.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
@@ -27,7 +27,7 @@ impl<M: Machine> DriverFilter<M> for BounceDriver<M> {
 
 struct BounceQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
-    /// True for each tag whose request has data.
+    /// For each tag, true if its request has data, which is bounced.
     bounced: Vec<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! `FileCosts`: CPU time that Linux 4.4 spends on file I/O outside of the block layer, as a
-//! simulated machine spends it.
+//! `FileCosts`: CPU time of Linux 4.4 for file I/O outside of the block layer, which a simulated
+//! machine charges.
 //!
 //! The constants and their origins come from `machines/linux-4.4.toml`. job.rs adds them to direct
 //! I/O to a file, program/access.rs to the system calls of simulated programs. A paper's page shows

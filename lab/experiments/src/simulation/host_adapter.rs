@@ -30,21 +30,21 @@ use millrace_machine::{Line, Lock, Machine, Order, Word};
 use super::coalescing::{Coalescing, QueueInterrupts};
 use crate::filter::DriverFilter;
 
-/// State that the commands of all drives of a row write; none by default.
+/// Parts of a host adapter's shared state that the simulation models; none by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostAdapterConfig {
-    /// Model the driver's lookup table and its lock, taken three times per command.
+    /// Models the driver's lookup table and its lock, which is taken three times per command.
     pub lookup_lock: bool,
-    /// Model the mid-layer's command count, changed twice per command.
+    /// Models the mid-layer's command count, which changes twice per command.
     pub host_busy: bool,
-    /// Model the lock around everything that a controller's driver does, as in isci.
+    /// Models a lock around all code of a controller's driver, as in isci.
     pub controller_lock: bool,
-    /// Model one interrupt for many completions, as in isci.
+    /// Models interrupt coalescing: one interrupt for many completions, as in isci.
     pub coalescing: bool,
 }
 
-/// Free entries that are written when an entry is taken or put back: the entry itself and its
-/// neighbour.
+/// The entries of the free list that are written when a command takes or frees an entry: the entry
+/// itself, and its neighbour in the list.
 type FreeEntries = [[u64; 8]; 2];
 
 pub(crate) struct HostAdapter<M: Machine> {
@@ -70,21 +70,22 @@ struct Lookup<M: Machine> {
     free: M::Line<FreeEntries>,
 }
 
-/// The rest of the lock's cache line: the table's pointer and the list head, which holders write.
-/// The pointer lies 16 bytes before the lock and the head 8 bytes behind it: in 5 of 8 alignments
-/// all of them share a line. So a CPU that identifies an interrupt (`_base_get_cb_idx`) or clears
-/// an entry reads a line that every lock holder writes. The lock's own word is the simulated
-/// lock's, so two lines move here where the kernel had one, which makes this lock more expensive
-/// than the kernel's.
+/// The rest of the lock's cache line: the table's pointer, and the list head, which lock holders
+/// write. The pointer lies 16 bytes before the lock, and the head 8 bytes after it, so they share a
+/// line with the lock in 5 of 8 alignments. A CPU that identifies an interrupt (`_base_get_cb_idx`)
+/// or clears an entry therefore reads a line that every lock holder writes. The simulated lock has
+/// a line of its own, so two lines move here instead of one, and this lock is more expensive than
+/// the kernel's.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {
-    /// Reads the pointer. Relaxed: the lock orders the writers, and the pointer never changes.
+    /// Reads the pointer. Relaxed: the pointer never changes, and the lock orders writers of its
+    /// line.
     fn read_pointer(&self) -> u64 {
         self.0.load(Order::Relaxed)
     }
 
-    /// Writes the list head, with the lock held. Relaxed: the lock orders the writers.
+    /// Writes the list head; the caller holds the lock. Relaxed: the lock orders the writers.
     fn write_head(&self, change: u64) {
         self.0.store(self.0.load(Order::Relaxed).wrapping_add(change), Order::Relaxed);
     }
@@ -121,7 +122,7 @@ impl<M: Machine> HostAdapter<M> {
     }
 
     /// Ends a command: looks up the command by its number, frees the number, and decrements the
-    /// counts.
+    /// command counts.
     fn end(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             lookup.beside.read_pointer();
@@ -132,8 +133,8 @@ impl<M: Machine> HostAdapter<M> {
         self.take_back(device_busy);
     }
 
-    /// Frees the number of a command that was not sent or has been looked up, and decrements the
-    /// counts.
+    /// Frees the number of a command, after its look-up or because it was not sent. Decrements the
+    /// command counts.
     fn take_back(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             let _taken = lookup.lock.lock();
@@ -145,7 +146,7 @@ impl<M: Machine> HostAdapter<M> {
 
     fn count(&self, change: u64, device_busy: &M::Word) {
         if let Some(host_busy) = &self.host_busy {
-            // Relaxed: the counts order nothing.
+            // Relaxed: no other data depends on the counts.
             device_busy.fetch_add(change, Order::Relaxed);
             host_busy.fetch_add(change, Order::Relaxed);
         }
@@ -155,7 +156,7 @@ impl<M: Machine> HostAdapter<M> {
 pub(crate) struct AdapterDriver<M: Machine> {
     inner: Box<dyn Driver<M>>,
     adapter: Arc<HostAdapter<M>>,
-    /// Commands in flight of this drive: the mid-layer's `device_busy`.
+    /// Number of this drive's commands in flight, which models the mid-layer's `device_busy`.
     device_busy: Arc<M::Word>,
 }
 

@@ -36,25 +36,24 @@ use millrace_simulator::Simulated;
 
 use crate::load::workload::text_by_words;
 
-/// Number of times that an I/O reads the cache line of the inode's count before it adds to the
-/// count: `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` each read the inode
-/// pointer of the address space (`i_data.host`, a few words after `i_dio_count`). Counted in the
-/// source of Linux 3.10.
+/// Number of times that an I/O reads the cache line of `i_dio_count` before it increments the
+/// count. `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` each read
+/// `i_data.host`, which is a few words after the count in the inode. Counted in the source of Linux
+/// 3.10.
 const HOST_READS: u32 = 3;
 
-/// Makes a simulated machine spend the time of operating system work; does nothing on a real
+/// Charges the time of operating system work on a simulated machine. Does nothing on a real
 /// machine.
 pub trait Host: Machine {
-    /// Spends the time of entering and leaving a system call.
+    /// Charges the time of entering and leaving a system call.
     fn system_call() {}
-    /// Sends an interrupt from the calling CPU to another; both CPUs spend time on it.
+    /// Charges the time of an interrupt from the calling CPU to another one, on both CPUs.
     fn interrupt(_cpu: CpuId) {}
-    /// Spends the calling CPU's time for handling a device interrupt.
+    /// Charges the time of handling a device interrupt to the calling CPU.
     fn take_interrupt() {}
-    /// Preempts the calling thread for `ns` nanoseconds.
+    /// Lets another thread take the calling thread's CPU for `ns` nanoseconds.
     fn preempted(_ns: u64) {}
-    /// Spends `ns` nanoseconds of the calling thread's time on kernel work outside of the block
-    /// layer.
+    /// Charges `ns` nanoseconds of kernel work outside of the block layer to the calling thread.
     fn kernel_work(_ns: u64) {}
     /// Starts to record the trace events of volumes.
     fn record(
@@ -91,8 +90,8 @@ impl Host for Simulated {
     }
 
     fn take_interrupt() {
-        // The model has only the cost of an interrupt between CPUs; a device's interrupt is assumed
-        // to cost as much.
+        // The machine model has only a cost for interrupts between CPUs. Assume the same cost for a
+        // device's interrupt.
         Simulated::interrupt(Simulated::cpu());
     }
 
@@ -108,13 +107,14 @@ impl Host for Simulated {
 /// Submission interface of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InterfaceKind {
-    /// One I/O at a time, with a system call each.
+    /// Synchronous I/O: one I/O at a time, with one system call for each.
     Sync,
     /// Linux's asynchronous I/O before \[MQ\]'s fixes.
     Libaio,
     /// Linux's asynchronous I/O with \[MQ\]'s fixes.
     LibaioFixed,
-    /// Shared memory rings, as in millrace's channels: no system call, nothing shared.
+    /// Rings in shared memory, as in millrace's channels: no system call, and no state shared by
+    /// submitters.
     #[default]
     Ring,
 }
@@ -140,10 +140,10 @@ impl<M: Machine> SharedCounters<M> {
         Arc::new(SharedCounters { count: M::Word::new(0), counts })
     }
 
-    /// Reads the inode pointer, then counts a request as in flight.
+    /// Reads the inode pointer, then adds a request to the count of requests in flight.
     fn begin(&self) {
         if self.counts != DioCount::None {
-            // Relaxed: the count orders nothing.
+            // Relaxed: no data depends on the count.
             (0..HOST_READS).for_each(|_| _ = self.count.load(Order::Relaxed));
             self.add(1);
         }
@@ -151,7 +151,7 @@ impl<M: Machine> SharedCounters<M> {
 
     fn add(&self, requests: i64) {
         if self.counts != DioCount::None {
-            // Relaxed: the count orders nothing.
+            // Relaxed: no data depends on the count.
             self.count.fetch_add(requests as u64, Order::Relaxed);
         }
     }
@@ -230,9 +230,9 @@ impl<M: Host> Interface<M> {
         M::system_call();
     }
 
-    /// Puts one request on the lock-free list, which only this job uses.
+    /// Models putting a request on a lock-free list, which only this job uses.
     fn push(&self) {
-        // Relaxed: the word only models the cost of the kernel's list; nobody reads list entries.
+        // Relaxed: the word only models the cost of the kernel's list, which has no entries here.
         let mut head = self.list_head.load(Order::Relaxed);
         while let Err(now) = self.list_head.compare_exchange(
             head,

@@ -1,4 +1,4 @@
-//! Interrupts of drives that complete later: finding completions, and forwarding them to
+//! Interrupts of drives that complete asynchronously: handlers find completions and notify the
 //! submitters.
 //!
 //! An `IrqDriver` wraps a drive's driver. Only a handler thread finds completions; it runs on CPU 0
@@ -25,7 +25,7 @@ use super::linux24::Kernel;
 use super::{Irq, SimPlan};
 use crate::filter::DriverFilter;
 
-/// Wakes a job, and keeps a flag until the job has seen the wake-up.
+/// Wake-up of a job, with a flag that stays set until the job has seen it.
 pub(super) struct Signal<M: Machine> {
     pub(super) bell: Arc<Doorbell<M>>,
     raised: M::Word,
@@ -37,21 +37,21 @@ impl<M: Machine> Signal<M> {
     }
 
     fn raise(&self) {
-        // Relaxed: the fence of `ring` orders this store before the check of the doorbell.
+        // Relaxed: the fence in `ring` orders this store before the check for a sleeping job.
         self.raised.store(1, Order::Relaxed);
         self.bell.ring();
     }
 
     pub(super) fn is_raised(&self) -> bool {
-        // Relaxed: ordered by the fence of `Doorbell::arm`.
+        // Relaxed: the fence in `Doorbell::arm` orders this load.
         self.raised.load(Order::Relaxed) != 0
     }
 
-    /// Lowers the signal. A job calls this before it polls for completions, so that it does not
-    /// miss a later signal.
+    /// Clears the flag. A job does this before it polls for completions, so that it does not miss a
+    /// signal that arrives later.
     pub(super) fn lower(&self) {
         if self.is_raised() {
-            // SeqCst: ordered before the polls that follow.
+            // SeqCst: orders the clearing before the polls that follow.
             self.raised.swap(0, Order::SeqCst);
         }
     }
@@ -60,7 +60,7 @@ impl<M: Machine> Signal<M> {
 struct Vector<M: Machine> {
     drive: usize,
     device: M::Lock<Device<M>>,
-    /// Completions that the handler has found and the block layer has not taken yet.
+    /// Completions that the handler has found, and that the block layer has not taken yet.
     filed: M::Lock<Vec<(Tag, Status)>>,
 }
 
@@ -68,7 +68,7 @@ struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
-    /// Completions that a submitter found when it looked for the time of the next completion.
+    /// Completions that a submitter found while it looked for the time of the next completion.
     due: Vec<(Tag, Status)>,
 }
 
@@ -83,8 +83,8 @@ struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
     vectors: M::Lock<Vec<Arc<Vector<M>>>>,
-    /// Time at which the handler polls again without a wake-up. The value stands for hardware
-    /// state, so access to it takes no virtual time.
+    /// Time at which the handler polls again even without a wake-up. Access takes no virtual time,
+    /// because the value models hardware.
     alarm_ns: AtomicU64,
     stop: AtomicBool,
 }
@@ -97,8 +97,8 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// Linux 2.4's work in the handler, if modelled, and the signals of the jobs that may wait for
-    /// each drive.
+    /// Model of Linux 2.4's work in the handler, if the row has one, and for each drive the signals
+    /// of the jobs that may wait for it.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
@@ -170,8 +170,8 @@ impl<M: Host> Interrupts<M> {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            // A submitter that commits requests after the poll below sees `u64::MAX` and sets the
-            // alarm.
+            // Reset the alarm before the polls: a submitter that commits requests later finds
+            // `u64::MAX` and sets the alarm again.
             handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
@@ -185,8 +185,8 @@ impl<M: Host> Interrupts<M> {
         }
     }
 
-    /// Handles one interrupt: adds a completion to those that the layer may take, and notifies the
-    /// CPU that submitted its request.
+    /// Handles one interrupt: makes a completion available to the block layer, and notifies the CPU
+    /// that submitted the request.
     fn forward(
         &self,
         handler: &Handler<M>,
@@ -198,7 +198,7 @@ impl<M: Host> Interrupts<M> {
             kernel.interrupt(vector.drive);
             kernel.bottom_half(submitted.segments, submitted.sectors);
             vector.filed.lock().push((tag, status));
-            // The bottom half wakes the threads that wait for this I/O.
+            // The bottom half wakes all threads that may wait for the drive.
             return by_drive[vector.drive].iter().for_each(|signal| signal.raise());
         }
         vector.filed.lock().push((tag, status));
@@ -211,8 +211,8 @@ impl<M: Host> Interrupts<M> {
     }
 }
 
-/// Returns the signals of the jobs that may wait for each drive: the jobs of a drive that is a
-/// volume of its own, or all jobs if the drives form one volume.
+/// For each drive, returns the signals of the jobs that may wait for it: the jobs of the drive, if
+/// each drive is a volume of its own, otherwise all jobs.
 fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
     let of = |drive| match plan.service.apart {
@@ -231,8 +231,8 @@ fn first_of_nodes(topology: &Topology) -> Vec<u32> {
 }
 
 impl<M: Machine> Vector<M> {
-    /// Collects completions together with the CPUs that submitted their requests. Returns the time
-    /// of the next poll.
+    /// Collects the drive's completions, each with the CPU that submitted the request. Returns the
+    /// time of the next poll.
     fn find(&self, found: &mut Vec<(Tag, Status, RequestInFlight)>) -> u64 {
         let mut device = self.device.lock();
         let Device { queue, submitters, batch, due } = &mut *device;
@@ -262,9 +262,8 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Returns false even if the inner driver returns true: a request counts as in flight until the
-    /// handler's thread has found its completion, so a `poll` right after `commit_rqs` does not
-    /// return it.
+    /// Returns false even if the inner driver returns true. A request counts as in flight until the
+    /// handler has found its completion, so a `poll` right after `commit_rqs` does not return it.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -303,8 +302,8 @@ impl<M: Host> DriverQueue<M> for IrqQueue<M> {
         device.queue.queue_rq(rq)
     }
 
-    /// Starts the requests, and sets the handler's alarm if one of them will complete before all
-    /// earlier requests.
+    /// Starts the requests. Sets the handler's alarm if one of them will complete before all others
+    /// in flight.
     fn commit_rqs(&mut self) {
         let mut device = self.vector.device.lock();
         let Device { queue, batch, due, .. } = &mut *device;

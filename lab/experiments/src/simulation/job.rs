@@ -1,4 +1,4 @@
-//! One job of a row on any machine: keeps `iodepth` bios in flight through one channel and one
+//! A job of a row on any machine: keeps `iodepth` bios in flight through one channel and one
 //! interface.
 //!
 //! run.rs calls `run` on a thread of the job's own, pinned to the job's CPU. Each round submits
@@ -26,19 +26,18 @@ const SPIN_NS: u64 = 20_000;
 
 pub(super) struct RowState<M: Host> {
     pub(super) plan: SimPlan,
-    /// One volume for all jobs, or one for each drive.
+    /// The volumes: one for all jobs, or one for each drive.
     pub(super) volumes: Vec<Arc<Volume<M>>>,
-    /// Sizes of the volumes in sectors, read once, so that starting jobs do not contend for a cache
+    /// Size of each volume in sectors. Read once, so that starting jobs do not contend for a cache
     /// line.
     sectors: Vec<u64>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
-    /// Shared counters of each hardware queue, if the row's kernel has them.
+    /// Counters of each hardware queue that its CPUs share, if the row's kernel has such counters.
     pub(super) queue_counters: Counters<M>,
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
-    /// Model of the kernel's work outside of the block layer, which takes time on a simulated
-    /// machine.
+    /// Model of the kernel's work outside of the block layer; `None` if the row has none.
     pub(super) kernel: Option<Arc<Kernel<M>>>,
 }
 
@@ -47,14 +46,14 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C). While the measured window is open, those of
-    /// I/Os before the window, to be subtracted; after its end, those within the window.
+    /// Latencies from queueing (Q) to completion (C). During the measured window, the latencies
+    /// before the window, which are subtracted later. After the window, the latencies within it.
     pub(super) latency: Snapshot,
-    /// Durations of the program's calls, for jobs with one I/O per call; in raw_job.rs a call
-    /// covers the whole vector.
+    /// Durations of system calls, for jobs with one I/O per call. In raw_job.rs a call covers the
+    /// whole vector.
     pub(super) calls: Snapshot,
-    /// Statistics of each drive. While the measured window is open, those before the window; after
-    /// its end, those within the window.
+    /// Statistics of each drive. During the measured window, the statistics before the window.
+    /// After the window, the statistics within it.
     pub(super) drives: Vec<StatsSnapshot>,
 }
 
@@ -97,13 +96,13 @@ impl<M: Host> RowState<M> {
         })
     }
 
-    /// Opens a channel of job `number` to its volume, for `depth` bios; also returns the offsets of
-    /// its I/Os.
+    /// Opens the channel of job `number` to its volume, for `depth` bios. Also returns the
+    /// generator of the job's offsets.
     pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
         let (plan, volumes) = (&self.plan, &self.volumes);
         let at = number as usize % volumes.len();
-        // No thread owns the drives' queues. The channel needs the `IoThread` only for its
-        // doorbell.
+        // The channel needs the `IoThread` only for its doorbell, because no thread owns the
+        // drives' queues.
         let thread = IoThread {
             number: number as u16,
             owner: u64::from(number) + 1,
@@ -144,8 +143,8 @@ impl<M: Host> RowState<M> {
         });
     }
 
-    /// Changes the sums. `change` must not call the machine: such a call may switch to another job,
-    /// which would then wait for this mutex for ever.
+    /// Changes the sums under their mutex. `change` must not call the machine: the call may switch
+    /// to another job, which would then wait for the mutex for ever.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
         change(&mut lock(&self.sums));
     }
@@ -189,7 +188,7 @@ struct Job<'a, M: Host> {
     file: Option<FileCosts>,
     signal: &'a Signal<M>,
     noise: Noise,
-    /// Start time of the system call in progress, if each I/O is a system call.
+    /// Start time of the present system call, for jobs with one I/O per call.
     call_ns: Option<u64>,
     calls: Snapshot,
     errors: u64,
@@ -218,7 +217,7 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Submits all idle bios in batches, or as many of them as the block layer accepts.
+    /// Submits the idle bios in batches, as many as the block layer accepts.
     fn submit(&mut self, idle: &mut Vec<Bio>) {
         let batch = self.shared.plan.batch.map_or(idle.len(), |batch| batch as usize);
         let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
@@ -256,7 +255,7 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Collects completions; returns false if there are none.
+    /// Collects completions. Returns false if no I/O has completed.
     fn collect(&mut self, idle: &mut Vec<Bio>) -> bool {
         let (errors, first_error) = (&mut self.errors, &mut self.first_error);
         let handed = self.channel.poll(|done| {
@@ -286,8 +285,8 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Waits for completions. If an interrupt will wake the job, it sleeps at once, as in a system
-    /// call; otherwise it spins first.
+    /// Waits for completions. A job that an interrupt will wake sleeps at once, as in a system
+    /// call. Any other job spins first.
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

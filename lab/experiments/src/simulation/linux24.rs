@@ -3,9 +3,9 @@
 //! The settings are the size of the bios into which an I/O is split, the handling of vectors,
 //! copies to low memory (bounce buffers), and the scope of the request queue's lock. `Kernel` makes
 //! a simulated machine spend the time of Linux 2.4's work outside of the block layer: buffer heads,
-//! bounce buffers, and the adapter's driver under its lock. raw_job.rs adds the time of the
-//! submitters' work, irq.rs that of the drives'. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c,
-//! scsi.c, highmem.c, raw.c.
+//! bounce buffers, and the adapter's driver under its lock. raw_job.rs charges the time of the
+//! submitters' work, irq.rs the time of the drives' work. Source: \[OLS\]; Linux 2.4.17,
+//! ll_rw_blk.c, scsi.c, highmem.c, raw.c.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use crate::load::bench::BenchError;
 use crate::load::row::Linux24Row;
 use crate::load::threads::lock;
 
-/// Set of disks whose request queues, or adapter drivers, share one lock.
+/// Scope of a lock: the disks whose request queues, or adapter drivers, share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LockScope {
     /// Each disk has its own lock.
@@ -42,7 +42,7 @@ impl Words for LockScope {
     ];
 }
 
-/// Handling of the elements of an I/O's vector.
+/// Submission of the elements of an I/O's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readv {
     /// All elements are submitted together, and the I/O waits once.
@@ -57,16 +57,16 @@ impl Words for Readv {
         &[(Readv::Whole, "whole"), (Readv::Serial, "serial")];
 }
 
-/// Settings of raw I/O. By default, no I/O is split, nothing is copied, and the kernel's own work
-/// takes no time.
+/// Settings of raw I/O. By default, no I/O is split, no data is copied, and the work of Linux 2.4
+/// outside of the block layer takes no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux24 {
-    /// Length of a bio in bytes, a multiple of 512. `None`: each element of the vector becomes one
+    /// Length of a bio in bytes, a multiple of 512. `None` makes each element of the vector one
     /// bio.
     pub unit_bytes: Option<u32>,
     /// Number of elements of an I/O's vector, all of the same length. `None` means one.
     pub iovecs: Option<u32>,
-    /// Way in which readv(2) submits the elements of an I/O's vector.
+    /// Submission of the elements of an I/O's vector, as by readv(2).
     pub readv: Readv,
     /// If true, the data of each bio is copied through a bounce buffer, even if the drive could
     /// access the data directly.
@@ -74,33 +74,34 @@ pub struct Linux24 {
     /// If true, copies through bounce buffers take no time on a simulated machine, to measure the
     /// effect of their cost.
     pub without_copies: bool,
-    /// Size in bytes of the memory that a job keeps for its open drive; 0 for none.
+    /// Size in bytes of the state that a job keeps for its open drive; 0 for none.
     pub descriptor_bytes: u32,
     /// Scope of the request queue's lock in the `sq` stack.
     pub request_lock: LockScope,
-    /// If true, the bios of a batch are plugged in the request queue instead of in the task, in the
-    /// `sq` stack.
+    /// If true, the `sq` stack plugs the bios of a batch in the request queue instead of in the
+    /// task.
     pub plug_in_queue: bool,
-    /// If given, a simulated machine spends time on Linux 2.4's work outside of the block layer,
-    /// with adapter drivers that run under a lock of this scope.
+    /// If given, a simulated machine charges the time of Linux 2.4's work outside of the block
+    /// layer. Adapter drivers then run under a lock of this scope.
     pub adapters: Option<LockScope>,
-    /// Time that a simulated job computes after each I/O, in nanoseconds.
+    /// Time that a job on a simulated machine computes after each I/O, in nanoseconds.
     pub compute_ns: u64,
 }
 
 impl Linux24 {
-    /// Returns true if an I/O needs raw_job.rs, because it is more than one bio with its own
+    /// Returns true if I/Os need raw_job.rs, because an I/O is not a single bio with its own
     /// buffer.
     pub(super) fn is_raw(&self) -> bool {
         self.unit_bytes.is_some() || self.iovecs.is_some() || self.bounce || self.adapters.is_some()
     }
 
-    /// Returns the controller that a drive names, for `LockScope::Adapter`.
+    /// Returns the name of the drive's controller; drives with the same name share a lock of
+    /// `LockScope::Adapter`.
     pub fn adapter_of(drive: &Spec) -> Option<&str> {
         drive.get("controller").or(drive.controller.as_deref())
     }
 
-    /// Returns the lengths in bytes of a vector's element and of a bio.
+    /// Returns two lengths in bytes: of an element of the vector, and of a bio.
     pub(super) fn pieces(&self, bs_bytes: u32) -> (u32, u32) {
         let element = bs_bytes / self.iovecs.unwrap_or(1).max(1);
         (element, self.unit_bytes.unwrap_or(element).min(element))
@@ -150,11 +151,12 @@ impl Linux24 {
     }
 }
 
-/// Largest number of units per I/O. Each unit takes a bio of the job's channel.
+/// Largest number of units per I/O, because each unit is a bio in the job's channel.
 const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
-    /// Checks that a drive with blocks of `block_bytes` accepts I/Os of one unit.
+    /// Checks that a unit is a multiple of the drive's `block_bytes`, and that an I/O has not too
+    /// many units.
     pub(super) fn check_units(&self, bs_bytes: u32, block_bytes: u32) -> Result<(), BenchError> {
         let (_, unit) = self.pieces(bs_bytes);
         if !self.is_raw() || unit.is_multiple_of(block_bytes) && bs_bytes / unit <= UNITS_MAX {
@@ -248,7 +250,7 @@ impl KernelCosts {
     }
 }
 
-/// Kinds of CPU time that Linux 2.4 spends outside of the block layer.
+/// Kinds of Linux 2.4's work outside of the block layer, by which its CPU time is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUse {
     Submit,
@@ -261,7 +263,7 @@ pub enum TimeUse {
 }
 
 impl TimeUse {
-    /// All kinds, with their names.
+    /// All kinds of work, each with its name in reports.
     pub const NAMES: [(TimeUse, &'static str); 7] = [
         (TimeUse::Submit, "buffer heads, submission"),
         (TimeUse::Dispatch, "dispatch of commands"),
@@ -273,7 +275,7 @@ impl TimeUse {
     ];
 }
 
-/// Clock frequency, in GHz, of the machine for which the file gives its times.
+/// Clock frequency, in GHz, of the machine to which the times in the file of costs refer.
 const FILE_GHZ: f64 = 0.7;
 
 #[derive(Debug, Clone, Copy)]
@@ -282,12 +284,12 @@ pub(super) struct Charge {
     pub(super) ghz: f64,
 }
 
-/// Makes a simulated machine spend the time of Linux 2.4's work, scaled by the machine's clock: of
+/// Charges the time of Linux 2.4's work on a simulated machine, scaled by its clock frequency: of
 /// all work if the plan sets `adapters`, otherwise only of bounce buffers.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
-    /// Factor by which the file's times are multiplied for this machine's clock.
+    /// Factor that converts the times in the file of costs to this machine's clock frequency.
     scale: f64,
     bounce: bool,
     without_copies: bool,
@@ -330,7 +332,7 @@ impl<M: Machine> Kernel<M> {
     }
 
     fn spend_ns(&self, on: TimeUse, ns: u64) {
-        // A plain mutex, because bookkeeping of the simulation must take no virtual time.
+        // Use a plain mutex, because bookkeeping of the simulation must take no virtual time.
         lock(&self.spent_ns)[on as usize] += ns;
         (self.charge)(ns);
     }
@@ -339,7 +341,8 @@ impl<M: Machine> Kernel<M> {
         self.spend_ns(TimeUse::User, ns);
     }
 
-    /// Returns true if adapters and their interrupts are modelled, not just bounce buffers.
+    /// Returns true if the model includes adapters and their interrupts, and not only bounce
+    /// buffers.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty()
     }
@@ -353,23 +356,23 @@ impl<M: Machine> Kernel<M> {
         }
     }
 
-    /// Spends the time of copying this many sectors to or from a bounce buffer. Does nothing for a
-    /// drive behind an adapter, for which `bottom_half` includes the copy.
+    /// Charges the time of copying this many sectors to or from a bounce buffer. Does nothing for a
+    /// drive behind an adapter, because `bottom_half` includes the copy.
     pub(super) fn copy(&self, sectors: u32) {
         if !self.has_adapters() && !self.without_copies {
             self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, sectors);
         }
     }
 
-    /// Spends the time of releasing a bounce page. Does nothing for a drive behind an adapter, for
-    /// which `bottom_half` includes the release.
+    /// Charges the time of releasing a bounce page. Does nothing for a drive behind an adapter,
+    /// because `bottom_half` includes the release.
     pub(super) fn give_back(&self) {
         if self.bounce && !self.has_adapters() {
             self.spend(TimeUse::BouncePages, &self.costs.bounce.put, 1);
         }
     }
 
-    /// Spends the time of dispatching a command to a drive's adapter. Kernel counterpart:
+    /// Charges the time of dispatching a command to a drive's adapter. Kernel counterpart:
     /// `scsi_dispatch_cmd`.
     pub(super) fn dispatch(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
@@ -381,7 +384,7 @@ impl<M: Machine> Kernel<M> {
         self.spend(TimeUse::Interrupt, &self.costs.held.interrupt, 1);
     }
 
-    /// Spends the time of completing a command of this many buffer heads. Kernel counterpart:
+    /// Charges the time of completing a command of this many buffer heads. Kernel counterpart:
     /// `scsi_bottom_half_handler`, which runs on one CPU at a time.
     pub(super) fn bottom_half(&self, heads: u32, sectors: u32) {
         self.spend(TimeUse::BottomHalf, &self.costs.buffer.end, heads);

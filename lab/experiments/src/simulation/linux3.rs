@@ -33,20 +33,20 @@ use millrace_machine::{CpuId, Machine, Order, Topology, Word};
 use super::interface::Host;
 use crate::filter::DriverFilter;
 
-/// Shared state and noise of a row's kernel; none by default.
+/// Shared state and noise of a row's kernel that the simulation models; none by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux3 {
-    /// I/Os that the inode counts.
+    /// I/Os that increment the inode's count of direct I/Os.
     pub dio_count: DioCount,
-    /// Model the counters of hardware queues; for the `mq` stack with several threads inside a
-    /// queue.
+    /// If true, models the counters of hardware queues. Only for the `mq` stack with several
+    /// threads inside a queue.
     pub queue_counters: bool,
-    /// Time for which a kernel thread takes each CPU, once, in nanoseconds; 0 for none. For the
-    /// interface `sync`.
+    /// Time, in nanoseconds, for which a kernel thread takes each CPU once; 0 for no such thread.
+    /// Only for the interface `sync`.
     pub noise_ns: u64,
 }
 
-/// Kernel whose shared counters a row models, by its name in `bench`.
+/// Kernel whose shared counters a row models. The names are those of `bench` options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelKind {
     /// Only the block layer's own counters.
@@ -83,7 +83,7 @@ impl Linux3 {
     }
 }
 
-/// I/Os that the inode's count of direct I/Os includes.
+/// I/Os that increment the inode's count of direct I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DioCount {
     /// I/Os through `libaio` only.
@@ -91,13 +91,13 @@ pub enum DioCount {
     Asynchronous,
     /// All direct I/O, as in `do_blockdev_direct_IO` and `dio_complete` of 3.x.
     All,
-    /// No I/Os, to measure the effect of the count.
+    /// No I/Os, so that the effect of the count can be measured.
     None,
 }
 
 pub(crate) type Counters<M> = Option<Arc<QueueCounters<M>>>;
 
-/// The counter line of each hardware queue, written by the CPUs that share the queue.
+/// A cache line of counters for each hardware queue, which all CPUs of the queue write.
 pub(crate) struct QueueCounters<M: Machine> {
     lines: Vec<M::Word>,
     queues: Vec<usize>,
@@ -124,16 +124,16 @@ impl<M: Machine> QueueCounters<M> {
         &self.lines[self.queues[place % self.queues.len()]]
     }
 
-    /// Increments a counter without an atomic instruction, like the kernel; increments of several
+    /// Increments a counter. Like the kernel, uses no atomic instruction, so increments of several
     /// CPUs at the same time may be lost.
     fn count(&self, place: usize) {
-        // Relaxed: the counter orders nothing. Nobody uses its value, so the model has only the
-        // store, which fetches the cache line as the kernel's load and store do together.
+        // Relaxed: no data depends on the counter. Its value is not used, so a store suffices,
+        // which fetches the cache line as the kernel's load and store do.
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
     fn read(&self, place: usize) {
-        // Relaxed: the value is not used.
+        // Relaxed: the value that is read is not used.
         self.line(place).load(Order::Relaxed);
     }
 }
@@ -164,8 +164,8 @@ struct CountedQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     counters: Arc<QueueCounters<M>>,
     place: usize,
-    /// True if requests were dispatched since the last `commit_rqs`, so the current run of the
-    /// queue has been counted.
+    /// True if requests were dispatched since the last `commit_rqs`. The present run of the queue
+    /// is then counted already.
     runs: bool,
 }
 
@@ -206,22 +206,22 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
 
 /// A kernel thread that wakes once on a job's CPU and takes the CPU.
 pub(super) struct Noise {
-    /// Time from the window's start to the wake-up; None once it has happened.
+    /// Time from the window's start to the thread's wake-up; None after the wake-up.
     after_ns: Option<u64>,
     takes_ns: u64,
 }
 
 impl Noise {
-    /// Creates a kernel thread that wakes at a random time between 0 and `takes_ns`, drawn from the
-    /// seed and the job; none if `takes_ns` is 0.
+    /// Creates a kernel thread that wakes at a random time between 0 and `takes_ns`. The time
+    /// depends on the seed and the job. If `takes_ns` is 0, the thread never wakes.
     pub(super) fn new(takes_ns: u64, seed: u64, job: u32) -> Noise {
         let mut random = millrace_random::SplitMix64::new(seed ^ u64::from(job) << 32);
         let after_ns = (takes_ns > 0).then(|| random.next() % takes_ns.max(1));
         Noise { after_ns, takes_ns }
     }
 
-    /// Lets the kernel thread take the CPU if its wake-up is due; called in a system call, where no
-    /// lock is held. `begin_ns` returns the start of the window, 0 if it has not begun.
+    /// Lets the kernel thread take the CPU if its wake-up is due. Called in a system call, where no
+    /// lock is held. `begin_ns` returns the start of the window; 0 before the start.
     pub(super) fn look<M: Host>(&mut self, now_ns: u64, begin_ns: impl FnOnce() -> u64) {
         let Some(after_ns) = self.after_ns else { return };
         let begin_ns = begin_ns();

@@ -31,7 +31,7 @@ const MACHINES: [(&str, &str); 10] = [
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// There is no machine of this name.
+    /// No built-in machine has this name.
     #[error(
         "machine {name}: {hint}known machines are {}; or give a file that ends in .toml",
         names()
@@ -55,7 +55,7 @@ pub fn machine_names() -> impl Iterator<Item = &'static str> {
     MACHINES.iter().map(|(name, _)| *name)
 }
 
-/// Returns the machine of this name, or of the file of this path if it ends in `.toml`.
+/// Returns the machine called `name`. If `name` ends in `.toml`, reads the machine from this file.
 ///
 /// # Errors
 /// If the name is unknown, the file cannot be read, or the model is invalid.
@@ -83,7 +83,8 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
     Ok(model)
 }
 
-/// Reads a built-in file of costs; `entries` lists all costs, which must be times of 0 to 1e9 ns.
+/// Reads a built-in file of costs. `entries` lists all costs of the result, each of which must be 0
+/// to 1e9 ns.
 pub(crate) fn read_costs<T: DeserializeOwned>(
     (name, text): (&str, &str),
     entries: fn(&T) -> Vec<(&'static str, &Cost)>,

@@ -1,9 +1,9 @@
 //! `PollerDriver`: a drive's interrupts take time of the thread that polls the drive's queue.
 //!
-//! Wraps a drive's driver in rows without interrupt handler threads (irq.rs models these). The
+//! The wrapper is used in rows without interrupt handler threads, which irq.rs models. The
 //! submitter or the drive's worker polls the queue and finds the completions. Each poll that finds
-//! completions takes the machine's time for one interrupt on the polling CPU; nothing else changes.
-//! run.rs uses this driver for `Irq::Poller`; the drive of a virtual machine uses it, too.
+//! completions also takes the time of one interrupt on the polling CPU. run.rs uses this driver for
+//! `Irq::Poller`; the drive of a virtual machine uses it, too.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Request, Tag,

@@ -1,10 +1,10 @@
 //! Programs on a row's volume: threads that read and write like a program, through a cache or
 //! directly, on a simulated machine.
 //!
-//! Creates the environment of the threads: the plan's volume, its drives' workers, a cache on top
-//! of the volume, and the cache's flusher on a CPU of its own. A `Program` defines the work of each
-//! thread, which does its I/O through an `Access`. The results count operations of the program, not
-//! I/Os of the drives. `atc17` calls this file.
+//! This file creates the environment of the threads: the plan's volume, its drives' workers, a
+//! cache on top of the volume, and the cache's flusher on a CPU of its own. A `Program` defines the
+//! work of each thread, which does its I/O through an `Access`. The results count operations of the
+//! program, not I/Os of the drives. `atc17` calls this file.
 
 mod access;
 
@@ -35,11 +35,11 @@ const LIMIT_NS: u64 = 600_000_000_000;
 pub(crate) trait Program: Clone + Send + Sync + 'static {
     fn cache(&self) -> Option<CacheConfig>;
 
-    /// Returns the warm-up, as the number of operations of all threads before the measured window,
-    /// and the window's length in nanoseconds.
+    /// Returns the number of operations of all threads in the warm-up, and the length of the
+    /// measured window in nanoseconds.
     fn measured(&self) -> (u64, u64);
 
-    /// Runs thread `number` until `Access::is_over`.
+    /// Runs thread `number` of the program until `Access::is_over` returns true.
     fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>);
 }
 
@@ -73,9 +73,9 @@ impl<M: Host> ProgramState<M> {
         self.window.measured()
     }
 
-    /// Returns the number of failed I/Os; call it after all threads were joined.
+    /// Returns the number of failed I/Os. All threads must have been joined before.
     pub(crate) fn errors(&self) -> u64 {
-        // Relaxed: the writers were joined.
+        // Relaxed: joining the threads orders their stores before this load.
         self.errors.load(Order::Relaxed)
     }
 }
@@ -84,12 +84,13 @@ struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
     stats: Option<CacheStats>,
-    /// Kept so that it is dropped outside of the simulation, where it takes no virtual time.
+    /// Kept so that the volume is dropped outside of the simulation, where this takes no virtual
+    /// time.
     _volume: Arc<Volume<M>>,
 }
 
-/// Runs `program` on the plan's volume: `plan.jobs` threads on `plan.cpus`, each with at most
-/// `plan.workload.iodepth` I/Os in flight; the flusher runs on CPU `flusher`.
+/// Runs `program` on the plan's volume. The program has `plan.jobs` threads on `plan.cpus`, each
+/// with at most `plan.workload.iodepth` I/Os in flight. The flusher runs on CPU `flusher`.
 pub(crate) fn run_program<P: Program>(
     model: &Model,
     plan: &SimPlan,
@@ -204,8 +205,8 @@ impl<M: Host> FlusherThread<M> {
     }
 }
 
-/// The flusher keeps as many I/Os in flight per drive as other experiments' submitters, and sends
-/// them in one order, like the kernel's single `bdi_writeback` of a volume.
+/// The flusher keeps as many I/Os per drive in flight as the submitters of other experiments. The
+/// drives share one list of writes, like the kernel's single `bdi_writeback` of a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
 fn flush<M: Host>(

@@ -35,7 +35,7 @@ pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
         errors: 0,
         first_error: None,
     };
-    // Write to the memory, so that the kernel allocates its pages.
+    // Fill the memory with ones, because the kernel allocates pages only when they are written.
     let descriptor = vec![1u8; history.descriptor_bytes as usize];
     while !shared.window.is_over() {
         job.io(bs_bytes, together_bytes, unit_bytes);
@@ -59,7 +59,7 @@ struct Raw<'a, M: Host> {
     signal: &'a Signal<M>,
     kernel: Option<&'a Kernel<M>>,
     idle: Vec<Bio>,
-    /// The program's buffer if the bios' buffers are bounce buffers; otherwise empty.
+    /// The program's buffer, if the bios use bounce buffers; otherwise empty.
     memory: Vec<u8>,
     calls: Snapshot,
     errors: u64,
@@ -84,8 +84,8 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Submits one bio per unit, the first at `sector`. The data of the first bio begins at byte
-    /// `start` of the program's buffer.
+    /// Submits one bio per unit. The first bio starts at `sector`, and its data at byte `start` of
+    /// the program's buffer.
     fn send(&mut self, (sector, start): (u64, u32), op: Op, unit_bytes: u32) {
         for (number, mut bio) in (0..).zip(self.idle.drain(..)) {
             if let Some(kernel) = self.kernel {

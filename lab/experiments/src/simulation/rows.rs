@@ -12,8 +12,8 @@ use std::sync::PoisonError;
 use crate::load::bench::BenchError;
 use crate::load::threads::lock;
 
-/// Runs `count` rows with `run(index)`, in parallel on all CPUs; calls `done(index)` after each.
-/// After an error no further rows start.
+/// Runs `count` rows in parallel on all CPUs. Calls `run(index)` for each row, and `done(index)`
+/// after it. After an error no further rows start.
 ///
 /// # Errors
 /// If rows fail, returns the error of the first of them in the order of the rows.

@@ -1,8 +1,8 @@
 //! Runs one row on the simulated machine, or on this machine with lock statistics.
 //!
-//! Verbs call `run_simulated` and `run_metered`. Both run `run_jobs`, which creates the drives, the
-//! volume and the jobs on the machine. Results leave a simulation through shared memory, together
-//! with the volume, so that dropping the volume takes no virtual time.
+//! Verbs call `run_simulated` and `run_metered`. Both call `run_jobs`, which creates the drives,
+//! the volume and the jobs on the machine. Results leave a simulation through shared memory,
+//! together with the volume, so that dropping the volume takes no virtual time.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
 use crate::load::threads::{join_all, lock, simulate};
 
-/// Largest total size of the bios' buffers in a row, in bytes.
+/// Limit of the total size, in bytes, of the buffers of a row's bios.
 const BUFFERS_MAX: u64 = 1 << 30;
 
 const LIMIT_NS: u64 = 1_000_000_000_000;
@@ -48,11 +48,12 @@ struct RunMeasurement<M: Host> {
     tags: Vec<TagSample>,
     spent_ns: Vec<u64>,
     recorded: Option<Recorded>,
-    /// Kept so that they are dropped outside of the simulation, where it takes no virtual time.
+    /// Kept so that the volumes are dropped outside of the simulation, where this takes no virtual
+    /// time.
     _volumes: Vec<Arc<Volume<M>>>,
 }
 
-/// A row, and further measurements of its run.
+/// A row, and further results of its run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedRow {
     /// The row.
@@ -61,12 +62,12 @@ pub struct ObservedRow {
     pub stack_ns: Vec<u64>,
     /// Samples of the tags in use, if the plan asks for them.
     pub tags: Vec<TagSample>,
-    /// Time statistics summed over all CPUs, from start to end of the row.
+    /// CPU times summed over all CPUs, from the start to the end of the row.
     pub cpus: CpuTimes,
     /// Simulated time of Linux 2.4's work outside of the block layer, in nanoseconds, in the order
     /// of [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if there was none.
     pub spent_ns: Vec<u64>,
-    /// Statistics of the cache, for a program's run through one.
+    /// Statistics of the page cache, if a program ran through one.
     pub cache: Option<CacheStats>,
     /// Recorded trace, if the plan asks for it.
     pub recorded: Option<Recorded>,
@@ -81,8 +82,8 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
     run_observed(model, plan).map(|observed| observed.row)
 }
 
-/// Like [`run_simulated`], but an interrupt ends the row early, with the results so far, or with
-/// None during the warm-up.
+/// Like [`run_simulated`], but an interrupt ends the row early. The row then has the results so
+/// far; None if the interrupt came during the warm-up.
 pub fn run_simulated_until(
     model: &Model,
     plan: &SimPlan,
@@ -92,7 +93,7 @@ pub fn run_simulated_until(
     Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
-/// Like [`run_simulated`], but also returns the further measurements.
+/// Like [`run_simulated`], but also returns the further results.
 pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
     observe(model, plan, &Interrupt::default())
 }
@@ -149,7 +150,7 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
     metered(plan, &Interrupt::default()).map(|observed| observed.row)
 }
 
-/// Like [`run_metered`], but an interrupt ends the row as in [`run_simulated_until`].
+/// Like [`run_metered`], but an interrupt ends the row early, as in [`run_simulated_until`].
 pub fn run_metered_until(
     plan: &SimPlan,
     interrupt: &Interrupt,
@@ -340,7 +341,7 @@ fn drive_name(index: usize) -> String {
 
 fn row_of<M: Host>(plan: &SimPlan, measured: &RunMeasurement<M>) -> Row {
     let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
-    // If each I/O is a call of the program, report the call's latency.
+    // Report the durations of calls if each I/O is a call of the program.
     let latency = if sums.calls.count() > 0 { &sums.calls } else { &sums.latency };
     let seconds = measured.length_ns as f64 / 1e9;
     let iops = measured.ios as f64 * 1e9 / measured.length_ns.max(1) as f64;

@@ -12,12 +12,12 @@ use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 
 use crate::load::threads::lock;
 
-/// Tags in use at one moment.
+/// Number of tags in use at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TagSample {
     /// Time since the start of the window, in nanoseconds.
     pub at_ns: u64,
-    /// Number of tags in use of each drive.
+    /// For each drive, the number of tags in use.
     pub in_use: Vec<u32>,
 }
 
@@ -34,7 +34,7 @@ impl<M: Machine> TagWatch<M> {
         let (stop, samples) = (Arc::new(M::Word::new(0)), Arc::new(Mutex::new(Vec::new())));
         let (its_bell, its_stop, kept) = (bell.clone(), stop.clone(), samples.clone());
         let body = Box::new(move || {
-            // Pairs with the store of `stop`.
+            // Acquire: pairs with the SeqCst store in `stop`.
             let stops = || its_stop.load(Order::Acquire) != 0;
             while !stops() {
                 let in_use = disks.iter().map(|disk| disk.tags_in_use()).collect();

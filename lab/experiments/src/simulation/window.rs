@@ -13,23 +13,22 @@ use millrace_machine::Machine;
 use crate::load::bench::Interrupt;
 use crate::load::threads::lock;
 
-/// Number of rounds of outstanding I/O in the warm-up.
+/// Number of rounds in the warm-up. A round has as many I/Os as are in flight.
 const WARM_ROUNDS: u64 = 5;
-/// Number of measured rounds, unless the length is given.
+/// Number of measured rounds, unless the plan sets the window's length.
 const ROUNDS: u64 = 20;
-/// Minimum number of measured I/Os per job, which applies when twenty rounds have fewer.
+/// Smallest number of measured I/Os per job, if twenty rounds have fewer I/Os.
 const IOS_MIN: u64 = 400;
 
 /// Length of a row's measured window, which follows a warm-up of five rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
-    /// Twenty times as many I/Os as are in flight, however long they take, but at least 400 I/Os
-    /// per job.
+    /// Twenty times as many I/Os as are in flight, but at least 400 I/Os per job.
     #[default]
     Rounds,
-    /// This many nanoseconds of the machine's time.
+    /// Number of nanoseconds, by the machine's clock.
     Time(u64),
-    /// This many I/Os per job, on average.
+    /// Number of I/Os per job, on average.
     Ios(u64),
 }
 
@@ -58,11 +57,11 @@ pub(crate) struct Window {
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os from which on a count checks whether the window opens or closes.
+    /// Number of completed I/Os at which a job must check for the start or end of the window.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
-    /// Once set, closes the window early, or keeps the window from opening.
+    /// Flag that closes the window early. Before the window has opened, the flag keeps it closed.
     interrupt: Interrupt,
 }
 
@@ -90,7 +89,7 @@ impl Window {
         Window { interrupt: interrupt.clone(), ..self }
     }
 
-    /// Creates a window that opens after `operations` operations and is `length_ns` nanoseconds
+    /// Creates a window that opens after this number of operations and is `length_ns` nanoseconds
     /// long.
     pub(crate) fn after(operations: u64, length_ns: u64) -> Window {
         Window {
@@ -113,8 +112,8 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// Counts completions of a job. Each job calls this with 0 when it ends, because it may be the
-    /// last job that can close the window after an interrupt.
+    /// Counts completed I/Os of a job. Each job also calls this with 0 when it ends: after an
+    /// interrupt, this job may be the last one that can close the window.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;

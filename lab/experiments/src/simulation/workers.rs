@@ -14,7 +14,7 @@ use millrace_runtime::disks_by_worker;
 use crate::load::bench::BenchError;
 use crate::load::threads::join_all;
 
-/// First owner number of the workers' queues. Jobs use their index plus one, which is smaller.
+/// Smallest number that identifies a worker as a queue's owner. Jobs use their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(crate) struct Workers<M: Machine> {
@@ -24,7 +24,8 @@ pub(crate) struct Workers<M: Machine> {
 }
 
 impl<M: Machine> Workers<M> {
-    /// Starts a thread on each CPU that a disk names, and waits until each thread serves its disks.
+    /// Starts a worker on each CPU that a disk's configuration names, and waits until all workers
+    /// serve.
     pub(crate) fn start(disks: &[Arc<Disk<M>>]) -> Workers<M> {
         let stop = Arc::new(M::Word::new(0));
         let up = Arc::new(M::Word::new(0));

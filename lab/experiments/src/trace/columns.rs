@@ -2,7 +2,7 @@
 //!
 //! A format is data: an example, how a line is split, and each column's name and meaning.
 //! `ColumnParser` reads the lines of any such format; `formats/tables.rs` has the tables. Columns
-//! are read from left to right, so that an error is about the first one that does not fit.
+//! are read from left to right, so that an error names the first column that is wrong.
 
 use millrace_block::Op;
 
@@ -14,12 +14,12 @@ use super::pending::StreamState;
 
 pub(super) struct ColumnTable {
     pub(super) example: &'static str,
-    /// First line of every file. Formats without one may have a line of column names there.
+    /// Header line of every file. A format without a header may have a line of column names.
     pub(super) head: Option<&'static str>,
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
-    /// Name and meaning of each column; fields behind the last one are ignored.
+    /// Name and meaning of each column. Fields after the last column are ignored.
     pub(super) columns: &'static [(&'static str, Column)],
-    /// Note on lines whose operation means `Action::Skip`; it follows the number of such lines.
+    /// Text of the note about lines with `Action::Skip`, which follows the number of these lines.
     pub(super) skipped: &'static str,
     pub(super) note: Option<&'static str>,
 }
@@ -38,15 +38,15 @@ pub(super) enum Column {
     Offset(u64),
     /// Length, in units of this many bytes.
     Length(u64),
-    /// Operation, as one of these words in either case.
+    /// Operation: one of these words, in upper or lower case.
     Op(&'static [(&'static str, Action)]),
-    /// A component of the device's name, and the text that separates it from the component before.
+    /// Part of the device's name, and the separator between this part and the previous one.
     Device(&'static str),
-    /// Number of the device, which is its name.
+    /// Number of the device, which also serves as its name.
     DeviceNumber,
-    /// Number that is not used.
+    /// Number that the reader checks but does not use.
     Number,
-    /// Text that is not used.
+    /// Text that the reader ignores.
     Ignored,
 }
 
@@ -68,12 +68,12 @@ impl TimeUnit {
 
 #[derive(Clone, Copy)]
 pub(super) enum Action {
-    /// An I/O; a flush needs no further columns.
+    /// An I/O. A flush needs no further columns.
     Io(Op),
-    /// A pause: the time advances by the microseconds in the next column. Ignored in formats whose
-    /// lines have times.
+    /// A pause: the next column is a number of microseconds, which are added to the time. Ignored
+    /// in formats whose lines have times.
     Wait,
-    /// An I/O about which the trace tells too little. It is skipped and counted.
+    /// An I/O with too little data in the trace, which is skipped and counted.
     Skip,
     Nothing,
 }
@@ -92,7 +92,7 @@ impl ColumnParser {
         Box::new(ColumnParser { table, device, waited_ns, skipped, io })
     }
 
-    /// Returns the kind of the first line if it is a header, or `None` if it is an ordinary line.
+    /// Returns the kind of the first line if it is a header; `None` if it is an ordinary line.
     fn head(&self, text: &str) -> Result<Option<LineKind>, Problem> {
         match self.table.head {
             Some(head) if text == head => Ok(Some(LineKind::Proof)),
@@ -188,7 +188,7 @@ fn action(name: &str, text: &str, words: &[(&'static str, Action)]) -> Result<Ac
     })
 }
 
-/// Returns true if a line has a letter at the start of each field, as a line of column names has.
+/// Returns true if each field of a line begins with a letter, as in a line of column names.
 fn is_head(text: &str) -> bool {
     text.split(',').all(|field| {
         let first = field.trim().trim_start_matches('"').bytes().next();

@@ -42,8 +42,8 @@ pub(super) fn is_certain(head: &[u8]) -> bool {
     Format::all().filter(fitting).take(2).count() == 1
 }
 
-/// Returns the most likely format of a trace with a damaged beginning: the one that accepts the
-/// most of its first lines, if any. Its reader then reports the line that does not fit.
+/// Returns the format that accepts the most of a trace's first lines, for a trace whose beginning
+/// is damaged. The reader of this format then reports the line that is wrong.
 pub(super) fn likely(head: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(head);
     let lines = first_lines(&text);
@@ -54,8 +54,8 @@ pub(super) fn likely(head: &[u8]) -> Option<Format> {
     counts.max_by_key(|(taken, _)| *taken).filter(|(taken, _)| *taken > 0).map(|(_, it)| it)
 }
 
-/// Returns the first complete lines that are not blank or comments, numbered from 1. A text without
-/// any line end is taken as one line.
+/// Returns the first complete lines, without blank lines and comments, numbered from 1. A text
+/// without a line end counts as one line.
 fn first_lines(head: &str) -> Vec<(u64, &str)> {
     let whole = head.rfind('\n').map_or(head, |end| &head[..end]);
     let rows = whole.lines().map(said).filter(|line| !line.is_empty());
@@ -70,8 +70,8 @@ fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     }
 }
 
-/// Returns true if a parser accepts all lines and at least one is an I/O record. A line that only
-/// this format has decides at once.
+/// Returns true if a parser accepts all lines and at least one of them is an I/O. A line that
+/// occurs only in this format is proof by itself.
 fn takes(parser: &mut dyn LineParser, lines: &[(u64, &str)]) -> bool {
     let (mut devices, mut any) = (DeviceNames::default(), false);
     for (number, text) in lines {

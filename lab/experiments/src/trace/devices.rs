@@ -1,7 +1,7 @@
 //! `DeviceNames`: the names of a trace's devices and their numbers.
 //!
-//! Bounded: a trace with more than `DEVICES_MAX` devices is refused. Names come from the trace and
-//! may contain terminal control sequences, so control characters are escaped here.
+//! The size is bounded: a trace with more than `DEVICES_MAX` devices is refused. Names come from
+//! the trace and may contain terminal control sequences, so control characters are escaped here.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(super) struct DeviceNames {
 }
 
 impl DeviceNames {
-    /// Returns the number of a device, assigning the next number to a new one.
+    /// Returns the number of a device. A new device gets the next number.
     pub(super) fn number(&mut self, name: &str) -> Result<u32, String> {
         if let Some(number) = self.numbers.get(name) {
             return Ok(*number);

@@ -1,7 +1,8 @@
 //! Errors of traces of any format: file, position, problem, and advice to the user.
 //!
-//! Returned by `open.rs` and by the format readers, printed by verbs. A trace is untrusted input,
-//! so each of these errors can occur, and text of a trace is shown only escaped and shortened.
+//! `open.rs` and the format readers return these errors, and verbs print them. A trace is untrusted
+//! input, so each of these errors can occur, and text of a trace is shown only escaped and
+//! shortened.
 
 use std::fmt;
 use std::io;
@@ -13,9 +14,9 @@ const SHOWN_MAX: usize = 60;
 /// Position in a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilePosition {
-    /// Line number, from 1.
+    /// Line number, counted from 1.
     Line(u64),
-    /// Byte offset, from 0.
+    /// Byte offset, counted from 0.
     Byte(u64),
 }
 
@@ -47,37 +48,38 @@ pub enum OpenError {
     /// A file is empty.
     #[error("{0}: the trace is empty")]
     Empty(String),
-    /// The file is compressed by a program other than gzip. The last text is the command that
+    /// A program other than gzip compressed the file. The last field is the command that
     /// decompresses it to standard output.
     #[error(
         "{0}: compressed by {1}, and only gzip is supported; pipe it in: {2} {0} | millrace ... -"
     )]
     Packed(String, &'static str, &'static str),
-    /// No known format fits the file, whose first line is given with the names of all formats.
+    /// No known format fits the file. The error has its first line and the names of all formats.
     #[error(
         "{0}: no format fits its first lines ({1}); tried {2}; if it is one of these, --format NAME \
          says which and then the error says what does not fit"
     )]
     Unknown(String, String, String),
-    /// The files have several formats, whose times cannot be compared.
+    /// The files have different formats, whose times cannot be compared.
     #[error(
         "{0} is {1} and {2} is {3}: traces that are read together must have one format; convert \
          one of them with `millrace-lab trace convert`"
     )]
     Mixed(String, &'static str, String, &'static str),
-    /// A blktrace recording cannot be opened, or standard input was named beside other traces.
+    /// A blktrace recording cannot be opened, or standard input was named together with other
+    /// traces.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
 }
 
-/// Reason why a trace cannot be read any further.
+/// Reason why the rest of a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// A line or record of a file does not follow the format; the text says what is expected.
+    /// A line or record of a file is not in the format. The text says what is expected.
     #[error("{0}: {1}: {2}")]
     Broken(String, FilePosition, String),
-    /// The operating system failed to read a file from this position on.
+    /// The operating system failed to read a file at this position.
     #[error("{0}: {1}: cannot be read from here on")]
     Io(String, FilePosition, #[source] io::Error),
     /// A blktrace file is damaged.
@@ -86,7 +88,8 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Returns the error with its cause, for a report about a trace whose other files are read on.
+    /// Returns the error with its cause. Used in notes about one damaged file of a trace of several
+    /// files.
     pub(super) fn text(&self) -> String {
         match self {
             ReadError::Io(_, _, source) => format!("{self}: {source}"),
@@ -95,7 +98,7 @@ impl ReadError {
     }
 }
 
-/// Quotes text of a trace for an error: without control characters, and shortened.
+/// Returns text of a trace for an error, without control characters and shortened.
 pub(super) fn shown(text: &str) -> String {
     let mut letters = text.chars();
     let short: String = letters.by_ref().take(SHOWN_MAX).collect();

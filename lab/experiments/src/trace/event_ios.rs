@@ -1,11 +1,12 @@
 //! `EventIos`: turns blktrace events into I/Os with latencies, in bounded memory.
 //!
-//! `Spans` of millrace-trace decides which events belong to one I/O, as for `trace spans` and the
-//! report page; this type listens to it. An I/O arrives with its Q (queued) event. On a device
-//! whose trace has D (issued) events without any Q, as recorded by `blktrace -a issue`, I/Os arrive
-//! with D; that is decided after `ISSUES_TRIED` such events. If a Q comes earlier, the I/Os that
-//! arrived with D are dropped, since they began before the recording. A write with a preflush
-//! becomes a flush and a write. Passthrough commands (SCSI generic) have no range and are ignored.
+//! `Spans` of millrace-trace decides which events belong to one I/O, and tells this type. `trace
+//! spans` and the report page use the same code. An I/O arrives with its Q (queued) event. On a
+//! device whose trace has D (issued) events without any Q, as recorded by `blktrace -a issue`, I/Os
+//! arrive with their D event. The decision is made after `ISSUES_TRIED` such events. If a Q comes
+//! earlier, the I/Os that arrived with D are dropped, since they began before the recording. A
+//! write with a preflush becomes a flush and a write. Passthrough commands (SCSI generic) have no
+//! range and are ignored.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -20,18 +21,19 @@ use super::parser::Problem;
 use super::pending::{Pending, StreamState};
 use super::timeline::Timeline;
 
-/// Number of D events without a Q after which a device's I/Os arrive with D.
+/// Number of D (issued) events without a Q after which the I/Os of a device arrive with their D
+/// events.
 const ISSUES_TRIED: u32 = 256;
-/// Offset added to event times: times count from the first event, and events of other CPUs may lie
-/// before it.
+/// Offset added to the times of events. Times count from the first event that is read, and an event
+/// of another CPU may be earlier.
 pub(super) const GENESIS_NS: u64 = 1 << 62;
-/// Number of an I/O that is ignored because its device is not tracked.
+/// Number for an I/O of an unknown device, which is ignored.
 const UNTOLD: u64 = u64::MAX;
 
-/// Kind of event with which the I/Os of a device arrive.
+/// Kind of event that counts as the arrival of a device's I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ArrivalEvent {
-    /// Not known yet, after this many D events.
+    /// Undecided; the number of D events so far.
     Unknown(u32),
     Queue,
     Issue,
@@ -41,7 +43,7 @@ enum ArrivalEvent {
 pub(super) struct EventIos {
     pending: Pending,
     arrivals: HashMap<u32, ArrivalEvent>,
-    /// Index in the list of devices, by the device number in records.
+    /// For each device number in the records, the device's index in the list of devices.
     numbers: HashMap<u32, u32>,
 }
 
@@ -58,12 +60,12 @@ impl EventIos {
         Ok(())
     }
 
-    /// Registers a device whose records already contain the index in the list of devices.
+    /// Registers a device whose records have its index in the list of devices as the device number.
     pub(super) fn take_number(&mut self, device: u32) {
         self.numbers.insert(device, device);
     }
 
-    /// Returns the next I/O that may be output; its time counts from `GENESIS_NS`.
+    /// Returns the next I/O that may be output. Its time includes the offset `GENESIS_NS`.
     pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let device = self.pending.front()?.device;
         if matches!(self.arrivals.get(&device), Some(ArrivalEvent::Unknown(_))) {

@@ -1,8 +1,8 @@
-//! `Format`: the trace formats, as a table of all that is specific to each.
+//! `Format`: the trace formats, with a table of everything that is specific to a format.
 //!
 //! A new format is a variant and a row here, and its table of columns in `formats/tables.rs` or a
-//! parser in a file of its own. Detection, reading, writing, the list of names in the help and in
-//! errors follow from the row.
+//! parser in a file of its own. Detection, reading and writing use this row, and so do the lists of
+//! names in the help and in errors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ use super::writer::msr::MsrRows;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// Binary files of blktrace, one per CPU, or all in one as `blktrace -o -` writes them.
+    /// Binary files of blktrace: one per CPU, or all in one stream, as `blktrace -o -` writes them.
     Blktrace,
     /// Transaction log of nbd-server.
     Trlog,
@@ -55,9 +55,9 @@ pub enum Format {
 
 pub(super) enum FormatReader {
     Columns(&'static ColumnTable),
-    /// Other text, recognized, as tables are, by a parser that accepts the first lines.
+    /// Other text. As for tables, detection tries the parser on the first lines.
     Lines(fn() -> Box<dyn LineParser>),
-    /// Binary records, recognized by a file's first bytes.
+    /// Binary records. Detection checks the first bytes with `fits`.
     Records {
         fits: fn(&[u8]) -> bool,
         open: fn(InputStream) -> Box<dyn TraceParser>,
@@ -67,11 +67,12 @@ pub(super) enum FormatReader {
 struct FormatRow {
     format: Format,
     name: &'static str,
-    /// Number of I/Os by which a line may be out of order: few for formats written as I/Os arrive,
-    /// as many as fit in the window for formats in order of completion or of several machines.
+    /// Number of I/Os by which a line may be out of order. Small for formats that are written when
+    /// I/Os arrive; the whole window for formats in order of completion, or with lines of several
+    /// machines.
     disorder: usize,
     reader: FormatReader,
-    /// Writer; None for a format that can only be read.
+    /// Creates a writer; None for a format that can only be read.
     writer: Option<fn() -> Box<dyn FormatWriter>>,
 }
 
@@ -94,7 +95,7 @@ const MANY: usize = usize::MAX;
 
 use FormatReader::{Columns, Lines, Records};
 
-/// All formats, in the order of their variants and in which detection tries them.
+/// All formats, in the order of the enum's variants, which is also the order of detection.
 static ROWS: [FormatRow; 13] = [
     row(Format::Blktrace, "blktrace", 64, Records { fits: is_recording, open: Blktrace::boxed })
         .written_by(|| Box::<BlktraceEvents>::default()),
@@ -167,7 +168,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Error of a word that names no format.
+/// Error for a name that is not the name of a format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no such format; use one of {}", Format::names(Format::all()))]
 pub struct UnknownFormat;

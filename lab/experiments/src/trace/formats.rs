@@ -1,6 +1,6 @@
 //! Readers of trace formats: one file each, and the tables of columns.
 //!
-//! Called through the rows of `format.rs`.
+//! The rows of the table in `format.rs` name these readers.
 
 pub(super) mod blkparse;
 pub(super) mod blktrace;

@@ -1,8 +1,8 @@
 //! `InputStream`: the bytes of one trace file or of standard input, decompressed if they are
 //! gzipped; `TraceLines` and `TraceRecords`: its lines, and its binary records.
 //!
-//! Owns the first bytes, from which `detect.rs` finds the format, the read progress, and the
-//! position that errors name. gzip is recognized by its first two bytes, whatever the file is
+//! An input has its read progress, the position for errors, and its first bytes, by which
+//! `detect.rs` finds the format. gzip is recognized by its first two bytes, whatever the file is
 //! called; several concatenated gzip members are one stream, as for zcat. The `csv` crate is not
 //! used for lines: it has no limit on a record's length, so one stray quotation mark would make it
 //! read a whole trace into memory, and no trace uses quotes.
@@ -20,10 +20,10 @@ use super::error::{FilePosition, ReadError};
 const HEAD_BYTES: usize = 4_096;
 const BUFFER_BYTES: usize = 64 << 10;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-/// Longest line in bytes; FIU's lines have 33 bytes per block.
+/// Longest line in bytes. FIU traces have 33 bytes per block in a line.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// A trace named on the command line: a file, a recording, or standard input.
+/// A trace named on the command line: standard input, a file, or a recording of several files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TracePath {
     /// Standard input, written as `-`.
@@ -55,7 +55,7 @@ impl fmt::Display for TracePath {
 
 pub(super) struct InputStream {
     pub(super) label: String,
-    /// First bytes, read ahead for detection, and the rest.
+    /// The first bytes, which were read for detection, followed by the rest of the input.
     input: io::Chain<io::Cursor<Vec<u8>>, Box<dyn BufRead + Send>>,
     pub(super) gauge: ReadGauge,
 }
@@ -88,8 +88,8 @@ impl InputStream {
         }
     }
 
-    /// Creates an input. Reads the first 4 KiB, or less once `is_enough` accepts the bytes so far,
-    /// since a pipe may not deliver more for a long time.
+    /// Creates an input. Reads the first 4 KiB, or fewer bytes if `is_enough` accepts them, because
+    /// a pipe may not deliver more for a long time.
     pub(super) fn new(
         label: String,
         raw: impl Read + Send + 'static,
@@ -127,8 +127,7 @@ impl Read for InputStream {
     }
 }
 
-/// Returns the content of a line: without surrounding blanks and a byte order mark (U+FEFF), and
-/// empty for a comment.
+/// Returns a line without surrounding blanks and byte order mark (U+FEFF). Empty for a comment.
 pub(super) fn said(line: &str) -> &str {
     let line = line.trim_start_matches('\u{feff}').trim();
     if line.starts_with('#') { "" } else { line }
@@ -139,7 +138,7 @@ pub(super) struct TraceLines {
     bytes: Vec<u8>,
     text: String,
     line: u64,
-    /// Number of lines with content, so far.
+    /// Number of lines so far that are neither blank nor comments.
     row: u64,
 }
 
@@ -148,7 +147,8 @@ impl TraceLines {
         TraceLines { input, bytes: Vec::new(), text: String::new(), line: 0, row: 0 }
     }
 
-    /// Returns the next line with content, without its end; invalid UTF-8 is replaced.
+    /// Returns the next line that is neither blank nor a comment, without its end. Invalid UTF-8 is
+    /// replaced.
     pub(super) fn next(&mut self) -> Result<Option<&str>, ReadError> {
         loop {
             self.bytes.clear();
@@ -174,7 +174,7 @@ impl TraceLines {
         }
     }
 
-    /// Returns the number of the last line read, counting only lines with content.
+    /// Returns the number of the last line read, without counting blank lines and comments.
     pub(super) fn row(&self) -> u64 {
         self.row
     }
@@ -191,7 +191,7 @@ impl TraceLines {
 pub(super) struct TraceRecords {
     input: InputStream,
     offset: u64,
-    /// Number of bytes of the current record that were read.
+    /// Number of bytes of the present record that were read.
     have: u64,
 }
 
@@ -200,7 +200,7 @@ impl TraceRecords {
         TraceRecords { input, offset: 0, have: 0 }
     }
 
-    /// Reads the first bytes of the next record; None at the end.
+    /// Reads the first `len` bytes of the next record; None at the end of the input.
     pub(super) fn begin(&mut self, len: usize) -> Result<Option<Vec<u8>>, ReadError> {
         self.offset += std::mem::take(&mut self.have);
         match self.more(len) {
@@ -237,7 +237,8 @@ impl TraceRecords {
     }
 }
 
-/// Reads `want` bytes, or fewer if the input ends or `is_enough` accepts them.
+/// Reads `want` bytes. Stops earlier at the end of the input, or when `is_enough` accepts the
+/// bytes.
 fn take(
     input: &mut impl Read,
     want: usize,
@@ -263,12 +264,13 @@ pub(super) struct ReadGauge {
 }
 
 impl ReadGauge {
-    /// Returns true if the length is unknown, as of a pipe that is still being written.
+    /// Returns true if the total length is unknown, for example of a pipe that is still being
+    /// written.
     pub(super) fn is_open_ended(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Returns the bytes read so far and the total; 0 where unknown.
+    /// Returns the number of bytes read so far and the total number. An unknown number is 0.
     pub(super) fn progress(&self) -> (u64, u64) {
         let at = self.file.as_ref().and_then(|file| file.as_ref().stream_position().ok());
         (at.unwrap_or(0), self.bytes)

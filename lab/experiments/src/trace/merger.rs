@@ -1,12 +1,12 @@
 //! `AnySource`: an opened trace of any format; merges the I/Os of its files in order of arrival, in
 //! bounded memory.
 //!
-//! Owns a reorder window for each reader: the lines of many public traces are in order of
-//! completion, or come from several threads, so times may step back. I/Os wait in the window until
-//! it is full or spans the given time. An I/O that steps back farther gets the time of the I/O
-//! before it, and is counted. I/Os of equal time keep the order of readers and lines. A reader
-//! whose file is damaged ends there, and the others go on; if there was no I/O before, the damage
-//! is an error. Made by `open.rs`.
+//! Each reader has a reorder window, because times may step back: the lines of many public traces
+//! are in order of completion, or come from several threads. I/Os wait in the window until it is
+//! full or spans the given time. An I/O that steps back farther gets the time of the I/O before it,
+//! and is counted. I/Os of equal time keep the order of readers and lines. A reader whose file is
+//! damaged ends there, and the others go on; if there was no I/O before, the damage is an error.
+//! `open.rs` creates an `AnySource`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,12 +23,12 @@ use super::pending::StreamState;
 use super::timeline::Timeline;
 use super::{TraceIo, TraceSource};
 
-/// Largest number of I/Os waiting in all windows together; about 5 MB.
+/// Largest number of I/Os in all reorder windows together, which is about 5 MB.
 const WAITING_MAX: usize = 65_536;
-/// Largest number of I/Os waiting in one window.
+/// Largest number of I/Os in one reorder window.
 const WINDOW_MAX: usize = 16_384;
 
-/// A waiting I/O, ordered by time and then by its number.
+/// An I/O in a reorder window, ordered by its time and then by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueuedIo {
     number: u64,
@@ -54,13 +54,13 @@ pub(super) struct TraceStream {
     read: u64,
     newest_ns: u64,
     more: StreamState,
-    /// Error that ended the reader; reported after all I/Os read before it.
+    /// Error that ended the reader. It is reported after all I/Os that the reader returned before.
     error: Option<ReadError>,
 }
 
 impl TraceStream {
-    /// Creates the window of a reader; `gauge` is the progress of the reader's file, if it reads a
-    /// single file.
+    /// Creates the window of a reader. `gauge` has the read progress if the reader reads a single
+    /// file.
     pub(super) fn new(parser: Box<dyn TraceParser>, gauge: ReadGauge) -> TraceStream {
         let (waiting, more) = (BinaryHeap::new(), StreamState::ToCome);
         TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }
@@ -88,7 +88,7 @@ impl TraceStream {
         }
     }
 
-    /// Returns the time from the earliest waiting I/O to the latest one.
+    /// Returns the time between the earliest and the latest I/O in the window.
     fn spanned_ns(&self) -> u64 {
         self.waiting.peek().map_or(0, |Reverse(first)| self.newest_ns - first.io.at_ns)
     }
@@ -99,7 +99,7 @@ pub struct AnySource {
     format: Format,
     devices: DeviceNames,
     streams: Vec<TraceStream>,
-    /// Time of the earliest I/O of each stream that has one, with the stream's number.
+    /// For each stream with waiting I/Os, the time of its earliest I/O and the stream's number.
     first: BinaryHeap<Reverse<(u64, usize)>>,
     window: usize,
     span_ns: u64,
@@ -113,8 +113,8 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    /// Merges readers of one format. A reader's times may step back by as many I/Os as the format's
-    /// disorder (fewer if there are many readers), and by less than `span_ns`.
+    /// Merges readers of one format. Times may step back by as many I/Os as `FormatRow::disorder`
+    /// allows, or fewer if there are many readers, and by less than `span_ns`.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
         AnySource {
@@ -134,25 +134,26 @@ impl AnySource {
         }
     }
 
-    /// Measures the spans of a recording, too, while it is read. Its times then count from its
-    /// first event, not from its first I/O.
+    /// Also measures the spans of a recording while it is read. The recording's times then count
+    /// from its first event instead of its first I/O.
     pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
         self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));
         self.genesis_ns = self.spans().map(|_| GENESIS_NS);
         self
     }
 
-    /// Returns the spans and events over time, if they are measured and the format has them.
+    /// Returns the spans and the timeline; `None` if they are not measured or the format has no
+    /// events.
     pub fn spans(&self) -> Option<(&Spans, &Timeline)> {
         self.streams.iter().find_map(|stream| stream.parser.spans())
     }
 
-    /// Returns the format of the trace, detected or given.
+    /// Returns the format of the trace, which was detected or given.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Returns the end of the trace, or the first damage if there was no I/O before it.
+    /// Ends the trace. If no I/O was read before, returns the first damage as an error.
     fn end(&mut self) -> Result<Option<TraceIo>, ReadError> {
         let is_first = !std::mem::replace(&mut self.has_ended, true);
         match is_first && self.ios == 0 && !self.damage.is_empty() {
@@ -161,8 +162,8 @@ impl AnySource {
         }
     }
 
-    /// Fills a stream's window and queues its earliest I/O. If the stream has no more I/Os, records
-    /// the damage that ended it, if any.
+    /// Fills a stream's window and queues the stream's earliest I/O. If the stream has ended
+    /// because of damage, records the damage.
     fn queue(&mut self, number: usize) {
         let stream = &mut self.streams[number];
         stream.fill((self.window, self.span_ns), &mut self.devices);
@@ -172,7 +173,7 @@ impl AnySource {
         }
     }
 
-    /// Returns the files that could not be read to their end so far, each with place and reason.
+    /// Returns the files that could not be read to their end so far, each with position and reason.
     /// The I/Os of the other files are still read.
     pub fn damage(&self) -> Vec<String> {
         let left_out =
@@ -181,8 +182,8 @@ impl AnySource {
         self.damage.iter().map(left_out).chain(of_files).collect()
     }
 
-    /// Returns notes for the user about the trace so far: what was skipped, and what the format
-    /// lacks.
+    /// Returns notes for the user about the trace so far: about skipped records, and about data
+    /// that the format does not have.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for note in self.streams.iter().flat_map(|stream| stream.parser.notes()) {
@@ -204,7 +205,7 @@ impl AnySource {
         self.streams.iter().map(|stream| stream.parser.dropped_events()).sum()
     }
 
-    /// Returns the read progress, 0 to 1; 0 where unknown.
+    /// Returns the read progress, 0 to 1; 0 if unknown.
     pub fn progress(&self) -> f64 {
         let each = self.streams.iter().map(|stream| stream.gauge.progress());
         let (read, bytes) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));

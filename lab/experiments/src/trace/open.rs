@@ -1,8 +1,8 @@
 //! `open`: opens traces of any format as one stream of I/Os.
 //!
-//! Owns the choice of the reader. Files that are named together form one trace: they must have the
-//! same format, and their I/Os are merged by time. Called by verbs; calls `detect` and the format
-//! readers.
+//! This file chooses the reader. Files that are named together form one trace: they must have the
+//! same format, and their I/Os are merged by time. Verbs call this file, which calls `detect` and
+//! the format readers.
 
 use std::io;
 
@@ -15,15 +15,15 @@ use super::formats::blktrace::Blktrace;
 use super::input::{InputStream, ReadGauge, TracePath};
 use super::merger::{AnySource, TraceStream};
 
-/// Time span of the reorder window for a trace in a pipe, which may be written right now: older
-/// I/Os are output even if the window is not full.
+/// Time span of the reorder window for a trace in a pipe. Older I/Os are output even if the window
+/// is not full, because the trace may still be being written.
 const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
 impl AnySource {
-    /// Opens a trace from memory or any other reader; `label` names it in errors.
+    /// Opens a trace from memory or any other reader. `label` is the trace's name in errors.
     ///
     /// # Errors
-    /// If it cannot be read, is empty, or has no known format.
+    /// If the input cannot be read, is empty, or has no known format.
     pub fn from_reader(
         label: &str,
         input: impl io::Read + Send + 'static,
@@ -36,7 +36,7 @@ impl AnySource {
     }
 }
 
-/// Opens files that form one trace. The format is detected unless it is given.
+/// Opens files that together form one trace. Detects the format if `format` is `None`.
 ///
 /// # Errors
 /// If a file cannot be opened, no format fits, or the formats differ.
@@ -76,8 +76,9 @@ fn stream(format: Format, input: InputStream) -> TraceStream {
     TraceStream::new(format.open(input), gauge)
 }
 
-/// Returns the names of blktrace recordings, if the traces are recordings: either files
-/// `NAME.blktrace.N`, or a NAME that is not a file itself but has files `NAME.blktrace.N`.
+/// Returns the names of the blktrace recordings if the traces are recordings. A recording consists
+/// of files `NAME.blktrace.N` and is named by one of these files, or by NAME if no file has this
+/// name.
 fn recordings(
     traces: &[TracePath],
     format: Option<Format>,
@@ -115,8 +116,8 @@ fn open_input(trace: &TracePath, format: Option<Format>) -> Result<InputStream, 
     })
 }
 
-/// First bytes of files compressed in other formats, the program's name, and the command that
-/// decompresses them.
+/// Compression formats other than gzip: first bytes of a file, name of the program, and the command
+/// that decompresses to standard output.
 const PACKED: [(&[u8], &str, &str); 4] = [
     (b"\xfd7zXZ\0", "xz", "xz -dc"),
     (b"BZh", "bzip2", "bzip2 -dc"),

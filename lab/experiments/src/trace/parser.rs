@@ -16,17 +16,17 @@ use super::pending::StreamState;
 use super::timeline::Timeline;
 
 pub(super) trait TraceParser: Send {
-    /// Reads one line or record. After an error there are no further I/Os to read.
+    /// Reads one line or record. After an error, the reader has no more I/Os.
     fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
-    /// Returns the next I/O that may be output, with its time by the format's own clock.
+    /// Returns the next I/O that may be output. Its time is by the format's own clock.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Returns files that could not be read to their end while others were read on.
+    /// Returns the damaged files of a reader that continues with its other files.
     fn damage(&self) -> Vec<String> {
         Vec::new()
     }
@@ -35,12 +35,12 @@ pub(super) trait TraceParser: Send {
         0
     }
 
-    /// Returns the read progress, 0 to 1, of a reader that opened its files itself.
+    /// Returns the read progress, 0 to 1. Only for readers that open their files themselves.
     fn progress(&self) -> f64 {
         0.0
     }
 
-    /// Measures spans from now on, if the trace has events. Called before the first step.
+    /// Starts to measure spans, if the trace has events. Called before the first `step`.
     fn measure_spans(&mut self, _naming: DeviceNaming) {}
 
     fn spans(&self) -> Option<(&Spans, &Timeline)> {
@@ -48,10 +48,10 @@ pub(super) trait TraceParser: Send {
     }
 }
 
-/// Names by which the devices of a recording are shown.
+/// Kind of names by which the devices of a recording are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceNaming {
-    /// Names that the recording has, and numbers for other devices.
+    /// Names from the recording. Devices without a name are shown by number.
     #[default]
     Names,
     /// Major and minor numbers.
@@ -60,12 +60,12 @@ pub enum DeviceNaming {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineKind {
-    /// A line that only this format has.
+    /// A line that occurs only in this format.
     Proof,
     Record,
-    /// A line that does not prove the format, such as a header.
+    /// A line that other formats may have, too, such as a header.
     Other,
-    /// The first line after the trace.
+    /// The first line after the end of the trace.
     End,
 }
 
@@ -74,7 +74,8 @@ pub(super) type Problem = String;
 pub(super) trait LineParser: Send {
     fn example(&self) -> &'static str;
 
-    /// Parses a line with content; `number` counts these lines from 1.
+    /// Parses a line that is neither blank nor a comment. `number` is its number among such lines,
+    /// from 1.
     fn line(
         &mut self,
         number: u64,
@@ -88,7 +89,7 @@ pub(super) trait LineParser: Send {
         Vec::new()
     }
 
-    /// Returns true if the lines so far are completions of I/Os whose start the trace lacks.
+    /// Returns true if the trace so far has only completions, without the arrivals of the I/Os.
     fn has_completions_only(&self) -> bool {
         false
     }
@@ -135,7 +136,7 @@ impl TraceParser for LineReader {
     }
 }
 
-/// Largest number of fields of a line that are parsed; further fields are ignored.
+/// Largest number of fields of a line that are parsed. Further fields are ignored.
 const FIELDS_MAX: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -176,8 +177,7 @@ pub(super) fn whole(name: &str, text: &str) -> Result<u64, Problem> {
     text.parse().map_err(|_| format!("{name} is {}; a whole number is expected", shown(text)))
 }
 
-/// Parses a decimal number, in units of its `digits`-th decimal place; further decimals are cut
-/// off.
+/// Parses a decimal number and returns it in units of 10^-`digits`. Further decimals are cut off.
 pub(super) fn decimal(name: &str, text: &str, digits: usize) -> Result<u64, Problem> {
     let problem = || format!("{name} is {}; a number is expected", shown(text));
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));

@@ -1,17 +1,17 @@
 //! `Pending`: I/Os that are held back until their completions are read, in order of arrival.
 //!
 //! In a trace with separate completion records an I/O's latency becomes known only later. I/Os are
-//! output in order of arrival, so one without a completion holds back all later ones, but at most
-//! `PENDING_MAX` of them; then it is output without a latency.
+//! output in order of arrival, so an I/O without a completion holds back all later I/Os. When more
+//! than `PENDING_MAX` I/Os are held back, the first one is output without a latency.
 
 use std::collections::VecDeque;
 
 use super::TraceIo;
 
-/// Largest number of I/Os held back; about 6 MB.
+/// Largest number of I/Os held back, which is about 6 MB.
 pub(super) const PENDING_MAX: usize = 65_536;
 
-/// Tells if a trace may have more records.
+/// State of an input stream: true end, or more records may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamState {
     ToCome,
@@ -21,7 +21,7 @@ pub(super) enum StreamState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CompletionState {
     Open,
-    /// The I/O is complete, or no completion is expected.
+    /// The I/O has completed, or its completion is not expected any more.
     Answered,
     Dropped,
 }
@@ -35,19 +35,19 @@ struct PendingIo {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     held: VecDeque<PendingIo>,
-    /// Number of the first I/O in `held`.
+    /// Number of the I/O at the front of `held`.
     first: u64,
 }
 
 impl Pending {
-    /// Holds back an I/O; returns its number.
+    /// Holds back an I/O and returns its number.
     pub(super) fn push(&mut self, io: TraceIo) -> u64 {
         self.held.push_back(PendingIo { io, state: CompletionState::Open });
         self.first + self.held.len() as u64 - 1
     }
 
     /// Marks an I/O as complete and returns it, so that the caller can set its latency. `None` if
-    /// the I/O is complete already or no longer held.
+    /// the I/O was already complete or has been output.
     fn end(&mut self, number: u64) -> Option<&mut TraceIo> {
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let held = self.held.get_mut(place).filter(|held| held.state == CompletionState::Open)?;
@@ -61,7 +61,7 @@ impl Pending {
         }
     }
 
-    /// Marks an I/O as complete without a latency, because no completion is expected.
+    /// Marks an I/O as complete without a latency, because its completion will not be read.
     pub(super) fn release(&mut self, number: u64) {
         let _ = self.end(number);
     }
@@ -71,7 +71,7 @@ impl Pending {
         none.for_each(|held| held.state = CompletionState::Dropped);
     }
 
-    /// Returns true if an I/O was not output yet.
+    /// Returns true if the I/O with this number has not been output yet.
     pub(super) fn holds(&self, number: u64) -> bool {
         number >= self.first
     }
@@ -84,8 +84,8 @@ impl Pending {
         self.held.len() > PENDING_MAX
     }
 
-    /// Removes and returns the first I/O if it may be output: it is complete, the
-    /// trace has ended, or too many wait.
+    /// Removes and returns the first I/O, if it is complete, if the trace has ended, or if too many
+    /// I/Os are held back.
     pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         loop {
             let state = self.held.front()?.state;

@@ -1,10 +1,10 @@
 //! `TraceProfile`: statistics of a trace's I/Os: rates over time, sizes, strides, working set, mix
 //! and latencies.
 //!
-//! Owns counters whose size does not depend on the trace's length: 120 time slots, a bin for each
-//! power of two, a sketch of the pages touched, and a few words per device. `millrace-lab trace
-//! report` adds each I/O, also for recordings of blktrace, whose report has spans, too. `page.rs`
-//! and `json.rs` show the statistics.
+//! A profile has counters whose size does not depend on the trace's length: 120 time slots, a bin
+//! for each power of two, a sketch of the pages touched, and a few words per device. `millrace-lab
+//! trace report` adds each I/O of any trace; the report of a blktrace recording also has spans.
+//! `page.rs` and `json.rs` show the statistics.
 
 mod json;
 mod page;
@@ -17,10 +17,10 @@ use self::pages::{PAGE_BYTES, PageSketch};
 use super::slots::{Slots, TimeSlot};
 use super::{TraceIo, unmeasured_note};
 
-/// Number of bins: one for each power of two, by its exponent; bin 0 holds 0 and 1.
+/// Number of bins. Bin n counts values from 2^n to 2^(n+1) - 1; bin 0 also counts 0.
 const BINS: usize = 64;
-/// Largest number of pages counted per I/O: 16 MiB, so that a huge length in a hostile trace costs
-/// no time.
+/// Largest number of pages counted per I/O, which is 16 MiB. Without a limit, a huge length in a
+/// hostile trace would take a long time.
 const PAGES_MAX: u64 = 4_096;
 
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ impl PowerBins {
         self.0[number.max(1).ilog2() as usize] += 1;
     }
 
-    /// Returns the range of bins from the first to the last nonzero one; empty if all are zero.
+    /// Returns the range from the first to the last nonzero bin. Empty if all bins are zero.
     fn used(&self) -> std::ops::Range<usize> {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(0);
         let last = self.0.iter().rposition(|count| *count > 0);
@@ -53,7 +53,7 @@ struct OpCount {
     latency: Measure,
 }
 
-/// Distances of I/Os from the end of the previous I/O on the same device.
+/// Counts of the distances between the end of an I/O and the start of the device's next one.
 #[derive(Debug, Clone, Default)]
 struct Strides {
     sequential: u64,
@@ -75,13 +75,14 @@ struct DeviceCount {
 
 #[derive(Debug, Clone)]
 struct ArrivalSlot {
-    /// Numbers of reads, writes, and other I/Os.
+    /// Number of reads, of writes, and of other I/Os.
     ios: [u64; 3],
-    /// Bytes read, and bytes written.
+    /// Number of bytes read and of bytes written.
     bytes: [u64; 2],
-    /// Latencies of reads, and of writes: number and sum.
+    /// Count and sum of the latencies, for reads and for writes.
     latency: [(u64, u64); 2],
-    /// Working set in bytes at the end of the slot: total, read, written; None if nothing arrived.
+    /// Working set in bytes at the end of the slot: total, read, and written. None if the slot has
+    /// no I/O.
     touched: Option<[f64; 3]>,
 }
 
@@ -104,11 +105,11 @@ impl TimeSlot for ArrivalSlot {
 #[derive(Debug, Clone, Default)]
 pub struct TraceProfile {
     ops: [OpCount; OPS],
-    /// Sizes of reads, and of writes.
+    /// Sizes of the reads and of the writes.
     sizes: [PowerBins; 2],
     strides: Strides,
     devices: Vec<DeviceCount>,
-    /// Distinct pages read, and distinct pages written.
+    /// Estimates of the distinct pages that were read, and that were written.
     pages: [PageSketch; 2],
     long: u64,
     slots: Slots<ArrivalSlot>,
@@ -148,7 +149,8 @@ impl TraceProfile {
         self.touch(io, way, end);
     }
 
-    /// Counts an I/O in its time slot. Stores the working set so far in the previous slot.
+    /// Counts an I/O in its time slot. If the slot is a new one, stores the working set so far in
+    /// the previous slot.
     fn arrive(&mut self, io: &TraceIo) {
         let slot_of = |time_ns: u64| time_ns / self.slots.slot_ns;
         let previous = self.previous_ns.replace(io.at_ns);
@@ -181,7 +183,7 @@ impl TraceProfile {
         }
     }
 
-    /// Returns true if no I/O was added.
+    /// Returns true if the profile has no I/O.
     pub fn is_empty(&self) -> bool {
         self.ios() == 0
     }
@@ -203,14 +205,14 @@ impl TraceProfile {
         self.ops.iter().any(|op| op.latency.n > 0)
     }
 
-    /// Returns the distinct bytes touched in total, by reads, and by writes.
+    /// Returns the number of distinct bytes accessed by all I/Os, by reads, and by writes.
     fn working_set(&self) -> [f64; 3] {
         let [read, written] = &self.pages;
         [read.with(written).count(), read.count(), written.count()]
             .map(|pages| pages.round() * PAGE_BYTES as f64)
     }
 
-    /// Returns a note about I/Os that the numbers cover only in part.
+    /// Returns a note if some I/Os are longer than the counted maximum of pages.
     fn notes(&self) -> Option<String> {
         let long = self.long;
         let note = || {

@@ -1,7 +1,7 @@
 //! The report page of a trace: plots over time, heat maps and tables from `Spans` and a `Timeline`.
 //!
-//! Owns the selection of figures, their titles and captions; `crate::page` draws them. The page is
-//! one self-contained file of bounded size. Called by `millrace-lab trace report`.
+//! This file selects the figures and has their titles and captions; `crate::page` draws them. The
+//! page is one self-contained file of bounded size. `millrace-lab trace report` calls this file.
 
 use millrace_trace::{Drive, IoKind, Measures, SpanGrouping, Spans};
 
@@ -12,7 +12,8 @@ use super::timeline::{
 };
 use crate::page::{DataTable, Figure, HeatCells, Page, Panel, Scale, Unit};
 
-/// Builds the page of a trace: its I/Os, and its spans and events over time if it has them.
+/// Returns the report page of a trace: its I/Os, and its spans and events over time if it has
+/// events.
 pub fn report_page(
     recording: Option<(&Spans, &Timeline)>,
     profile: &TraceProfile,
@@ -62,7 +63,7 @@ impl ReportBuilder<'_> {
         self.spans.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0)
     }
 
-    /// Returns the devices that the timeline covers: index and name.
+    /// Returns index and name of each device that the timeline covers.
     fn shown(&self) -> impl Iterator<Item = (usize, String)> {
         let drives = self.spans.drives().iter().take(DRIVES_SHOWN).enumerate();
         let used = drives.filter(|(_, drive)| drive.queued > 0 || drive.issued > 0);
@@ -142,7 +143,7 @@ impl ReportBuilder<'_> {
         )
     }
 
-    /// Adds a heat map of the counts of each slot in these bins to a panel.
+    /// Adds a heat map to a panel, with the counts of these bins over the time slots.
     fn heat(
         &self,
         panel: Panel,
@@ -222,7 +223,7 @@ fn table(id: &str, title: &str, measures: &Measures) -> DataTable {
     DataTable::new((id, title), caption, head(), rows)
 }
 
-/// Returns a row for each span that occurred, with a name in front.
+/// Returns a table row for each span that occurred. The first cell is `name`.
 fn rows<'a>(name: &'a str, measures: &'a Measures) -> impl Iterator<Item = Vec<String>> + 'a {
     let us = |ns: f64| format!("{:.3}", ns / 1e3);
     measures.there().map(move |(span, measure)| {

@@ -12,7 +12,7 @@ pub(super) const SLOTS_MAX: usize = 120;
 pub(super) trait TimeSlot: Clone {
     const EMPTY: Self;
 
-    /// Adds the counts of the next slot.
+    /// Adds the counts of the next slot to this slot, when neighbouring slots are merged.
     fn merge(&mut self, later: &Self);
 }
 
@@ -48,7 +48,7 @@ impl<T: TimeSlot> Slots<T> {
         &mut self.slots[place]
     }
 
-    /// Returns the unit of the time axis: name, and nanoseconds.
+    /// Returns the unit of the time axis: its name, and its length in nanoseconds.
     pub(super) fn unit(&self) -> (&'static str, f64) {
         match self.last_ns {
             0..10_000 => ("ns", 1.0),
@@ -59,7 +59,7 @@ impl<T: TimeSlot> Slots<T> {
         }
     }
 
-    /// Returns the time of a number of slots after the beginning, in the axis' unit.
+    /// Converts a number of slots to a time in the unit of the time axis.
     pub(super) fn x(&self, slots: f64) -> f64 {
         slots * self.slot_ns as f64 / self.unit().1
     }
@@ -68,7 +68,7 @@ impl<T: TimeSlot> Slots<T> {
         count as f64 * 1e9 / self.slot_ns as f64
     }
 
-    /// Returns a line with a point for each slot for which `value` returns a number.
+    /// Returns a line for a plot. Each slot for which `value` returns a number gives a point.
     pub(super) fn series(
         &self,
         name: impl Into<String>,
@@ -79,7 +79,7 @@ impl<T: TimeSlot> Slots<T> {
         Series::ours(name, points.collect())
     }
 
-    /// Creates a plot of these lines, without lines that are 0 everywhere.
+    /// Creates a plot of these lines. Lines that are 0 everywhere are left out.
     pub(super) fn panel(
         &self,
         title: &str,

@@ -1,8 +1,8 @@
 //! `Timeline`: the events of a recording over time.
 //!
-//! Owns counts per time slot. A drive's sectors are counted in `SECTOR_BINS` bins, which grow like
-//! the slots, so memory is bounded (1 MiB). The reader adds each event, and `Spans` adds each span;
-//! `report.rs` shows the counts.
+//! A timeline has counts per time slot. A drive's sectors are counted in `SECTOR_BINS` bins, which
+//! grow like the slots, so memory is bounded (1 MiB). The reader adds each event, and `Spans` adds
+//! each span; `report.rs` shows the counts.
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
@@ -13,7 +13,7 @@ pub(super) const SECTOR_BINS: usize = 48;
 /// Largest number of drives with a plot of their own.
 pub(super) const DRIVES_SHOWN: usize = 8;
 pub(super) const CPUS_SHOWN: usize = 8;
-/// Number of latency bins: two for each power of two.
+/// Number of latency bins, two for each power of two.
 pub(super) const LATENCY_BINS: usize = 84;
 
 pub(super) const STAGES: [Span; 6] =
@@ -21,17 +21,17 @@ pub(super) const STAGES: [Span; 6] =
 
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSlot {
-    /// For each stage, the number of I/Os whose stage ended in the slot, and the total time of
-    /// these stages.
+    /// For each stage, the number of I/Os that left the stage in this slot, and their total time
+    /// there.
     pub(super) stages: [(u64, u64); STAGES.len()],
     pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
-    /// I/Os queued, by CPU; the last entry also counts all further CPUs.
+    /// Number of queued I/Os by CPU. The last entry also counts the CPUs beyond it.
     pub(super) cpus: [u64; CPUS_SHOWN],
-    /// For each drive, requests issued, and the largest queue depth.
+    /// For each drive, the number of issued requests and the largest queue depth.
     pub(super) drives: [(u64, u64); DRIVES_SHOWN],
     pub(super) latency: [u32; LATENCY_BINS],
-    /// I/Os by drive and range of sectors.
+    /// For each drive, the number of I/Os by range of sectors.
     pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
 }
 
@@ -62,18 +62,17 @@ impl TimeSlot for TimelineSlot {
     }
 }
 
-/// Events of a trace over time.
+/// Counts of a recording's events over time.
 #[derive(Debug, Default)]
 pub struct Timeline {
     pub(super) time: Slots<TimelineSlot>,
-    /// For each drive, the number of low bits of a sector number that are dropped to get the
-    /// sector's bin.
+    /// For each drive, the number of low bits that are dropped from a sector number to get its bin.
     pub(super) sector_bits: [u32; DRIVES_SHOWN],
     pub(super) events: u64,
 }
 
 impl Timeline {
-    /// Adds an event; `spans` must have seen it already.
+    /// Adds an event. The caller must have added the event to `spans` before.
     pub fn entry(&mut self, entry: &TraceEntry, spans: &Spans) {
         let record = &entry.record;
         self.events += 1;
@@ -106,7 +105,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the bin of a sector, after widening the bins if the sector is beyond the last one.
+    /// Returns the bin of a sector. Doubles the width of all bins until the sector has one.
     fn sector_bin(&mut self, drive: usize, sector: u64) -> usize {
         while sector >> self.sector_bits[drive] >= SECTOR_BINS as u64 {
             self.sector_bits[drive] += 1;
@@ -121,7 +120,8 @@ impl Timeline {
         (sector >> self.sector_bits[drive]) as usize
     }
 
-    /// Returns the slot of a time; None for times before the first event, which wrap around.
+    /// Returns the slot of a time. None for a time before the first event, which has wrapped
+    /// around.
     fn slot(&mut self, time_ns: u64) -> Option<&mut TimelineSlot> {
         (time_ns <= i64::MAX as u64).then(|| self.time.at(time_ns))
     }
@@ -141,7 +141,7 @@ impl IoListener for Timeline {
     }
 }
 
-/// Returns the bin of a latency: two for each power of two.
+/// Returns the bin of a latency. Each power of two has two bins.
 fn latency_bin(value_ns: u64) -> usize {
     let log = value_ns.max(2).ilog2();
     let half = (value_ns.max(2) >> (log - 1)) & 1;

@@ -1,7 +1,7 @@
 //! `TraceWriter`: writes I/Os as a trace of another format, one by one.
 //!
-//! Owns the output, and the counts of data that the format cannot represent. Called by
-//! `millrace-lab trace convert`; memory is bounded by the I/Os in flight.
+//! The writer owns the output, and counts the data that the format cannot represent. Its memory is
+//! bounded by the number of I/Os in flight. `millrace-lab trace convert` calls this file.
 
 pub(super) mod blktrace;
 pub(super) mod format_writer;
@@ -14,7 +14,7 @@ use self::format_writer::{FormatWriter, OmittedFields};
 use super::TraceIo;
 use super::format::Format;
 
-/// Error of a format that cannot be written.
+/// Error for a format that can only be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{format} can only be read; write one of {}", Format::names(Format::written()))]
 pub struct ReadOnlyFormat {
@@ -22,7 +22,7 @@ pub struct ReadOnlyFormat {
     pub format: Format,
 }
 
-/// Writes a trace in some format.
+/// Writer of a trace in any format that can be written.
 pub struct TraceWriter<W: Write> {
     out: W,
     format: Format,
@@ -32,21 +32,21 @@ pub struct TraceWriter<W: Write> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Creates a writer of this format to `out`.
+    /// Creates a writer that writes this format to `out`.
     pub fn new(format: Format, out: W) -> Result<TraceWriter<W>, ReadOnlyFormat> {
         let kind = format.writer().ok_or(ReadOnlyFormat { format })?;
         Ok(TraceWriter { out, format, kind, lost: OmittedFields::default(), ios: 0 })
     }
 
-    /// Writes one I/O; `devices` are the device names of its source.
+    /// Writes one I/O. `devices` has the names of the source's devices.
     pub fn io(&mut self, io: &TraceIo, devices: &[String]) -> io::Result<()> {
         let device = devices.get(io.device as usize).map_or("", String::as_str);
         self.ios += 1;
         self.kind.io(&mut self.out, io, device, &mut self.lost)
     }
 
-    /// Ends the trace; `dropped_events` is the number of events missing in the source. Returns the
-    /// number of I/Os written, and notes for the user about data that was lost.
+    /// Ends the trace. `dropped_events` is the number of events that are missing in the source.
+    /// Returns the number of I/Os written, and notes for the user about data that was lost.
     pub fn finish(mut self, dropped_events: u64) -> io::Result<(u64, Vec<String>)> {
         self.kind.finish(&mut self.out, dropped_events)?;
         self.out.flush()?;

@@ -16,14 +16,14 @@ use crate::simulation::Length;
 /// Largest number of vCPUs of a guest.
 pub const VCPUS_MAX: u32 = 63;
 
-/// Mode of serving a guest's queues: \[MIOT\]'s three modes.
+/// Mode of serving a guest's queues, as compared in \[MIOT\].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// One queue for all vCPUs, one I/O thread.
+    /// A single queue for all vCPUs, and a single I/O thread.
     Baseline,
-    /// One queue per vCPU, one I/O thread.
+    /// A queue per vCPU, and a single I/O thread for all queues.
     Mq,
-    /// One queue and one I/O thread per vCPU, with workload-aware batch submission.
+    /// A queue and an I/O thread per vCPU, with workload-aware batch submission.
     Miot,
 }
 
@@ -32,22 +32,22 @@ impl Words for Mode {
         &[(Mode::Baseline, "baseline"), (Mode::Mq, "mq"), (Mode::Miot, "miot")];
 }
 
-/// An effect of the host that can be switched off.
+/// An effect of the host that the simulation can leave out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
-    /// The host may preempt a vCPU that holds, or waits for, a lock of the guest.
+    /// The host may preempt a vCPU that holds a lock of the guest or waits for it.
     Preemption,
-    /// vCPUs, and a single I/O thread, may wake on idle CPUs.
+    /// vCPUs, and an I/O thread that is the only one, may wake on any idle CPU.
     Roaming,
-    /// CPUs of a core share its execution units; otherwise each CPU is a core.
+    /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
+    /// core.
     Sharing,
-    /// Workload-aware batching waits no longer than the time of the system calls that it could
-    /// save.
+    /// Workload-aware batching waits at most as long as the system calls take that it could save.
     Bound,
-    /// All I/O threads share one map of the guest's memory, under one mutex.
+    /// All I/O threads share one map of the guest's memory, which one mutex protects.
     Translation,
-    /// QEMU decides about an interrupt after each request, not once for all completions.
+    /// QEMU decides after each request about an interrupt, instead of once for all completions.
     Signals,
 }
 
@@ -62,7 +62,7 @@ impl Words for Effect {
     ];
 }
 
-/// A guest, and its queues and I/O threads.
+/// Settings of a guest, its queues and its I/O threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmSetting {
     /// Mode of serving the queues.
@@ -71,17 +71,17 @@ pub struct VmSetting {
     pub vcpus: u32,
     /// Number of I/O threads, 1 to the number of queues; None for the mode's default.
     pub threads: Option<u32>,
-    /// Longest time that workload-aware batching holds back requests, in nanoseconds; 0 is off;
-    /// None for the mode's default.
+    /// Longest wait of workload-aware batching for further requests, in nanoseconds. 0 disables
+    /// batching; None selects the mode's default.
     pub batching_ns: Option<u64>,
-    /// Longest polling of an I/O thread, in nanoseconds; 0 is off.
+    /// Longest time that an I/O thread polls, in nanoseconds; 0 disables polling.
     pub polling_ns: u64,
     /// Effects of the host that the simulation leaves out.
     pub without: Vec<Effect>,
 }
 
 impl VmSetting {
-    /// Creates \[MIOT\]'s guest of 8 vCPUs in a mode.
+    /// Creates \[MIOT\]'s guest of 8 vCPUs, with its queues served in the given mode.
     pub fn new(mode: Mode) -> VmSetting {
         let without = Vec::new();
         VmSetting { mode, vcpus: 8, threads: None, batching_ns: None, polling_ns: 0, without }
@@ -118,7 +118,7 @@ impl VmSetting {
 /// Plan of one simulation, which becomes one row of the report.
 #[derive(Debug, Clone)]
 pub struct VmBench {
-    /// Guest, queues and I/O threads.
+    /// Settings of the guest, its queues and its I/O threads.
     pub setting: VmSetting,
     /// Number of submitting processes, 1 to the number of vCPUs; process p runs on vCPU p.
     pub processes: u32,
@@ -126,7 +126,7 @@ pub struct VmBench {
     pub workload: Workload,
     /// A drive that runs on any machine: `null`, `ram` or `model`.
     pub drive: Spec,
-    /// Length of the measurement.
+    /// Length of the measured window.
     pub length: Length,
 }
 
@@ -150,7 +150,7 @@ pub struct VmReport {
     pub sim_events: u64,
 }
 
-/// The guest of one simulation, and its queues and I/O threads, as reported.
+/// Report of a simulation's guest, its queues and its I/O threads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmGuest {
@@ -158,13 +158,13 @@ pub struct VmGuest {
     pub vcpus: u32,
     pub queues: u32,
     pub threads: u32,
-    /// Number of submitting processes, fio's jobs.
+    /// Number of submitting processes, which are the jobs of fio.
     pub numjobs: u32,
-    /// Longest batching, in nanoseconds.
+    /// Longest wait of workload-aware batching, in nanoseconds.
     pub batching_ns: u64,
-    /// Longest polling, in nanoseconds.
+    /// Longest time that an I/O thread polls, in nanoseconds.
     pub polling_ns: u64,
-    /// Names of the effects that were off.
+    /// Names of the effects of the host that the simulation left out.
     pub without: Vec<&'static str>,
 }
 
@@ -183,7 +183,7 @@ pub struct VmWork {
     pub seed: u64,
 }
 
-/// Events and waits per I/O, and the size of submissions.
+/// Number of events per I/O, waits per I/O, and size of submissions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmIoCost {
@@ -193,7 +193,7 @@ pub struct VmIoCost {
     pub exits_per_io: f64,
     /// Exits for device notifications, per I/O.
     pub kicks_per_io: f64,
-    /// Exits of a running vCPU for an interrupt, per I/O.
+    /// Exits of running vCPUs caused by interrupts, per I/O.
     pub interrupted_per_io: f64,
     /// Exits for halts, per I/O.
     pub halts_per_io: f64,
@@ -216,8 +216,8 @@ fn refused(text: String) -> BenchError {
     BenchError::Workload(format!("--vm: {text}"))
 }
 
-/// Runs a row on a host; equal arguments give equal numbers to the bit. An interrupt ends it early,
-/// with the results so far, or with None during the warm-up.
+/// Runs a row on a simulated host. Equal arguments give bit-identical results. An interrupt ends
+/// the row early, with the results so far, or with None during the warm-up.
 ///
 /// # Errors
 /// If the settings are invalid, the drive cannot be opened, or the simulation fails.

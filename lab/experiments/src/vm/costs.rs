@@ -1,8 +1,8 @@
 //! `VmCosts`: costs of virtualisation, from a file of its own beside the machine's file.
 //!
 //! Plain data with an origin for each entry, as in the machines' files. The costs do not depend on
-//! the program in the guest. The guest's threads and the I/O threads spend these times in their own
-//! code.
+//! the program in the guest. The code of the guest's threads and of the I/O threads charges these
+//! times.
 
 use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;
@@ -63,8 +63,8 @@ impl VmCosts {
         read_costs(("kvm-2015", KVM_2015), VmCosts::entries)
     }
 
-    /// Returns costs with exits and the guest's kernel `factor` times as expensive, to measure
-    /// their influence.
+    /// Returns costs in which exits and the guest's kernel take `factor` times as long, to measure
+    /// how much the results depend on them.
     pub(crate) fn with_guest_times(&self, factor: u32) -> VmCosts {
         let mut dearer = self.clone();
         let Exits { kick, pause, interrupt: exit, halt, ipi, .. } = &mut dearer.exits;

@@ -26,10 +26,10 @@ use crate::simulation::WindowStep;
 
 struct Process {
     offsets: Offsets,
-    /// Number of further I/Os that the process may submit.
+    /// Number of I/Os that the process may submit before it must wait for a completion.
     idle: u32,
     in_flight: u32,
-    /// Start time of the request that found no free slot, if the process waits for one.
+    /// Time since which the process waits for a free slot of the ring; `None` if it does not wait.
     waits_since_ns: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Submits as many I/Os as the process may submit and the ring has free slots for.
+    /// Submits I/Os until the process must wait for a completion, or the ring has no free slot.
     fn submit(&mut self) {
         let pages = self.vm.plan.workload.bs_bytes.div_ceil(4096) - 1;
         let sectors = u64::from(self.vm.plan.workload.bs_bytes >> 9);
@@ -91,7 +91,7 @@ impl GuestCpu<'_> {
             let Some(process) = self.process.as_mut().filter(|process| process.idle > 0) else {
                 return;
             };
-            // The latency includes the time for which the request waited for a free slot.
+            // Include the wait for a free slot in the latency.
             let start_ns = process.waits_since_ns.take().unwrap_or_else(Simulated::now);
             Simulated::system_call();
             charge(&self.vm.costs.guest.interface, 1);
@@ -113,7 +113,7 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Adds a request to the vCPU's queue; returns false if no slot is free.
+    /// Adds a request to the vCPU's queue. Returns false if no slot is free.
     fn add(&self, request: VmRequest) -> bool {
         let queue = self.me.number % self.vm.plan.served.queues;
         let costs = &self.vm.costs;
@@ -129,7 +129,7 @@ impl GuestCpu<'_> {
         true
     }
 
-    /// Reaps all completions; returns false if there are none.
+    /// Reaps all completions. Returns false if there are none.
     fn reap(&mut self) -> bool {
         let (Some(process), false) = (&mut self.process, self.done.is_empty()) else {
             return false;
@@ -157,7 +157,8 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Halts the vCPU because there is nothing to do; a waiting process switches out and in.
+    /// Halts the vCPU, because it has nothing to do. If its process waits, the guest switches to
+    /// idle and back.
     fn halt(&self) {
         self.vm.count(|counts| counts.halts += 1);
         if self.process.is_some() {
@@ -200,7 +201,7 @@ impl GuestCpu<'_> {
                 self.send_ipi(request.vcpu);
             }
         });
-        // Wake processes that waited for slots.
+        // Send IPIs to the vCPUs whose processes wait for free slots.
         told.into_iter().filter(|vcpu| *vcpu != self.me.number).for_each(|v| self.send_ipi(v));
     }
 

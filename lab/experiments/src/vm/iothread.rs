@@ -28,27 +28,28 @@ use crate::load::threads::lock;
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Number of requests taken off the ring so far. `used` is the number put on the used ring.
+    /// Number of requests taken from the ring so far. `used` is the number of requests put on the
+    /// used ring.
     taken: u64,
     used: u64,
     published: u64,
 }
 
 impl Queue {
-    /// Publishes the entries put on the used ring since the last call; returns true if the driver
-    /// must be interrupted.
+    /// Publishes the entries that were put on the used ring since the last call. Returns true if
+    /// the driver must be interrupted.
     fn shows_done(&mut self) -> bool {
         let published = std::mem::replace(&mut self.published, self.used);
         self.used > published && self.ring.publish(self.used, published)
     }
 }
 
-/// Handling of the guest's notifications after a ring is emptied.
+/// Handling of the guest's notifications after the I/O thread has emptied a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NotificationRule {
-    /// Ask the guest for a notification of the next request.
+    /// Enable the notification of the next request.
     Asked,
-    /// Leave notifications unchanged, because the thread polls.
+    /// Leave the notifications as they are, because the thread polls the ring.
     AsTheyAre,
 }
 
@@ -63,7 +64,8 @@ pub(super) struct IoThreadState<'a> {
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,
-    /// Number of requests taken and not submitted yet. `since_ns` is the time of the first of them.
+    /// Number of requests taken from rings and not submitted yet. `since_ns` is the time of the
+    /// first one.
     in_hand: u32,
     since_ns: u64,
 }
@@ -89,7 +91,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         bell: Arc::clone(&handle.bell),
         turn: None,
     };
-    // The channel has as many slots as the rings together, so that it is never full.
+    // The channel is never full, because it has as many slots as all rings together.
     let config = ChannelConfig {
         depth: 128 * queues.len() as u32,
         stamp: Stamp::Batch,
@@ -113,7 +115,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
 }
 
 impl IoThreadState<'_> {
-    /// Runs one iteration of the loop. Returns false when all processes have ended and no I/O is in
+    /// Runs one iteration of the loop. Returns false once all processes have ended and no I/O is in
     /// flight.
     fn turn(&mut self) -> bool {
         self.vm.cores.enter(None);
@@ -135,8 +137,8 @@ impl IoThreadState<'_> {
         charge(body, 1);
     }
 
-    /// Takes requests from the rings whose notification is pending, or from all rings while
-    /// polling.
+    /// Takes requests from the rings with a pending notification. While the thread polls, takes
+    /// requests from all rings.
     fn take(&mut self) -> bool {
         let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
         let polls = self.polling.spin_ns() > 0;
@@ -156,7 +158,8 @@ impl IoThreadState<'_> {
         self.in_hand > before
     }
 
-    /// Takes all requests of a ring, and enables the guest's notifications or leaves them off.
+    /// Takes all requests of a ring. Afterwards enables the guest's notifications, or leaves them
+    /// as they are.
     fn empty(&mut self, index: usize, kicks: NotificationRule) {
         let ring = Arc::clone(&self.queues[index].ring);
         loop {
@@ -186,14 +189,15 @@ impl IoThreadState<'_> {
         }
     }
 
-    /// Spends the time of QEMU's work for a request, and submits the request to the channel.
+    /// Charges the time of QEMU's work for a request, and submits the request to the channel.
     fn start(&mut self, queue: u32, request: VmRequest) {
         let (costs, bs_bytes) = (&self.vm.costs.device, self.vm.plan.workload.bs_bytes);
         charge(&costs.request, 1);
         let pages = bs_bytes.div_ceil(4096);
         charge(&costs.page, pages - 1);
         if self.memory.translate(pages) > 0 {
-            // Another thread may have used this CPU meanwhile.
+            // After a sleep, report that this thread runs again, because another thread may have
+            // used the CPU.
             self.vm.cores.enter(None);
         }
         let place = self.free.pop().unwrap_or(self.requests.len());
@@ -215,8 +219,8 @@ impl IoThreadState<'_> {
         self.in_hand += 1;
     }
 
-    /// Submits the requests taken so far, after waiting for more if `BatchPacer` finds the wait
-    /// worthwhile. Returns false if there are no requests to submit.
+    /// Submits the requests taken so far. Waits for further requests first if `BatchPacer` expects
+    /// that to save time. Returns false if there are no requests.
     fn submit(&mut self) -> bool {
         if self.in_hand == 0 {
             return false;
@@ -249,7 +253,8 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// Puts completions on the used rings and interrupts; returns false if there are none.
+    /// Puts completions on the used rings, and interrupts the guest. Returns false if no I/O has
+    /// completed.
     fn collect(&mut self) -> bool {
         let mut done = Vec::new();
         let count = self.channel.poll(|completion| done.push(completion)) as u32;
@@ -257,10 +262,10 @@ impl IoThreadState<'_> {
             return false;
         }
         if self.vm.plan.interrupts && !self.vm.plan.served.steered {
-            // CPU 0 has handled the drive's interrupt and forwards it to this CPU.
+            // Charge the interrupt by which CPU 0 forwards the drive's interrupt to this CPU.
             Simulated::interrupt(CpuId(0));
         }
-        // Read the eventfd, then get the completions.
+        // Charge the system calls: the read of the eventfd, and then `io_getevents`.
         Simulated::system_call();
         self.system_call(&self.vm.costs.device.reap);
         for completion in done {
@@ -293,7 +298,7 @@ impl IoThreadState<'_> {
         vcpu.interrupt(1 << queue, &self.vm.cores);
     }
 
-    /// Polls, then sleeps until notified or until the drive has completions.
+    /// Polls for a time, then sleeps until a notification arrives or the drive has completions.
     fn wait(&mut self) {
         let start_ns = Simulated::now();
         let spin_ns = self.polling.spin_ns();
@@ -308,7 +313,7 @@ impl IoThreadState<'_> {
                 self.polling.caught(Simulated::now() - start_ns);
                 return;
             }
-            // From here on the thread relies on notifications instead of polling.
+            // Stop polling and enable the guest's notifications.
             let quiet = |queue: &Queue| queue.ring.ask_for_kicks(queue.taken);
             if !self.queues.iter().all(quiet) {
                 return;

@@ -39,10 +39,10 @@ impl Windowed {
 pub(super) struct Vm {
     pub(super) plan: VmPlan,
     pub(super) costs: VmCosts,
-    /// Cost of switching between the guest's processes, or to idle and back, in nanoseconds.
+    /// Cost of a switch between the guest's processes, or to idle and back, in nanoseconds.
     pub(super) guest_switch_ns: u64,
-    /// Fixed cost of a submission in nanoseconds: the system calls of the submission and of reaping
-    /// its completions.
+    /// Cost, in nanoseconds, of the system calls that submit a batch and reap its completions,
+    /// whatever the size of the batch.
     pub(super) turn_ns: u64,
     pub(super) bytes: u64,
     pub(super) volume: Arc<Volume<Simulated>>,
@@ -50,7 +50,7 @@ pub(super) struct Vm {
     pub(super) rings: Vec<Arc<Ring>>,
     pub(super) handles: Vec<ThreadHandle>,
     pub(super) cores: Cores,
-    /// QEMU's maps of the guest's memory: one, or one per I/O thread.
+    /// QEMU's maps of the guest's memory: one for all I/O threads, or one per thread.
     pub(super) memory: Vec<GuestMemory>,
     pub(super) window: Window,
     pub(super) counts: Mutex<Windowed>,
@@ -116,8 +116,8 @@ impl Vm {
         *lock(&self.processes) == 0
     }
 
-    /// Records the end of a process, and wakes all threads: processes that wait for slots have to
-    /// notice that the window is over.
+    /// Records the end of a process and wakes all threads, so that processes waiting for slots
+    /// notice the end of the window.
     pub(super) fn process_ended(&self) {
         *lock(&self.processes) -= 1;
         self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());
@@ -125,8 +125,8 @@ impl Vm {
     }
 }
 
-/// Returns the CPU of the `number`th thread that is spread over cores: first one per core, then the
-/// siblings, then again from the beginning.
+/// Returns the CPU for thread `number`. Threads are first placed one per core, then one on the
+/// second CPU of each core, then on the first CPUs again.
 pub(super) fn cpu_of(model: &Model, number: u32) -> u32 {
     let per_core = model.cpus_per_socket() / model.cores_per_socket;
     let cores = model.sockets * model.cores_per_socket;
@@ -144,7 +144,7 @@ fn turn_ns(model: &Model, costs: &VmCosts) -> u64 {
 pub(super) struct ThreadHandle {
     pub(super) cpu: u32,
     pub(super) bell: Arc<Doorbell<Simulated>>,
-    /// Bit set of queues with a notification that the thread has not handled.
+    /// Bit set of the queues whose notification the thread has not handled yet.
     pub(super) kicked: std::sync::Mutex<u64>,
 }
 

@@ -1,13 +1,13 @@
 //! `GuestMemory`: QEMU's map of the guest's memory, used by all I/O threads to translate addresses.
 //!
-//! The translation of each descriptor's address takes one mutex of the process, increments the
-//! map's reference count, releases the mutex, searches, and decrements the count. Both words are
-//! shared by all I/O threads, so their lines move between cores at each look-up. The mutex is
-//! glibc's default one, which does not spin: a thread that finds it taken sleeps in a futex. Owned
-//! by `machine`, used by `iothread`; no other lock is held meanwhile. Invariant: the mutex's word
-//! is 0 free, 1 taken, 2 taken with possible waiters. Source: `vring_map` and `get_indirect`
-//! (hw/virtio/dataplane/vring.c), `memory_region_find` and `address_space_get_flatview` (memory.c)
-//! of QEMU 2.1; RCU replaced them in 2.3.
+//! The translation of each descriptor's address takes a mutex that the whole process shares,
+//! increments the map's reference count, releases the mutex, searches, and decrements the count.
+//! All I/O threads share the mutex and the count, so their cache lines move between cores at each
+//! look-up. The mutex is glibc's default one, which does not spin: a thread that finds it taken
+//! sleeps in a futex. `machine` owns the map, and `iothread` uses it; no other lock is held
+//! meanwhile. Invariant: the mutex's word is 0 free, 1 taken, 2 taken with possible waiters.
+//! Source: `vring_map` and `get_indirect` (hw/virtio/dataplane/vring.c), `memory_region_find` and
+//! `address_space_get_flatview` (memory.c) of QEMU 2.1; RCU replaced them in 2.3.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -20,10 +20,10 @@ use crate::load::threads::lock;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// Look-ups for a request of one page: two for each of header, data and status, namely the entry of
-/// the indirect table and the buffer.
+/// Look-ups for a request of one page. Header, data and status each need two: for the entry of the
+/// indirect table, and for the buffer.
 const LOOKUPS: u32 = 6;
-/// Look-ups for each further page: an entry of the indirect table and a buffer.
+/// Look-ups for each further page: for the entry of the indirect table, and for the buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
 struct Futex {
@@ -37,7 +37,7 @@ impl Futex {
         Futex { word: SimWord::new(0), waiting: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Locks the mutex; returns how often the caller slept.
+    /// Locks the mutex. Returns the number of times that the caller slept.
     fn lock(&self) -> u64 {
         // Acquire: pairs with the release in `unlock`.
         if self.word.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok() {
@@ -54,8 +54,9 @@ impl Futex {
             };
             let parker = SimParker::new();
             lock(&self.waiting).push_back((number, parker.clone()));
-            // Relaxed: the kernel compares under its own lock. A thread that unlocked before leaves
-            // no 2 here; one that unlocks later finds this thread in the queue.
+            // Relaxed: the kernel compares the word under its own lock. If another thread has
+            // already unlocked, the word is not 2 here; if it unlocks later, it finds this thread
+            // in the queue.
             if self.word.load(Order::Relaxed) == 2 {
                 parker.park(None);
                 slept += 1;
@@ -87,8 +88,8 @@ impl GuestMemory {
         GuestMemory { mutex: Futex::new(), references: SimWord::new(1) }
     }
 
-    /// Translates the addresses of a request of this many pages; returns how often the caller
-    /// slept.
+    /// Translates the addresses of a request of this many pages. Returns the number of times that
+    /// the caller slept.
     pub(super) fn translate(&self, pages: u32) -> u64 {
         let lookups = LOOKUPS + PAGE_LOOKUPS * pages.saturating_sub(1);
         (0..lookups).map(|_| self.look_up()).sum()

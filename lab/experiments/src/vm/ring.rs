@@ -1,9 +1,9 @@
 //! `Ring`: a virtqueue between guest and device, with the lock of the guest's driver.
 //!
-//! State shared by both sides lies on lines of the simulated machine: the two indexes, the two
-//! event indexes (VIRTIO_RING_F_EVENT_IDX), a line for each request's descriptors, and a line for
-//! eight entries of the used ring. The requests themselves are state of the simulation. The driver
-//! adds requests and takes them back under one lock, like virtio_blk of Linux 3.17
+//! State that both sides share lies on cache lines of the simulated machine: the two indexes, the
+//! two event indexes (VIRTIO_RING_F_EVENT_IDX), a line for each request's descriptors, and a line
+//! for eight entries of the used ring. The requests themselves are bookkeeping of the simulation.
+//! The driver adds requests and takes them back under one lock, like virtio_blk of Linux 3.17
 //! (`virtio_queue_rq`, `virtblk_done`). Invariant: a side accesses requests only up to the index
 //! that it has read.
 
@@ -27,7 +27,7 @@ type SimWord = <Simulated as Machine>::Word;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VmRequest {
-    /// Descriptor slot that the request occupies until the driver has taken the request back.
+    /// Descriptor slot of the request, until the driver has taken back the request.
     pub(super) slot: u32,
     pub(super) vcpu: u32,
     pub(super) op: Op,
@@ -40,7 +40,7 @@ pub(super) struct DriverSide {
     free: Vec<u32>,
     added: u64,
     taken: u64,
-    /// vCPUs whose process waits for a free slot, in order of arrival.
+    /// vCPUs whose processes wait for a free slot, in order of arrival.
     waiting: VecDeque<u32>,
 }
 
@@ -56,14 +56,15 @@ pub(super) struct Ring {
     used: Mutex<VecDeque<VmRequest>>,
 }
 
-/// Returns true if the other side wants an event: the step from `old` to `new` has passed its event
-/// index.
+/// Returns true if the step from `old` to `new` passes the index at which the other side wants an
+/// event.
 fn needs_event(event: u64, new: u64, old: u64) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
 impl Ring {
-    /// Creates an empty ring. With `pause`, the host may preempt holders of the driver's lock.
+    /// Creates an empty ring. With `pause`, the host may preempt a vCPU that holds the driver's
+    /// lock.
     pub(super) fn new(pause: Option<PauseLoop>) -> Ring {
         let lines = |count: u32| (0..count).map(|_| SimLine::new([0; 64])).collect();
         let word = || SimWord::new(0);
@@ -86,8 +87,9 @@ impl Ring {
         self.driver.seen()
     }
 
-    /// Adds a request, at the cost of `work`. Returns true if the driver must notify the device,
-    /// and `None` if no slot is free; the vCPU is then woken when slots are free again.
+    /// Adds a request, calling `work` under the driver's lock. Returns true if the driver must
+    /// notify the device. `None` if no slot is free; the vCPU is then woken when slots are free
+    /// again.
     pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
         let mut driver = self.driver.lock();
         let Some(slot) = driver.free.pop() else {
@@ -104,15 +106,15 @@ impl Ring {
         driver.added += 1;
         // Release: pairs with the device's acquire in `available`.
         self.avail_idx.store(driver.added, Order::Release);
-        // Pairs with the device's fence in `ask_for_kicks`.
+        // SeqCst: pairs with the device's fence in `ask_for_kicks`.
         Simulated::fence(Order::SeqCst);
         let event = self.avail_event.load(Order::Relaxed);
         Some(needs_event(event, driver.added, old))
     }
 
-    /// Takes back all completed requests, each at the cost of `each`, and asks for an interrupt
-    /// when the next request completes; all under the driver's lock. Returns the vCPUs that must be
-    /// woken because slots are free.
+    /// Takes back all completed requests, calling `each` for every one, and enables the interrupt
+    /// for the next completion, all under the driver's lock. Returns the vCPUs to wake because
+    /// slots are free.
     pub(super) fn take_done(&self, mut each: impl FnMut(VmRequest)) -> Vec<u32> {
         let mut driver = self.driver.lock();
         let mut freed = 0;
@@ -129,52 +131,53 @@ impl Ring {
                 each(request);
             }
             self.used_event.store(used, Order::Relaxed);
-            // Pairs with the device's fence in `publish`.
+            // SeqCst: pairs with the device's fence in `publish`.
             Simulated::fence(Order::SeqCst);
             if self.used_idx.load(Order::Acquire) == used {
                 break;
             }
         }
-        // Wake one waiting vCPU for every 8 freed slots, rounded up (`BT_WAIT_BATCH` of blk-mq).
+        // Wake one waiting vCPU for every 8 free slots, rounded up, like `BT_WAIT_BATCH` of blk-mq.
         let told = driver.waiting.len().min(usize::div_ceil(freed, 8));
         driver.waiting.drain(..told).collect()
     }
 
-    /// Returns the index up to which there are requests for the device.
+    /// Returns the number of requests that the driver has added so far.
     pub(super) fn available(&self) -> u64 {
         // Acquire: pairs with the driver's release in `add`.
         self.avail_idx.load(Order::Acquire)
     }
 
-    /// Takes the next request for the device; the index says that there is one.
+    /// Takes the next request for the device. The device must have checked `available` before.
     pub(super) fn pop(&self) -> VmRequest {
         let request = lock(&self.avail).pop_front().expect("requests are added before the index");
         self.descriptors[request.slot as usize].read();
         request
     }
 
-    /// Asks for a notification of the next request, after the device has taken `taken` requests.
-    /// Returns true if no further request was added meanwhile.
+    /// Enables the notification of the next request, after the device has taken `taken` requests.
+    /// Returns true if no request was added meanwhile.
     pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
         self.avail_event.store(taken, Order::Relaxed);
-        // Pairs with the driver's fence in `add`: one of the two sees the other.
+        // SeqCst: pairs with the driver's fence in `add`. One of the two sides sees the other's
+        // store.
         Simulated::fence(Order::SeqCst);
         self.available() == taken
     }
 
-    /// Puts a request on the used ring as its `number`th entry. The driver sees the entry after
+    /// Puts a request on the used ring as entry `number`. The driver does not see the entry before
     /// `publish`.
     pub(super) fn push_used(&self, request: VmRequest, number: u64) {
         self.used_line(number).write();
         lock(&self.used).push_back(request);
     }
 
-    /// Publishes entries `old` to `new` of the used ring to the driver. Returns true if the device
-    /// must interrupt.
+    /// Publishes the entries `old` to `new` of the used ring to the driver. Returns true if the
+    /// device must interrupt the guest.
     pub(super) fn publish(&self, new: u64, old: u64) -> bool {
         // Release: pairs with the driver's acquire in `take_done`.
         self.used_idx.store(new, Order::Release);
-        // Pairs with the driver's fence in `take_done`.
+        // SeqCst: pairs with the driver's fence in `take_done`.
         Simulated::fence(Order::SeqCst);
         needs_event(self.used_event.load(Order::Relaxed), new, old)
     }

@@ -21,17 +21,18 @@ pub(crate) struct VmResult {
     pub(crate) iops: f64,
     pub(crate) latency_ns: f64,
     pub(crate) counts: Counts,
-    /// The host's context switches per I/O, warm-up included. `lock_wait_ns` is the wait for the
-    /// queues' locks per I/O, warm-up included, too.
+    /// Number of context switches of the host per I/O. `lock_wait_ns` is the wait for the queues'
+    /// locks per I/O. Both include the warm-up.
     pub(crate) switches_per_io: f64,
     pub(crate) lock_wait_ns: f64,
-    /// Statistics of the queues' locks, warm-up included; zero if holders are not preempted.
+    /// Statistics of the queues' locks, including the warm-up. Zero if lock holders are not
+    /// preempted.
     pub(crate) locks: LockSeen,
     pub(crate) busy: f64,
     pub(crate) events: u64,
 }
 
-/// Runs a row; equal models, costs and plans give equal numbers to the bit.
+/// Runs a row. Equal models, costs and plans give bit-identical results.
 pub(crate) fn run_vm(
     model: &Model,
     costs: &VmCosts,
@@ -60,7 +61,7 @@ fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     model
 }
 
-/// Makes each hyper-thread of a model as fast as a core.
+/// Makes each hyper-thread of the model as fast as a core, so that hyper-threads share nothing.
 pub(crate) fn share_nothing(model: &mut Model) {
     if let Some(threads) = &mut model.hyper_threads {
         threads.gain.factor = f64::from(threads.per_core);

@@ -24,18 +24,18 @@ type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
 const TICKET: u64 = 1 << 32;
-/// Wait for the lock, in nanoseconds, after which its holder must have been preempted, because work
-/// under the lock takes only microseconds.
+/// Time, in nanoseconds, after which the holder of the lock, or the next holder, must have lost its
+/// CPU. Work under the lock takes only microseconds.
 const LOST_NS: u64 = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LockSeen {
-    /// Time that vCPUs waited for the lock, with or without a CPU, in nanoseconds.
+    /// Total time that vCPUs waited for the lock, including time without a CPU, in nanoseconds.
     pub(crate) wait_ns: u64,
-    /// Number of exits of vCPUs that spun for the whole pause-loop window.
+    /// Number of exits by pause-loop exiting, after a vCPU has spun for the whole window.
     pub(crate) pauses: u64,
-    /// Number of times that the holder, or the next vCPU to get the lock, had no CPU for longer
-    /// than 100 us.
+    /// Number of times that the holder of the lock, or the next vCPU to get the lock, had no CPU
+    /// for more than 100 us.
     pub(crate) lost: u64,
 }
 
@@ -49,7 +49,7 @@ impl LockSeen {
     }
 }
 
-/// Pause-loop exiting: the time that a vCPU spins, and the cost of the exit.
+/// Pause-loop exiting: the time after which a spinning vCPU exits, and the cost of the exit.
 #[derive(Debug, Clone)]
 pub(super) struct PauseLoop {
     pub(super) window: Cost,
@@ -57,9 +57,9 @@ pub(super) struct PauseLoop {
 }
 
 pub(super) enum GuestLock<T: Send> {
-    /// The host may preempt the holder.
+    /// A lock whose holder the host may preempt.
     Preempted(TicketLock<T>),
-    /// The host does not preempt the holder, so this is a lock of the simulated machine.
+    /// A lock whose holder the host does not preempt: a lock of the simulated machine.
     Left(SimLock<T>),
 }
 
@@ -72,7 +72,8 @@ pub(super) struct TicketLock<T> {
 }
 
 impl<T: Send> GuestLock<T> {
-    /// Creates a lock around `value`. With `pause`, the host may preempt holders of the lock.
+    /// Creates a lock around `value`. With `pause`, the host may preempt a vCPU that holds the
+    /// lock.
     pub(super) fn new(value: T, pause: Option<PauseLoop>) -> GuestLock<T> {
         match pause {
             None => GuestLock::Left(SimLock::new("virtqueue", value)),
@@ -93,8 +94,8 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// Returns the statistics so far. They are zero if holders are not preempted, because the
-    /// simulated machine then counts the waits.
+    /// Returns the statistics so far. Zero if holders are not preempted, because the simulated
+    /// machine then counts the waits.
     pub(super) fn seen(&self) -> LockSeen {
         match self {
             GuestLock::Left(_) => LockSeen::default(),
@@ -103,7 +104,7 @@ impl<T: Send> GuestLock<T> {
     }
 }
 
-/// Returns the virtual time, for statistics, without charging the guest.
+/// Returns the virtual time for statistics. Reading this clock takes no time.
 fn now_ns() -> u64 {
     <Simulated as Machine>::Meter::now()
 }
@@ -139,7 +140,7 @@ impl<T: Send> TicketLock<T> {
             }
             lock(&self.seen).pauses += 1;
             charge(&self.pause.exit, 1);
-            // Yield the CPU to another thread that waits for it.
+            // Yield the CPU if another thread waits for it.
             Simulated::spin_until(now_ns() + 1, || false);
         }
     }
@@ -157,7 +158,7 @@ pub(super) enum GuestGuard<'a, T: Send> {
     Left(SimGuard<'a, T>),
     Preempted {
         of: &'a TicketLock<T>,
-        /// Guard of the protected value; `None` only while this guard is being dropped.
+        /// Guard of the protected value. `None` only during `drop`.
         value: Option<MutexGuard<'a, T>>,
         since_ns: u64,
     },
@@ -166,7 +167,7 @@ pub(super) enum GuestGuard<'a, T: Send> {
 impl<T: Send> Drop for GuestGuard<'_, T> {
     fn drop(&mut self) {
         if let GuestGuard::Preempted { of, value, since_ns } = self {
-            // The ticket still excludes other vCPUs until `unlock`.
+            // Release the value first: other vCPUs cannot get the lock before `unlock`.
             *value = None;
             of.unlock(*since_ns);
         }

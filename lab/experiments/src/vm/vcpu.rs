@@ -16,10 +16,10 @@ use super::ring::VmRequest;
 
 use crate::load::threads::lock;
 
-/// Interrupt bit of IPIs; lower bits are queues.
+/// Bit that stands for an IPI among a vCPU's pending interrupts. The lower bits stand for queues.
 pub(super) const IPI: u64 = 1 << 63;
 
-/// The vCPU that runs on each core, as the threads last reported.
+/// For each core, the vCPU that runs there, as the threads last reported.
 #[derive(Debug)]
 pub(super) struct Cores {
     running: Mutex<Vec<Option<u32>>>,
@@ -35,7 +35,7 @@ impl Cores {
         }
     }
 
-    /// Records that the caller runs on its CPU: a vCPU in the guest, or None for an I/O thread or a
+    /// Records that the calling thread runs on its CPU. `vcpu` is None for an I/O thread, and for a
     /// vCPU that halts.
     pub(super) fn enter(&self, vcpu: Option<&Vcpu>) {
         let cpu = Simulated::cpu().0;
@@ -52,15 +52,14 @@ impl Cores {
 
 pub(super) struct Vcpu {
     pub(super) number: u32,
-    /// CPU on which the vCPU's thread ran last, as the thread last reported. Bookkeeping of the
-    /// simulation, which takes no virtual time.
+    /// CPU on which the vCPU's thread last reported that it runs. Access takes no virtual time.
     cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
-    /// True if an IPI made, or will make, the vCPU exit.
+    /// True if an IPI has made, or will make, the vCPU exit.
     kicked: Mutex<bool>,
-    /// Requests of this vCPU that another vCPU has taken off the ring. `remote_head` models the
-    /// head of this list in the guest's memory.
+    /// Completed requests of this vCPU that another vCPU has taken off the ring. `remote_head`
+    /// models the head of this list in the guest's memory.
     remote: Mutex<Vec<VmRequest>>,
     remote_head: <Simulated as Machine>::Word,
 }
@@ -84,31 +83,31 @@ impl Vcpu {
     }
 
     pub(super) fn interrupt(&self, bit: u64, cores: &Cores) {
-        // Relaxed: the doorbell's fence orders it before the check of the doorbell.
+        // Relaxed: the fence in `ring` orders this store before the check for a sleeping vCPU.
         if self.pending.fetch_or(bit, Order::Relaxed) & bit != 0 {
             return;
         }
         self.bell.ring();
         if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
             *lock(&self.kicked) = true;
-            // This is the sender's cost; the vCPU's cost is part of its exit.
+            // Charge only the sender. The vCPU's cost is part of its exit.
             Simulated::charge(cores.send_ns);
         }
     }
 
     pub(super) fn is_interrupted(&self) -> bool {
-        // Acquire: makes visible what the sender did before it marked the interrupt.
+        // Acquire: makes visible the sender's stores before it marked the interrupt.
         self.pending.load(Order::Acquire) != 0
     }
 
-    /// Takes all pending interrupts; also returns true if they made the vCPU exit.
+    /// Takes all pending interrupts. Also returns true if they made the vCPU exit.
     pub(super) fn take_interrupts(&self) -> (u64, bool) {
         let bits = self.pending.swap(0, Order::AcqRel);
         (bits, std::mem::take(&mut *lock(&self.kicked)))
     }
 
-    /// Gives a completed request of this vCPU to it from another vCPU. Returns true if the caller
-    /// must send an IPI.
+    /// Hands over a completed request to this vCPU, from the vCPU that took it off the ring.
+    /// Returns true if the caller must send an IPI.
     pub(super) fn hand_over(&self, request: VmRequest) -> bool {
         lock(&self.remote).push(request);
         // AcqRel: pairs with the swap in `take_remote`.

@@ -49,7 +49,7 @@ pub struct LinkUse {
     pub from: u32,
     /// Socket or board that received the lines.
     pub to: u32,
-    /// Bytes carried.
+    /// Bytes that the link carried, including headers.
     pub bytes: u64,
     /// Time for which the link was occupied, in nanoseconds.
     pub busy_ns: u64,
@@ -177,8 +177,8 @@ fn path(
     if model.wiring == Wiring::Full || around == 1 || around == per_board - 1 {
         return made(&cache.one_hop, [link(from, to), NONE]);
     }
-    // The path crosses the next socket of the board, whichever direction is shorter. For rings with
-    // paths of more than two hops this is an approximation.
+    // The path always crosses the next higher socket of the board, even if the other direction is
+    // shorter. For rings with paths of more than two hops this is an approximation.
     let next = board_from * per_board + (from + 1) % per_board;
     made(&cache.two_hops, [link(from, next), link(next, to)])
 }

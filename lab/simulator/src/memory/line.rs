@@ -1,7 +1,7 @@
 //! Cache lines: the CPUs that hold a line, and the cost of each access (`Caches`).
 //!
-//! Each word, line and lock has a `LineState`. Its fields are atomics only so that it may be
-//! shared; within a simulation only one system thread accesses it. Its content is valid for the
+//! Each word, line and lock has a `LineState`. Its fields are atomics only so that the type is
+//! `Sync`; within a simulation only one system thread accesses it. Its content is valid for the
 //! simulation whose number is `epoch`; for any other simulation the line is in no cache. A line is
 //! in one of these states: in no cache; exclusive (dirty or not); shared by a set of CPUs.
 //! `busy_until_ps` serialises the transfers of a line; a CPU that requests the line during a
@@ -135,8 +135,8 @@ impl LineState {
         self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
-    /// Marks the line as shared by a set of CPUs. `holder` fetched it last, and the line is busy
-    /// until the given time.
+    /// Marks the line as shared by the CPUs in `set`. `holder` is the CPU that fetched it last, and
+    /// the line is busy until `busy_until_ps`.
     pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);
@@ -246,7 +246,7 @@ impl Caches {
         if sharers.has_any(first, count) { here } else { self.fabric.socket_of(last) }
     }
 
-    /// Returns the socket, among those of the set's CPUs, that is farthest from a CPU.
+    /// Returns the socket, among those of the CPUs in `set`, that is farthest from `cpu`.
     fn farthest(&self, set: &CpuSet, cpu: usize, wanted: TransferKind) -> Option<usize> {
         let here = self.fabric.socket_of(cpu);
         let holds = |socket: &usize| {

@@ -24,7 +24,7 @@ pub(crate) struct LinePrices {
 /// Costs of operations outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
-    /// Fraction of spinner reads served before the next holder's, in 1/65536.
+    /// Fraction of the spinning CPUs' reads served before the next lock holder's, in 1/65536.
     pub(crate) spinner: u64,
     pub(crate) fence: u64,
     pub(crate) clock_read: u64,
@@ -62,9 +62,9 @@ pub(crate) enum TransferKind {
     Load,
     /// Load of a line that several CPUs share.
     Shared,
-    /// Ordinary store.
+    /// An ordinary store.
     Store,
-    /// Atomic instruction.
+    /// An atomic instruction.
     Atomic,
 }
 
@@ -73,8 +73,8 @@ pub(crate) enum TransferKind {
 pub(crate) struct TransferPrices([u64; 4]);
 
 impl TransferPrices {
-    /// Converts a transfer's costs. `locked` is the extra cost of an atomic instruction over a
-    /// store, used if the transfer has no cost of its own for it.
+    /// Converts a transfer's costs. If the transfer has no cost for atomic instructions, an atomic
+    /// instruction costs a store plus `locked`.
     pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
         let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
         let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));
@@ -137,7 +137,7 @@ impl Prices {
         if self.jitter == 0 || work_ps == 0 {
             return work_ps;
         }
-        // The deviation is up to `jitter` in both directions; 2^16 stands for one.
+        // The factor is 1 plus or minus at most `jitter`, all in units of 1/65536.
         let spread = ((random.next() >> 48) * self.jitter) >> 15;
         (work_ps * (65_536 + spread - self.jitter)) >> 16
     }

@@ -1,7 +1,6 @@
 //! Units of virtual time.
 //!
-//! This module of the simulated machine depends only on the model's costs. All code that counts
-//! time uses it.
+//! All code that counts virtual time uses this module, which depends only on the model's costs.
 
 use crate::model::Cost;
 

@@ -9,16 +9,17 @@ use std::borrow::Cow;
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Transfer {
-    /// Load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9. This is the
-    /// default of the other costs.
+    /// Cost of a load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9. By
+    /// default, other loads and stores cost the same.
     pub ns: f64,
-    /// Load of a line that is shared or unmodified, in nanoseconds.
+    /// Cost of a load of a line that is shared or unmodified, in nanoseconds.
     #[cfg_attr(feature = "serde", serde(default))]
     pub shared_ns: Option<f64>,
-    /// Store to a line, in nanoseconds.
+    /// Cost of a store to a line, in nanoseconds.
     #[cfg_attr(feature = "serde", serde(default))]
     pub store_ns: Option<f64>,
-    /// Atomic instruction on a line, in nanoseconds. The default is a store plus `cpu.locked`.
+    /// Cost of an atomic instruction on a line, in nanoseconds. By default, this is the cost of a
+    /// store plus `cpu.locked`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub atomic_ns: Option<f64>,
     /// Publication, measurement or reasoning that the costs are taken from.
@@ -40,7 +41,7 @@ impl Transfer {
         more.into_iter().flatten().for_each(|ns| *ns *= factor);
     }
 
-    /// Iterates over the costs that are given, with their keys.
+    /// Iterates over the costs that are set, each with its key.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let all = [
             ("ns", Some(self.ns)),

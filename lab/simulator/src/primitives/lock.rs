@@ -3,17 +3,18 @@
 //! `SimLock` keeps its value in a system mutex, which is never contended, because the table
 //! (lock_table.rs) decides which thread gets the lock.
 //!
-//! Costs: taking a lock costs a locked instruction on its line. That line holds both tickets, the
-//! next and the one served, so all spinning CPUs read it again whenever a CPU joins the queue or
-//! the holder releases the lock: once per socket over the links, and from the socket's cache for
-//! its other CPUs. After a CPU joins, the line is busy until all have read it, and a holder that
-//! releases the lock in the meantime waits for that. A hand-over costs the transfer of the line to
-//! the next holder's socket, after a part of the other spinners' reads.
+//! Costs: taking a lock costs an atomic instruction on its cache line, which holds both tickets
+//! (the next to give out and the one being served). So all spinning CPUs read the line again
+//! whenever a CPU joins the queue or the holder releases the lock: one CPU per socket over the
+//! links, the others from their socket's shared cache. After a CPU joins, the line is busy until
+//! all have read it, and a holder that releases the lock in the meantime waits for that. A
+//! hand-over costs the transfer of the line to the next holder's socket, after a part of the other
+//! spinners' reads.
 //!
-//! A wait begins when a thread requests the line. After it has the lock, the value's own lines
-//! follow if another CPU held it last: as many as the value fills, or for the single-queue design's
-//! lock as many as the model states for the kernel. A CPU that holds or waits for a lock is not
-//! preempted.
+//! A wait begins when a thread requests the line. If another CPU held the lock last, the cache
+//! lines of the protected value move to the new holder after the lock's own line: as many as the
+//! value fills, or for the single-queue design's lock at least as many as the model states. A CPU
+//! that holds or waits for a lock is not preempted.
 //!
 //! Source: \[MQ\]'s kernels (`__ticket_spin_lock`, arch/x86/include/asm/spinlock.h: `xadd` on
 //! `head_tail`); Boyd-Wickizer et al., Non-scalable locks are dangerous, OLS 2012.
@@ -33,8 +34,8 @@ use crate::world::lock_table::LockRequest;
 use crate::world::{World, private, suspend};
 use millrace_machine::{Lock, Site};
 
-/// Name of the single-queue design's lock (the block layer's `sq`), whose data size the model
-/// gives.
+/// Name of the single-queue design's lock (the block layer's `sq`). The model gives the minimum
+/// size of the data that this lock protects.
 const REQUEST_QUEUE: &str = "request-queue";
 
 /// A ticket lock of the simulated machine.
@@ -192,7 +193,8 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
 /// Returns the time that spinning CPUs need to read a lock's line again after a CPU of socket
 /// `from` wrote it. `by_socket` counts the spinning CPUs; socket `has` already has the line. The
 /// line is sent to the other sockets one after the other, because its home serves one request at a
-/// time. Further CPUs of a socket find it in their shared cache, in all sockets in parallel.
+/// time. Further CPUs of a socket read the line from their shared cache, in all sockets in
+/// parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],
@@ -230,15 +232,16 @@ impl World {
         self.wake_watchers(word, start_ps);
     }
 
-    /// Takes a lock, or joins its queue. Returns true if the thread has to wait for a hand-over.
+    /// Takes a free lock, or joins the queue of a held one. Returns true if the thread has to wait
+    /// until the lock is handed over to it.
     fn lock(&mut self, lock: u32, word: &LineState, claim: LockRequest) -> bool {
         self.write_claim(word);
         if !self.locks.is_held(lock) {
             self.locks.take(lock, &claim, self.scheduler.now_ps);
             return false;
         }
-        // The CPUs that already spin read the line again after this CPU's instruction. No CPU can
-        // write the line before they have read it, not even the holder.
+        // The CPUs that already spin read the line again after this CPU's instruction. No CPU, not
+        // even the holder, can write the line before all of them have read it.
         let (waiting, by_socket) = self.locks.wait(lock, claim);
         let (now_ps, here) = (self.scheduler.now_ps, claim.socket);
         let readers_ps = match self.prices.spinner {
@@ -264,7 +267,8 @@ impl World {
         true
     }
 
-    /// Spends the time in which the value's lines arrive, if another CPU held the lock last.
+    /// Spends the time in which the value's lines move to this CPU, if another CPU held the lock
+    /// last.
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.scheduler.recording);
@@ -283,8 +287,7 @@ impl World {
         }
     }
 
-    /// Passes the lock to the thread that has waited longest, at the time at which it has read the
-    /// line.
+    /// Passes the lock to the thread that has waited longest, once that thread has read the line.
     fn hand_over(&mut self, lock: u32, word: &LineState) {
         let Scheduler { cpu, now_ps, .. } = self.scheduler;
         let fabric = &mut self.caches.fabric;

@@ -1,12 +1,12 @@
-//! `spin_until`: busy waiting that takes the simulator no real time while nothing changes.
+//! `spin_until`: busy waiting that costs the simulator no real time while nothing changes.
 //!
-//! While the condition is evaluated, the lines that it reads are recorded. If the condition is
-//! false, the CPU spins (and is counted as spinning) until another CPU changes one of these lines,
-//! then evaluates it again at the cost of a transfer. A condition that reads no line, or reads the
-//! clock, is polled at intervals that double up to a limit. If another thread needs the CPU, the
-//! spinning thread yields the CPU. Invariant: a thread is in the watch list of every line that it
-//! recorded since its `spin_until` began. A write to such a line marks the thread as dirty, so the
-//! thread misses no change.
+//! The lines that the condition reads are recorded. If the condition is false, the CPU spins (and
+//! is counted as spinning) until another CPU changes one of these lines. The condition is then
+//! evaluated again, at the cost of a transfer. A condition that reads no line, or reads the clock,
+//! is polled at intervals that double up to a limit. If another thread needs the CPU, the spinning
+//! thread yields the CPU. Invariant: a thread is in the watch list of every line that it recorded
+//! since its `spin_until` began. A write to such a line marks the thread as dirty, so the thread
+//! misses no change.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::vec::Vec;

@@ -1,9 +1,9 @@
 //! Threads and parkers of the simulated machine.
 //!
-//! A thread that sleeps leaves its CPU to the next thread in the CPU's queue. The waking thread
-//! pays for the wake-up; the sleeper continues after a latency if its CPU was idle, otherwise when
-//! its turn comes. A wake-up that comes before the sleep is kept. Kernel counterpart: an eventfd
-//! and `try_to_wake_up`.
+//! A thread that sleeps leaves its CPU to the next thread in the CPU's run queue. The waking thread
+//! pays for the wake-up. If the sleeper's CPU is idle, the sleeper continues after a latency,
+//! otherwise it joins the CPU's run queue. A wake-up that comes before the sleep is kept. Kernel
+//! counterpart: an eventfd and `try_to_wake_up`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Thread for SimThread {
     /// Waits for the end of the thread. Never returns false: a panic ends the whole simulation.
     ///
     /// # Panics
-    /// Outside the simulation, if the thread has not ended.
+    /// Panics outside the simulation if the thread has not ended.
     fn join(self) -> bool {
         let waits = shared(|world| {
             if self.ended.is_set() {
@@ -97,7 +97,7 @@ impl World {
             return false;
         }
         if std::thread::panicking() {
-            // Other threads do not run while a thread unwinds, so time simply passes.
+            // Other threads do not run while a thread unwinds, so only the clock advances.
             scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
             return false;
         }

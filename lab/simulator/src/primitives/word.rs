@@ -1,10 +1,10 @@
 //! Words, lines and counters of the simulated machine.
 //!
 //! Each type holds its value together with the state of its cache line. Inside a simulation an
-//! access waits for its turn, spends its time, and then accesses the value. Outside, an access only
-//! accesses the value, with the given memory orderings. Counters take no virtual time: a counter
-//! has a single owner, and on a real machine an update is one plain instruction on a line that the
-//! owner holds.
+//! access waits until its CPU's clock is the earliest, advances that clock by the cost of the
+//! access, and then accesses the value. Outside a simulation, only the value is accessed, with the
+//! given memory orderings. Counters take no virtual time: a counter has a single owner, and on a
+//! real machine an update is one plain instruction on a line that the owner holds.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -44,8 +44,8 @@ impl SimWord {
     }
 }
 
-// SAFETY: one thread of a simulation runs at a time, so each method is one step; outside a
-// simulation each method is that of the inner atomic.
+// SAFETY: one thread of a simulation runs at a time, so each method is one step.
+// Outside a simulation each method calls the inner atomic.
 unsafe impl Word for SimWord {
     fn new(value: u64) -> Self {
         SimWord::with_value(value)
@@ -116,8 +116,7 @@ pub struct SimLine<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a line only hands out raw pointers; code that dereferences one must ensure exclusive
-// access (see `Line`).
+// SAFETY: a line only hands out raw pointers; their users ensure exclusive access (see `Line`).
 unsafe impl<T: Send> Sync for SimLine<T> {}
 
 impl<T> SimLine<T> {

@@ -9,20 +9,20 @@ use std::vec::Vec;
 
 use crate::scheduler::tournament::Tournament;
 
-/// Position of the earliest deadline in `tree`. The CPUs follow it.
+/// Position of the earliest deadline in `tree`. Later positions belong to CPUs.
 const TIMERS: usize = 0;
 
 pub(crate) enum ClockEvent {
-    /// The deadline of this thread has come.
+    /// The earliest event is the deadline of this thread.
     Deadline(u32),
-    /// The current thread of this CPU runs.
+    /// The earliest event is the clock of this CPU, whose current thread may run.
     Cpu(usize),
 }
 
 /// The clocks of CPUs and the deadlines of threads.
 #[derive(Debug)]
 pub(crate) struct Clocks {
-    /// Clocks of CPUs whose thread can run, by position, and the earliest of `timers`.
+    /// Clocks of CPUs whose thread can run, and at position `TIMERS` the earliest time of `timers`.
     tree: Tournament,
     /// CPU at each position of `tree`.
     by_position: Vec<usize>,
@@ -31,8 +31,8 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Creates the clocks. `places` holds the rank of each CPU, which decides between CPUs of equal
-    /// time.
+    /// Creates the clocks. `places` has a rank for each CPU: of several CPUs whose clocks are
+    /// equal, the one with the lowest rank comes first.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {

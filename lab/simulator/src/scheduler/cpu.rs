@@ -10,7 +10,8 @@ use crate::scheduler::pool::NO_THREAD;
 
 #[derive(Debug)]
 pub(crate) struct CpuState {
-    /// Clock of the CPU in picoseconds. It is out of date while the CPU is the running one.
+    /// Clock of the CPU in picoseconds. While the CPU runs, `Scheduler::now_ps` is its clock
+    /// instead.
     pub(crate) clock_ps: u64,
     /// Thread that occupies the CPU, or `NO_THREAD`.
     pub(crate) current: u32,
@@ -23,7 +24,7 @@ pub(crate) struct CpuState {
     pub(crate) is_overdue: bool,
     /// Time of interrupts that the CPU's clock does not include yet, in picoseconds.
     pub(crate) stolen_ps: u64,
-    /// Rank of the CPU among CPUs of equal time.
+    /// Rank of the CPU among CPUs whose clocks are equal.
     pub(crate) position: usize,
     pub(crate) idle_ps: u64,
     pub(crate) spin_ps: u64,
@@ -32,7 +33,7 @@ pub(crate) struct CpuState {
 }
 
 impl CpuState {
-    /// Creates an idle CPU at the beginning of time, with its rank among CPUs of equal time.
+    /// Creates an idle CPU whose clock is at the start of the simulation.
     pub(crate) fn new(position: usize) -> Self {
         CpuState {
             clock_ps: BEGIN_PS,
@@ -64,8 +65,9 @@ impl CpuState {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FairCpu {
-    /// Time since which the current thread's run time is not counted yet.
+    /// Time up to which the run time of the current thread has been counted.
     pub(crate) since_ps: u64,
-    /// Maximum run time of all threads chosen so far. Threads that slept are compared with it.
+    /// Lower bound of the run times of ready threads, like `min_vruntime` of CFS. A thread that
+    /// slept may be below it only by the model's credit.
     pub(crate) least_ps: u64,
 }

@@ -1,10 +1,10 @@
-//! Fair scheduling by run time, with wake-up preemption. Used only if the model has it.
+//! Fair scheduling by run time, with wake-up preemption, for models that set `fairness`.
 //!
 //! The scheduler calls this. A CPU picks the thread that has run least. A woken thread preempts the
-//! current thread if that has run for longer by more than the model's granularity; by sleeping a
-//! thread can gain a lead of at most the model's credit. A thread that holds or waits for a lock is
-//! preempted only after it released the lock. Not modelled: weights, groups, migration. Kernel
-//! counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
+//! current thread if the current thread's run time is larger by more than the model's granularity.
+//! By sleeping a thread can gain a lead of at most the model's credit. A thread that holds or waits
+//! for a lock is preempted only after it released the lock. Not modelled: weights, groups,
+//! migration. Kernel counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
 
 use crate::model::prices::FairPrices;
 use crate::scheduler::Scheduler;
@@ -34,7 +34,7 @@ impl Scheduler {
         Some(next)
     }
 
-    /// Limits the lead of a thread that slept and is about to join its CPU's run queue.
+    /// Limits the lead in run time of a thread that slept and is about to join its CPU's run queue.
     pub(crate) fn limit_credit(&mut self, thread: u32) {
         let Some(FairPrices { credit, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;
@@ -43,8 +43,8 @@ impl Scheduler {
         state.ran_ps = state.ran_ps.max(least_ps);
     }
 
-    /// Lets a thread that has joined the run queue of a busy CPU preempt the current thread at its
-    /// next step, if its run time permits.
+    /// Lets `thread`, which has joined the run queue of a busy CPU, preempt that CPU's current
+    /// thread at its next step, if the difference of their run times permits.
     pub(crate) fn preempt(&mut self, thread: u32, time_ps: u64) {
         let Some(FairPrices { granularity, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;

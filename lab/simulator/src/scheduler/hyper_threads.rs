@@ -20,7 +20,7 @@ use crate::scheduler::pool::{NO_THREAD, ThreadPhase};
 pub(crate) struct Siblings {
     per_core: usize,
     cores_per_socket: usize,
-    /// Time of work while siblings are busy, in 1/65536 of its time alone.
+    /// Factor by which work slows down while siblings are busy, in units of 1/65536.
     shared: u64,
 }
 
@@ -83,7 +83,8 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // The thread keeps its lead over other threads.
+            // Run times are comparable only within a CPU, so the thread keeps its distance to
+            // `least_ps`.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

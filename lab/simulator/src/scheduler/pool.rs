@@ -30,7 +30,7 @@ pub(crate) enum ThreadPhase {
     Locking(u32),
     /// The thread spins in `spin_until`.
     Spinning,
-    /// The thread waits for its turn at a cache line.
+    /// The thread waits for a contended cache line.
     Stalled,
 }
 
@@ -48,8 +48,8 @@ pub(crate) struct ThreadState {
     pub(crate) locks: u32,
     /// True if the thread may wake on a CPU other than the one on which it slept.
     pub(crate) roams: bool,
-    /// True if the thread waits for a cache line, or has just received one. In that case the time
-    /// of interrupts of its CPU is added later.
+    /// True if the thread waits for a cache line, or has just received one. Until its next step the
+    /// time of interrupts of its CPU is not added to the clock.
     pub(crate) in_line_queue: bool,
     /// Run time in picoseconds, as fair scheduling counts it.
     pub(crate) ran_ps: u64,

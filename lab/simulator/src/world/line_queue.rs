@@ -1,12 +1,13 @@
-//! Turns at a contended cache line: CPUs of the same socket come first, up to a limit.
+//! Order of accesses to a contended cache line: CPUs of the same socket first, up to a limit.
 //!
 //! `access` is called for every access to a line. A CPU that already has the line in the needed
 //! state continues; a CPU that requests a line in transfer joins the line's `LineQueue` and stalls.
-//! When the transfer ends, the next waiter is chosen: the longest waiter of the socket that has the
-//! line, because caches serve requests of their own socket before requests from a link; after as
-//! many such turns as the model allows, the longest waiter of another socket. If the model allows
-//! no such turns, it is always the longest waiter. Source: Radovic, Hagersten, SC 2002, and Dice,
-//! Marathe, Shavit, PPoPP 2012, describe why lines move like that, and the consequences for locks.
+//! When the transfer ends, one waiter gets a turn, which is one access. The longest waiter of the
+//! socket that has the line comes first, because caches serve requests of their own socket before
+//! requests from a link. After as many such turns as the model allows, the longest waiter of
+//! another socket follows. If the model allows none, waiters are served in order of request.
+//! Source: Radovic, Hagersten, SC 2002, and Dice, Marathe, Shavit, PPoPP 2012, describe why lines
+//! move like that, and the consequences for locks.
 
 use core::cell::RefCell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -34,14 +35,14 @@ struct LineWaiter {
 #[derive(Debug, Default)]
 pub(crate) struct LineQueue {
     waiters: VecDeque<LineWaiter>,
-    /// True while a chosen waiter has not finished its access.
+    /// True while the waiter that was chosen last has not finished its access.
     chosen: bool,
-    /// Number of consecutive turns within one socket while CPUs of other sockets waited.
+    /// Number of turns in a row within one socket while CPUs of other sockets waited.
     turns: u32,
 }
 
 impl LineQueue {
-    /// Returns true if other threads precede a new one.
+    /// Returns true if a new waiter must queue behind other threads.
     fn is_ahead(&self) -> bool {
         self.chosen || !self.waiters.is_empty()
     }
@@ -57,8 +58,8 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // If near waiters get no turns, waiters are served in order of request; otherwise the
-            // far waiter's turn has come.
+            // With `turns_max` 0, waiters are served in order of request. Otherwise the near
+            // waiters have used up their turns, so a far waiter follows.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -79,9 +80,9 @@ enum LineTurn {
     Waits,
 }
 
-/// Runs `f`, which accesses a line and whose effects other CPUs may observe, when it is the running
-/// CPU's and the line's turn. Returns `None` outside a simulation. `f` must neither suspend nor
-/// drop values of the program.
+/// Runs `f`, which accesses a line and whose effects other CPUs may observe, once the running CPU's
+/// clock is the earliest and the line is available. Returns `None` outside a simulation. `f` must
+/// neither suspend nor drop values of the program.
 #[inline]
 pub(crate) fn access<R>(
     line: &LineState,
@@ -92,7 +93,7 @@ pub(crate) fn access<R>(
 }
 
 /// Like `access`, but also passes to `f` the time at which the CPU requested the line, before any
-/// stall. Wait statistics need it.
+/// stall. Statistics of waits need this time.
 #[inline]
 pub(crate) fn access_since<R>(
     line: &LineState,
@@ -114,7 +115,7 @@ pub(crate) fn access_since<R>(
     Some(f(&mut world, asked_ps))
 }
 
-/// Stalls the running CPU until it gets its turn at the line.
+/// Stalls the running CPU until it may access the line.
 #[cold]
 #[inline(never)]
 fn wait_for_line(cell: &RefCell<World>, line: &LineState) {
@@ -141,8 +142,9 @@ impl World {
     fn must_queue(&self, line: &LineState, use_: AccessKind, queue: u32) -> bool {
         let ahead = queue != 0 && self.line_queues[queue as usize - 1].is_ahead();
         let cpu = self.scheduler.cpu;
-        // A CPU keeps a line that it holds exclusively until the turn of another CPU comes, and a
-        // shared line until the turn of a write comes.
+        // A CPU can always read a line that it shares with others, until a write takes the line
+        // away. A line that it holds exclusively is available to it unless other CPUs wait for the
+        // line.
         let has =
             use_ == AccessKind::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
         // Destructors of a panicking thread run to their end without the other threads, so they do
@@ -152,7 +154,7 @@ impl World {
     }
 
     /// Puts the running CPU into a line's queue. The first waiter wakes by itself when the transfer
-    /// ends, and chooses the next one.
+    /// ends, and then chooses the thread that accesses the line next.
     fn join_queue(&mut self, line: &LineState) {
         if line.queue.load(Relaxed) == 0 {
             self.line_queues.push(LineQueue::default());
@@ -169,8 +171,8 @@ impl World {
         }
     }
 
-    /// Checks after a wake-up whether the thread was chosen. If the thread has to choose, chooses
-    /// the next waiter.
+    /// Checks after a wake-up if the running thread may access the line. If the line is free and no
+    /// thread was chosen yet, the running thread chooses the next one.
     fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));
@@ -193,7 +195,8 @@ impl World {
         LineTurn::Waits
     }
 
-    /// Ends a chosen waiter's turn. The longest remaining waiter wakes when the line is free again.
+    /// Ends the access of a chosen waiter. The longest remaining waiter wakes when the line is
+    /// free.
     fn go_on(&mut self, line: &LineState) {
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         queue.chosen = false;

@@ -5,7 +5,7 @@
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 
-/// The three views of a text, all with the text's lines and byte columns.
+/// The three views of a text. Each has the same lines and byte columns as the text.
 #[derive(Debug, Default)]
 pub struct SourceViews {
     pub code: String,
@@ -25,7 +25,8 @@ pub fn split(text: &str, tokens: TokenStream) -> SourceViews {
     let mut classes = vec![TokenClass::Code; text.len()];
     each_literal(tokens, &mut |span| {
         let range = span.byte_range();
-        // The first of these characters tells the kind of the literal; a number has none of them.
+        // The first of these characters tells the kind of the literal. A number contains none of
+        // them.
         let class = match text[range.clone()].chars().find(|c| matches!(c, '/' | '"' | '\'')) {
             Some('/') => TokenClass::Comment,
             Some('"') => TokenClass::Text,

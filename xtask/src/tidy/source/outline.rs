@@ -13,11 +13,12 @@ use crate::syntax::{is_test, leaves};
 pub struct Item {
     pub name: String,
     pub line: usize,
-    /// Type of the method, if it is one of an `impl` without a trait.
+    /// Type to which the method belongs. `None` for functions, and for methods of a trait.
     pub method_of: Option<String>,
     pub lines: usize,
     pub fields: usize,
-    /// Arguments of a function besides `self`; none where a trait demands them.
+    /// Number of arguments besides `self`; 0 in trait implementations, where the trait demands
+    /// them.
     pub arguments: usize,
     pub bools: usize,
 }
@@ -25,7 +26,7 @@ pub struct Item {
 #[derive(Debug, Default)]
 pub struct Outline {
     pub items: Vec<Item>,
-    /// Paths that begin with `crate` or `super`, and their lines.
+    /// Paths that begin with `crate` or `super`, each with its line.
     pub imports: Vec<(usize, Vec<String>)>,
     /// First and last lines of test items, from 1.
     pub test_lines: Vec<(usize, usize)>,
@@ -55,7 +56,7 @@ impl Outline {
     }
 
     fn function(&mut self, sig: &syn::Signature, body: Option<Span>) {
-        // The lines with the function's braces do not count.
+        // The lines with the braces of the function are not counted.
         let lines = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
         let method_of = self.impl_of.clone();
         let mut item = Item { lines, method_of, ..item(&sig.ident) };
@@ -123,7 +124,7 @@ impl<'ast> Visit<'ast> for Outline {
     }
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
-        // The path in `pub(super)` imports nothing.
+        // The path in `pub(super)` is not an import.
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {

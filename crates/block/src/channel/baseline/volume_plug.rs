@@ -4,12 +4,12 @@
 //! For each bio the whole list is searched backwards for an adjacent request, even for a bio that
 //! was split and can never merge; the search cost includes all drives' requests. A bio takes its
 //! tag while it is plugged. If the drive has no free tag, all bios of the channel wait until it has
-//! one. 16 requests for one drive unplug the whole list, sorted by drive and sector, drive after
-//! drive. With a single drive of several hardware queues, one request is kept in the plug; the next
-//! bio is compared only with this request, which is then sent. Owned by a `Submission`. Kernel
-//! counterpart: blk_sq_make_request and blk_mq_make_request with blk_attempt_plug_merge, and
-//! blk_mq_flush_plug_list, 4.4; blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok
-//! refuses entry by entry; md/raid0.c splits by chunks.
+//! one. When one drive has 16 requests, the whole list is sorted by drive and sector, and sent
+//! drive after drive. With a single drive of several hardware queues, one request is kept in the
+//! plug; the next bio is compared only with this request, which is then sent. Owned by a
+//! `Submission`. Kernel counterpart: blk_sq_make_request and blk_mq_make_request with
+//! blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4; blk_queue_split marks its parts
+//! REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry; md/raid0.c splits by chunks.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,25 +30,26 @@ use crate::trace::UnplugReason;
 use crate::trace::blktrace::EventCode;
 use crate::volume::Volume;
 
-/// Number of requests for one drive that unplugs the list: the kernel's BLK_MAX_REQUEST_COUNT.
+/// Number of requests for one drive at which the list is sent: the kernel's BLK_MAX_REQUEST_COUNT.
 const REQUESTS_MAX: u32 = 16;
 
 /// A request that has a tag and bios, but was not handed to a drive yet.
 struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
-    /// `None` once the request was handed over, just before the list of requests is cleared.
+    /// `None` after the request was handed over, until the list of requests is cleared.
     rq: Option<RequestRef<M>>,
 }
 
 pub(crate) struct VolumePlug<M: Machine> {
     requests: Vec<PluggedRequest<M>>,
     counts: Vec<u32>,
-    /// Bios that wait, in order, until the drive of the first one has a free tag.
+    /// Bios that wait in order. The first one waits until its drive has a free tag.
     blocked: BioList<M>,
     /// Chains that a frozen drive refused. Their tags were freed, and they are tried again.
     refused: BioList<M>,
-    /// True for a volume of a single drive with several queues: the plug then keeps one request.
+    /// True for a volume of a single drive with several queues. The plug then holds only one
+    /// request.
     keeps_one: bool,
 }
 
@@ -77,7 +78,7 @@ fn fill<M: Machine>(
     PluggedRequest { member: number, sector, rq: Some(rq) }
 }
 
-/// Sends a flush to its drive at once, without a place in the list of requests.
+/// Sends a flush to its drive at once, without adding it to the list of requests.
 fn send_flush<M: Machine>(
     member: &mut VolumeMember<M>,
     slot: BioRef<M>,
@@ -108,8 +109,8 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.len() as u32 + self.refused.len() + self.blocked.len()
     }
 
-    /// Merges a bio with a request in the list, searched from the newest request on. Returns the
-    /// bio if no request accepts it.
+    /// Merges a bio with a request in the list. The search starts at the newest request. Returns
+    /// the bio if no request accepts it.
     fn merge(
         &mut self,
         bio: BioRef<M>,
@@ -128,7 +129,7 @@ impl<M: Machine> VolumePlug<M> {
             rq.touch();
             let split = |stage| stage == BioStage::Child;
             if split(bio.stage) || rq.chain.as_ref().is_some_and(|chain| split(chain.stage)) {
-                // Parts of a split bio are neither merged nor merged into.
+                // Parts of a split bio take no part in merges.
                 left = Some(bio);
                 continue;
             }
@@ -154,7 +155,7 @@ impl<M: Machine> VolumePlug<M> {
         self.len() + flushes as u32
     }
 
-    /// Adds a bio to the list, as a request of its own or merged. If other bios wait for a tag, the
+    /// Adds a bio to the list, merged with a request if possible. If other bios wait for a tag, the
     /// bio waits behind them.
     pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         if self.blocked.is_empty() {
@@ -197,25 +198,27 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    /// Makes a bio wait whose drive has no free tag. As in the kernel, the list is unplugged first.
+    /// Makes a bio wait because its drive has no free tag. As in the kernel, the list is sent
+    /// first.
     fn block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
-        // The thread that holds the tags may be gone or busy, so this channel polls its own queue.
+        // The thread whose requests hold the tags may be gone or busy, so this channel polls its
+        // own queue.
         member.served_here = true;
         member.stats.add(DiskCounter::TagWaits, 1);
         if slot.waited == WaitTimes::NOT {
-            // The wait for a tag is recorded at the first attempt only.
+            // The trace shows the wait for a tag only at the first attempt.
             member.disk.trace(&mut to.run).slot(EventCode::Sleep, &slot);
         }
         self.blocked.push_front(slot);
     }
 
     /// Sends all requests, sorted by drive and sector, one drive after the other. If a frozen drive
-    /// refuses requests, their tags are freed: the drive may need them for other requests in order
-    /// to drain.
+    /// refuses its requests, their tags are freed, because the drive may need tags in order to
+    /// drain.
     fn unplug(&mut self, to: &mut Submission<M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
@@ -243,7 +246,7 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.clear();
     }
 
-    /// Unplugs the list, and retries bios that were refused or found no tag.
+    /// Sends the list, and retries bios that a disk refused or that found no tag.
     pub(crate) fn flush(&mut self, to: &mut Submission<M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {
@@ -254,7 +257,7 @@ impl<M: Machine> VolumePlug<M> {
             };
             self.requests.push(fill(member, rq, chain));
         }
-        // Tries the bios that wait for a tag in order, until one finds no tag again.
+        // Retries the bios that wait for a tag, in order, until one of them finds no tag.
         let mut waiting = self.blocked.take();
         let now_ns = if waiting.is_empty() { 0 } else { M::now() };
         while let Some(mut slot) = waiting.pop_front() {

@@ -1,8 +1,8 @@
 //! `BioAtBucket`: a bio at one token bucket of its group, and the cost that it pays there.
 //!
-//! A bucket's number (`place`) counts first the buckets of the group itself, then those of its
-//! parent. Buckets belong to a channel's copy of the group table (group/view.rs), so a booking that
-//! was made with an old copy is returned to the buckets of that copy. Used by throttle.rs.
+//! Bucket numbers (`place`) start with the group's own buckets; those of its parent follow. Buckets
+//! belong to a channel's copy of the group table (group/view.rs), so a booking that was made with
+//! an old copy is cancelled in the buckets of that copy. Used by throttle.rs.
 
 use millrace_machine::Machine;
 
@@ -13,7 +13,7 @@ use crate::group::gate::{BUCKETS_PER_BIO, BucketIo, LimitCosts, TokenBuckets};
 use crate::group::view::GroupView;
 
 const LEVELS: usize = 2;
-/// Number of buckets that a bio may pass.
+/// Largest number of token buckets that a bio may pass.
 pub(super) const PLACES: usize = LEVELS * BUCKETS_PER_BIO;
 
 /// Returns the group whose buckets apply at a level: the bio's own group, then its parent.
@@ -30,8 +30,8 @@ pub(super) fn at_level<M: Machine>(
     }
 }
 
-/// Returns the costs and buckets at a place for bios of a group and operation; `None` if no limit
-/// applies there.
+/// Returns the costs and token buckets that apply to bios of a group and operation at position
+/// `place`; `None` if no limit applies there.
 pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),
@@ -49,7 +49,7 @@ pub(super) struct BioAtBucket<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> BioAtBucket<'a, M> {
-    /// Returns the bio's token bucket at a place; `None` if no limit applies there.
+    /// Returns the bio's token bucket at position `place`; `None` if no limit applies there.
     pub(super) fn of(view: &'a GroupView<M>, slot: &BioSlot<M>, place: usize) -> Option<Self> {
         let op = slot.op();
         let (costs, buckets) = buckets_at(view, (slot.bio.account_key.group, op), place)?;
@@ -66,12 +66,12 @@ impl<'a, M: Machine> BioAtBucket<'a, M> {
         self.buckets.wait(self.costs, self.io);
     }
 
-    /// Tells the bucket that the bio no longer waits; the cost stays booked.
+    /// Records that the bio no longer waits at the bucket. Its cost stays booked.
     pub(super) fn leave(&self) {
         self.buckets.leave(self.costs, self.io);
     }
 
-    /// Tells the bucket that the bio no longer waits, and returns its cost to the bucket.
+    /// Records that the bio no longer waits at the bucket, and cancels the booking of its cost.
     pub(super) fn give_back(&self) {
         self.buckets.give_back(self.costs, self.io);
     }

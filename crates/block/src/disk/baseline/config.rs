@@ -1,7 +1,7 @@
 //! `BaselineConfig`: the setting that makes a disk follow another design than the multi-queue one.
 //!
-//! Other designs exist for comparison: the laboratory sets this, the daemon never does. `Disk::new`
-//! creates the design that the setting names (baseline.rs).
+//! Other designs exist for comparison: the laboratory sets this option, the daemon never does.
+//! `Disk::new` creates the design that the setting names (baseline.rs).
 
 use millrace_machine::Machine;
 
@@ -22,17 +22,17 @@ pub enum Stack {
 /// The number of threads that may serve a hardware queue of the `mq` stack at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inside {
-    /// A single thread at a time. A thread that finds the queue busy leaves its work to the thread
-    /// that serves it.
+    /// Only one thread at a time serves the queue. A thread that finds the queue busy leaves its
+    /// work to the serving thread.
     One {
-        /// Nanoseconds that a submitter waits for the serving thread before it leaves its batch; 0
-        /// for no wait. Serving usually takes less than 2 us, and two threads that serve in turn
-        /// are faster than one thread that serves for both.
+        /// Nanoseconds that a submitter waits for the serving thread before it leaves its batch to
+        /// that thread; 0 for no wait. Serving usually takes less than 2 us, and two threads that
+        /// serve in turn are faster than one thread that serves for both.
         wait_ns: u64,
     },
-    /// All threads with work for the queue at the same time, as in the kernel. The threads share
-    /// the queue's tags and its bitmap of software queues, and each calls the driver itself. This
-    /// setting exists for comparison. It requires a drive that completes at once
+    /// All threads that have work for the queue serve it at the same time, as in the kernel. The
+    /// threads share the queue's tags and its bitmap of software queues, and each calls the driver
+    /// itself. This setting exists for comparison. It requires a drive that completes at once
     /// ([`Driver::is_immediate`](crate::Driver::is_immediate)), and excludes schedulers and
     /// workers.
     Each,

@@ -12,8 +12,8 @@ use crate::queue::request::RequestRef;
 use crate::queue::serve::ServeGuard;
 use crate::trace::blktrace::EventCode;
 
-/// Takes filled requests and runs the queue. If the queue is frozen, returns false and takes
-/// nothing.
+/// Queues requests that already have tags, and runs the queue. If the queue is frozen, takes no
+/// request and returns false.
 pub(crate) fn submit<M: Machine>(
     context: &mut QueueContext<'_, M>,
     requests: impl Iterator<Item = RequestRef<M>>,
@@ -46,8 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // A flag that another thread left meanwhile can be ignored: the work of that thread is marked
-    // as pending, so the owner finds it.
+    // A flag left by another thread can be ignored here. That thread has marked its work as
+    // pending, so the owner finds the work.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -24,8 +24,8 @@ use crate::queue::pending::PendingQueues;
 use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
 pub(crate) struct Lanes {
-    /// For each lane: the number of the hardware queue that it is part of, and the software queue
-    /// that feeds it.
+    /// For each lane: the number of the hardware queue that it belongs to, and the number of the
+    /// software queue that feeds it.
     lanes: Box<[(usize, usize)]>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> b
 }
 
 impl Lanes {
-    /// Creates a lane for each thread or CPU; fewer if the driver has fewer queues.
+    /// Creates a lane for each thread or CPU, or fewer lanes if the driver has fewer queues.
     pub(crate) fn spread<M: Machine>(
         config: &DiskConfig<M>,
         hw: HwQueues,
@@ -74,8 +74,8 @@ impl Lanes {
         self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
     }
 
-    /// Returns the lane of a submitter at position `place` among the threads or CPUs. The software
-    /// queue is always that of the lane, on whichever CPU the thread runs.
+    /// Returns the lane of a submitter. `place` is its position among the threads or CPUs. The
+    /// submitter uses the lane's software queue, whatever CPU it runs on.
     pub(crate) fn route(&self, place: usize) -> QueueRoute {
         let hctx = place % self.lanes.len();
         QueueRoute { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
@@ -139,8 +139,8 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
         }
     }
 
-    /// Inserts a batch into the submitter's software queue and runs the lane, which takes all bios
-    /// from that software queue.
+    /// Inserts a batch into the submitter's software queue and runs the lane. The lane takes all
+    /// bios from that software queue.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
         context.trace().begin_insert(list);
         // The mark is set under the software queue's lock, as in `__blk_mq_insert_request`.

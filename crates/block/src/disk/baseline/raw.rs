@@ -1,4 +1,4 @@
-//! `raw`: no queues in front of the driver's; each submitter waits for the driver's queue.
+//! `raw`: bios go straight to the driver's queue, for which each submitter waits.
 //!
 //! The design measures the cost of the block layer without its queues (\[MQ\]). Bios are not merged
 //! or sorted, and no thread serves another thread's I/O: a submitter that finds the driver's queue

@@ -27,17 +27,17 @@ impl<M: Machine> RequestLock<M> {
         RequestLock { shared: Some(lock), plug: QueuePlug::Task }
     }
 
-    /// Takes the shared lock, if there is one. Drivers that must work under the same lock call
-    /// this.
+    /// Takes the shared lock, if there is one. Drivers that must work under the same lock call this
+    /// function.
     #[track_caller]
     #[must_use]
     pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
-        // This code uses no closure, so that lock statistics show the caller's location.
+        // No closure is used here, so that lock statistics show the location of the caller.
         let shared = self.shared.as_ref()?;
         Some(shared.lock())
     }
 
-    /// Sets the place where the bios of a batch wait for the end of the batch.
+    /// Selects the place where the bios of a batch wait until the batch ends.
     #[must_use]
     pub fn with_plug(self, plug: QueuePlug) -> Self {
         RequestLock { plug, ..self }
@@ -56,15 +56,15 @@ impl<M: Machine> Default for RequestLock<M> {
     }
 }
 
-/// The place where the bios of a batch wait for the batch's end in the `sq` stack.
+/// The place where the `sq` stack keeps the bios of a batch until the batch ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePlug {
-    /// In the submitter's plug, as in Linux since 2.6.39: a bio that follows the last one is merged
-    /// without the queue's lock.
+    /// In the submitter's plug, as in Linux since 2.6.39. A bio that is adjacent to the last one is
+    /// merged without the queue's lock.
     #[default]
     Task,
     /// In the queue, as in Linux before 2.6.39: each bio takes the lock and is merged with the last
-    /// request or gets one of its own. The end of the batch runs the queue.
+    /// request or gets a request of its own. The end of the batch runs the queue.
     Queue,
 }
 

@@ -1,13 +1,14 @@
 //! `sq`: the single-queue design, with one lock for merging, insertion, removal and completion.
 //!
-//! The design exists for comparison (\[MQ\], problem statement). Each submitter takes the queue's
-//! lock to merge its bio or get a request with its tag (G), again to insert its requests and fetch
-//! the first of the queue, again after each request handed to the driver, and once for each request
-//! that it ends: four times for a lone I/O. Several submitters dispatch at once if the driver
-//! allows it (`Driver::is_immediate`), each with a hardware queue of its own over the same tags;
-//! else the thread that serves the one hardware queue dispatches for all. Called by member.rs,
-//! dispatch.rs and complete.rs, which have the rest of the path. Kernel counterpart: blk-core.c
-//! before 5.0, `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
+//! The design exists for comparison (\[MQ\], problem statement). A submitter takes the queue's lock
+//! (1) to merge a bio or get a request with a tag (G), (2) to insert its requests and fetch the
+//! first one of the queue, (3) after each request handed to the driver, and (4) for each request
+//! that it ends. So a lone I/O takes the lock four times. Several submitters dispatch at once if
+//! the driver allows it (`Driver::is_immediate`), each with a hardware queue of its own over the
+//! same tags; else the thread that serves the one hardware queue dispatches for all. Called by
+//! member.rs, dispatch.rs and complete.rs, which have the rest of the path. Kernel counterpart:
+//! blk-core.c before 5.0, `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`,
+//! `blk_end_request_all`.
 
 use alloc::collections::VecDeque;
 use core::ops::{Deref, DerefMut};
@@ -47,7 +48,7 @@ pub(crate) struct SingleQueueStack<M: Machine> {
 struct SingleQueue<M: Machine> {
     queue: VecDeque<RequestRef<M>>,
     frozen: bool,
-    /// Number of requests that have tags and are in submitters' plugs, not in the queue yet.
+    /// Number of requests that have tags but are still in submitters' plugs, not in the queue.
     plugged: u32,
     in_flight: u32,
 }
@@ -129,7 +130,7 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
 }
 
 struct LockedQueue<'a, M: Machine> {
-    // Fields are dropped in this order, so the queue's lock is released first.
+    // The order of the fields matters: the queue's own lock is dropped, and so released, first.
     single: LockGuard<'a, M, SingleQueue<M>>,
     _shared: Option<LockGuard<'a, M, ()>>,
 }
@@ -216,14 +217,14 @@ fn make_request<M: Machine>(
 /// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
 fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
     if !context.may_serve() {
-        // The owner of the hardware queue checks this mark before it sleeps.
+        // The owner of the hardware queue checks the pending mark before it sleeps.
         context.hctx.mark_pending(0);
     }
     context.kick();
 }
 
-/// Returns the time at which a bio got its request (trace event G): the start of its batch or, if
-/// every I/O gets a time stamp of its own, the present time, after the wait for the lock.
+/// Returns the time at which a bio got its request (trace event G). With batch stamps, this is the
+/// start of the batch; otherwise the present time, after the wait for the lock.
 #[inline]
 fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
     if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
@@ -235,7 +236,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let Some(mut serving) = entered else {
         sq.lock().take_in(plugged);
         if !context.may_serve() {
-            // The owner of the hardware queue checks this mark before it sleeps.
+            // The owner of the hardware queue checks the pending mark before it sleeps.
             context.hctx.mark_pending(0);
         }
         return context.kick();
@@ -244,7 +245,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // The first request is fetched while the lock is still held from the insertion.
+        // The lock taken for the insertion is still held, so the first request is fetched at once.
         serve.requeued.extend(fetch(context, &mut single));
     }
     drop(single);
@@ -273,8 +274,8 @@ impl<M: Machine> SingleQueue<M> {
     }
 }
 
-/// Merges a bio with a request of the submitter's plug, or gets a request for it. Flushes go to a
-/// separate list.
+/// Merges a bio with the last request of the submitter's plug, or gets a request for it. Flushes go
+/// to a separate list.
 fn get<M: Machine>(
     context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
@@ -284,14 +285,15 @@ fn get<M: Machine>(
     if bio.op() == Op::Flush {
         return wait_apart(context, bio, now_ns);
     }
-    // The kernel merges with plugged requests before it takes the lock (`attempt_plug_merge`).
+    // Like the kernel (`attempt_plug_merge`), tries the plugged requests before taking the lock.
     let last = plugged.len.checked_sub(1).and_then(|last| plugged.requests[last].as_mut());
     let bio = match last {
         Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // The simulated cost is the same as in `claim`, but is not paid under the lock.
+        // A merge in the plug costs as much as `claim`, but the simulator charges it outside the
+        // lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -308,8 +310,8 @@ fn get<M: Machine>(
 
 type ClaimedRequest<M> = (BioRef<M>, RequestRef<M>);
 
-/// Under the lock: merges a bio with the queue's last request or takes a request for it. Returns
-/// the bio if no request is free.
+/// Merges a bio with the queue's last request, or takes a request for it. The caller holds the
+/// queue's lock. Returns the bio if no request is free.
 fn claim<M: Machine>(
     context: &mut QueueContext<'_, M>,
     single: &mut SingleQueue<M>,
@@ -320,15 +322,16 @@ fn claim<M: Machine>(
         return Err(bio);
     }
     let hctx = context.hctx;
-    // The simulated cost is paid under the lock: the old kernels searched for a request and did
-    // their accounting there.
+    // The simulator charges this cost under the lock, because the old kernels searched for a
+    // request and did their accounting there.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
-    // Queued requests hold tags. Without this limit, they would keep tags that other drives need.
+    // Queued requests hold tags. Without a limit on them, they would keep tags that other drives
+    // need.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
         true => hctx.tags.take_one(&mut context.run.hint),
@@ -346,7 +349,7 @@ fn claim<M: Machine>(
     Err(bio)
 }
 
-/// Fills a request whose tag was just taken. So the bio gets its request (G) and is inserted (I) at
+/// Fills a request whose tag was just taken. The bio gets its request (G) and is inserted (I) at
 /// the same time.
 fn fill<M: Machine>(
     context: &mut QueueContext<'_, M>,
@@ -392,7 +395,7 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // After a front merge the bio is the first of the chain.
+        // After a front merge, `chain` starts with the merged bio, which has no insertion time yet.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);
@@ -410,8 +413,8 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = context.dispatch_staged(serve, now_ns);
-    // The loop ends when the driver is busy. A flush that was dispatched before may already have
-    // found it busy.
+    // The loop ends when the driver is busy. A flush dispatched above may already have found it
+    // busy.
     while serve.requeued.is_empty() {
         let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };
@@ -426,7 +429,7 @@ fn dispatch<M: Machine>(
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
     let mut single = sq.lock();
     M::work(Stage::Complete, 1);
-    // Flushes are not counted, because they never were in the queue.
+    // Flushes do not count as in flight here, because they never were in the queue.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
     let mut batch = TagBatch::EMPTY;
     hctx.tags.give(&mut batch, rq);

@@ -31,8 +31,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         context.dispatch_staged(serve, now_ns)
     }
 
-    /// Ends all requests of the context's completion batch. Returns true if that put new work into
-    /// the queue, such as the next flush.
+    /// Ends all requests of the context's completion batch. Returns true if their completion put
+    /// new work into the queue, such as the next flush.
     fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
         complete::end_batch(context)
     }
@@ -41,8 +41,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         NO_SCHEDULER
     }
 
-    /// Returns the way that batches take to the driver. `_first` is the disk's first hardware
-    /// queue.
+    /// Returns the path of batches to the driver. `_first` is the disk's first hardware queue.
     fn submit_path(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
         SubmitPath::Queues
     }
@@ -72,18 +71,19 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
 
     fn unfreeze(&self) {}
 
-    /// Returns true if nothing waits in the design's own queues.
+    /// Returns true if nothing waits in the queues that belong to this design.
     fn is_empty(&self) -> bool {
         true
     }
 
-    /// Takes the chains out of the design's own queues, and frees their tags in `hctx`.
+    /// Takes the waiting chains out of the queues that belong to this design, and frees their tags
+    /// in `hctx`.
     fn take_waiting(&self, _hctx: &HardwareQueue<M>) -> BioList<M> {
         BioList::new()
     }
 
-    /// Removes a request from the design's count of requests at the driver, because the request was
-    /// taken apart instead of being dispatched again.
+    /// Removes a request from the design's count of requests at the driver. Called when the
+    /// request's bios were taken out instead of being dispatched again.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

@@ -42,7 +42,7 @@ impl SchedulerKind {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
     }
 
-    /// Makes the scheduler of a drive; `None` for no scheduler, which takes no parts.
+    /// Makes the scheduler of a drive. Returns `None`, without calling `parts`, for no scheduler.
     pub(crate) fn make<M: Machine>(
         self,
         parts: impl FnOnce() -> SchedulerParts<M>,

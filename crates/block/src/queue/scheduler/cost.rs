@@ -2,8 +2,8 @@
 //! per byte.
 //!
 //! Part of a disk's settings, derived from rates that `millrace-lab bench --calibrate` measures;
-//! the scheduler `fair` divides a drive by it. Only ratios matter. Kernel counterpart: `struct
-//! ioc_params`, the coefficients of `io.cost.model`.
+//! the scheduler `fair` divides a drive by these costs. Only their ratios matter. Kernel
+//! counterpart: `struct ioc_params`, the coefficients of `io.cost.model`.
 
 use crate::bio::{Op, Sector, SectorCount};
 
@@ -18,7 +18,7 @@ pub struct OpRates {
     pub bytes_per_s: u64,
 }
 
-/// Cost of reads or of writes.
+/// Costs of a drive's reads, or of its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpCost {
     /// Base cost in nanoseconds of an I/O that does not start where the last one ended.
@@ -30,8 +30,8 @@ pub struct OpCost {
 }
 
 impl OpCost {
-    /// Computes the costs at which 4 KiB I/Os and bytes reach the given rates. A base is 0 if the
-    /// bytes alone take all of the time.
+    /// Computes costs from measured rates, so that 4 KiB I/Os and large transfers reach these
+    /// rates. A base cost is 0 if the bytes alone take all of the time.
     ///
     /// # Source
     /// `calc_lcoefs` of the kernel's block/blk-iocost.c.
@@ -64,7 +64,7 @@ impl Default for CostModel {
     /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second, reading or
     /// writing.
     fn default() -> Self {
-        // A 4 KiB I/O takes 10,000 ns, of which its bytes take 8,192 ns.
+        // At 100,000 I/Os a second, a 4 KiB I/O takes 10,000 ns, of which its bytes take 8,192 ns.
         let op = OpCost { random_ns: 1_808, sequential_ns: 1_808, byte_ps: 2_000 };
         CostModel { read: op, write: op }
     }
@@ -86,31 +86,32 @@ impl CostModel {
         let cost = if op == Op::Read { &self.read } else { &self.write };
         let base_ns = if sector == last_end { cost.sequential_ns } else { cost.random_ns };
         let bytes = if op.has_data() { u64::from(sectors) << 9 } else { 0 };
-        // 2^32 sectors of 512 bytes at 2^32 ps would overflow 64 bits, but no request is that long.
+        // At most 2 GiB are charged, so that the product with up to 2^32 ps fits into 64 bits.
         let moved_ns = bytes.min(1 << 31) * u64::from(cost.byte_ps) / 1_000;
         (u64::from(base_ns) + moved_ns).max(1)
     }
 }
 
-/// Depth units that a random 4 KiB request takes: depths are counted in 16ths of such a request.
+/// Number of depth units that a random 4 KiB request takes: a depth unit is a 16th of such a
+/// request.
 pub(crate) const REQUEST: u32 = 16;
-/// Service time, in nanoseconds, from which a drive counts as slow, because the next request has to
-/// wait this long.
+/// Service time, in nanoseconds, from which a drive counts as slow: a new request may have to wait
+/// this long.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
-/// Depth units (see [`REQUEST`]) that a drive's requests take.
+/// Weights that convert a drive's requests to depth units (see [`REQUEST`]).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthWeights {
     read: OpWeight,
     write: OpWeight,
 }
 
-/// Depth that requests of one operation take, in 1,024ths of a depth unit.
+/// Weights of requests of one operation, in 1,024ths of a depth unit.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
-    /// Depth that each request takes.
+    /// Weight of a request without its sectors.
     base: u64,
-    /// Depth that each sector of a request takes in addition.
+    /// Additional weight of each sector of a request.
     sector: u64,
 }
 
@@ -135,7 +136,7 @@ impl DepthWeights {
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };
         let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
-        // At most 2^18 sectors of 2^11 each, and a base of 2^14, so 32 bits suffice.
+        // At most 2^18 sectors weigh 2^11 each, and the base is at most 2^14, so 32 bits suffice.
         (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
     }
 }

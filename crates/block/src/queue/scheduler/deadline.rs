@@ -38,7 +38,7 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 
 /// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds after which other queues no longer wait for a queue that was not asked for a chain,
+/// Nanoseconds after which a queue that was not asked for a chain no longer delays other queues,
 /// because its thread may hang.
 const SERVED_NS: u64 = 100_000_000;
 /// Number of values of [`Priority`].
@@ -62,7 +62,7 @@ pub struct DeadlineConfig {
 }
 
 impl DeadlineConfig {
-    /// Returns how long a chain may wait for others of its priority.
+    /// Returns how long a chain may wait for other chains of its priority.
     fn expire_ns(&self, way: IoDirection) -> u64 {
         match way {
             IoDirection::Read => self.read_expire_ns,
@@ -138,7 +138,8 @@ struct QueueChains<M: Machine> {
     classes: [PriorityClass<M>; PRIORITIES],
     /// Priority class and direction of the current batch.
     last: (usize, IoDirection),
-    /// Chains dispatched from the current batch; initially a value that ends it.
+    /// Number of chains dispatched from the current batch; initially so large that a new batch
+    /// begins.
     batched: u32,
     /// Time when the queue was last asked for a chain, in nanoseconds.
     asked_ns: u64,
@@ -177,7 +178,7 @@ impl<M: Machine> QueueChains<M> {
         sorted.take(place)
     }
 
-    /// Chooses class and direction of the next batch; `None` if nothing waits.
+    /// Chooses the priority class and the direction of the next batch; `None` if nothing waits.
     fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let mut classes = self.classes.iter_mut().enumerate();
         classes.find_map(|(number, class)| Some((number, class.choose(config)?)))
@@ -188,7 +189,8 @@ impl<M: Machine> QueueChains<M> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Returns class and direction whose oldest chain has waited too long for higher priorities.
+    /// Returns the class and direction whose oldest chain has waited too long for higher
+    /// priorities.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
@@ -208,8 +210,8 @@ struct DeadlineState<M: Machine> {
 }
 
 impl<M: Machine> DeadlineState<M> {
-    /// Returns the class that queue `hctx` has to wait for: one of a higher priority than its own
-    /// chains, waiting at another queue.
+    /// Returns the priority class that queue `hctx` has to wait for, if any: a class higher than
+    /// those of its own chains, with chains that wait at another queue.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
@@ -224,7 +226,7 @@ impl<M: Machine> DeadlineState<M> {
     }
 }
 
-/// The deadline scheduler of a drive; each hardware queue gets its part with [`Deadline::queue`].
+/// The deadline scheduler of a drive. [`Deadline::queue`] creates the part for each hardware queue.
 pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,

@@ -29,7 +29,7 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
     }
 }
 
-/// The fair scheduler of a drive; each hardware queue gets its part with [`Fair::queue`].
+/// The fair scheduler of a drive. [`Fair::queue`] creates the part for each hardware queue.
 pub struct Fair<M: Machine>(Arc<SharedDrive<M>>);
 
 impl<M: Machine> Fair<M> {

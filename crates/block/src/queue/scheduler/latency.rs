@@ -30,7 +30,7 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
     }
 }
 
-/// The latency scheduler of a drive; each hardware queue gets its part with [`Latency::queue`].
+/// The latency scheduler of a drive. [`Latency::queue`] creates the part for each hardware queue.
 pub struct Latency<M: Machine>(Arc<SharedDrive<M>>);
 
 impl<M: Machine> Latency<M> {

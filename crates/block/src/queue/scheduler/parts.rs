@@ -24,7 +24,7 @@ pub(crate) struct SchedulerParts<M: Machine> {
 
 /// A scheduler for all hardware queues of a drive.
 pub(crate) struct DriveScheduler<M: Machine> {
-    /// Makes the part of a hardware queue, by its number.
+    /// Makes the scheduler's part for the hardware queue with this number.
     pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
     /// Initial limit of a request's length in sectors; `None` for no limit.
     pub(crate) piece_sectors: Option<u32>,

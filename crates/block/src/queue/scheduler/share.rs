@@ -50,9 +50,9 @@ use crate::queue::scheduler::{
 
 /// Nanoseconds between two reports of a queue.
 const PERIOD_NS: u64 = 500_000;
-/// Nanoseconds between two reports of a queue that is held back.
+/// Nanoseconds between two reports of a queue while a limit holds back its chains.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
-/// Nanoseconds in which a group of a lower priority gets at least one I/O.
+/// Nanoseconds after which a group of a lower priority gets an I/O although higher ones wait.
 const STARVED_NS: u64 = 100_000_000;
 
 /// The state that all hardware queues of a drive share.
@@ -63,9 +63,10 @@ pub(crate) struct SharedDrive<M: Machine> {
     holds: Arc<DriveWaits<M>>,
     pub(crate) cost: CostModel,
     weights: DepthWeights,
-    /// Length of the longest request, in sectors; channels split longer reads and writes.
+    /// Length of the longest request, in sectors. Channels split longer reads and writes.
     pub(crate) piece_sectors: Arc<M::Word>,
-    /// Number of the last allocation, raised when grants are posted; no I/O writes this word.
+    /// Number of the last allocation, incremented when grants are posted. I/O never writes this
+    /// word.
     pub(crate) epoch: M::Word,
     /// Time when the next allocation is due, in nanoseconds.
     pub(crate) due_ns: M::Word,
@@ -123,9 +124,9 @@ pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
-    /// Append-only, because the mailbox has its entries in the same order.
+    /// Entries are only appended, because the mailbox keeps its entries in the same order.
     flows: Vec<GroupFlow<M>>,
-    /// Indices of flows, two for each group number; `u16::MAX` if there is none yet.
+    /// Indices of flows, two for each group number; `u16::MAX` if the flow does not exist yet.
     places: Vec<u16>,
     last_place: usize,
     /// Indices of flows with waiting chains, in no order.
@@ -133,13 +134,13 @@ pub(crate) struct ShareQueue<M: Machine> {
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// Depth used by requests in flight that `bound` limits, by direction.
+    /// For each direction: the depth taken by the requests in flight to which `bound` applies.
     counted: [u32; 2],
     /// Virtual start time of the chain dispatched last.
     virtual_now: u128,
     met: ReportState,
     holds: WaitAccounts<M>,
-    /// Decisions already written to the trace, while one is recorded.
+    /// The decisions already written to the trace; `None` unless a trace is recorded.
     said: Option<Box<ReportedDecisions>>,
 }
 
@@ -150,7 +151,7 @@ enum FlowStop {
     Depth,
     /// The group has used its budget until the next allocation.
     Budget,
-    /// The group has idle priority, and others are active.
+    /// The group has idle priority, and other groups are active.
     Priority,
 }
 
@@ -160,18 +161,18 @@ struct WaitingChains {
     drive: DriveMark,
 }
 
-/// State of a queue's exchange with the shared allocation.
+/// State of a queue's exchange of reports and grants with the shared allocation.
 #[derive(Default)]
 struct ReportState {
     /// Number of the last allocation that the queue has read.
     epoch: u64,
-    /// True if several groups use the drive or the drive is slow, so that its depth matters.
+    /// True if the depth matters, because several groups use the drive or the drive is slow.
     bounded: bool,
     /// Time of the next report in nanoseconds.
     post_ns: u64,
     /// Counts since the last report.
     counts: QueueCounts,
-    /// Cost of the most expensive request.
+    /// Cost of the most expensive request so far.
     largest: u64,
     /// True if the last report contained waiting or in-flight requests.
     said_demand: bool,
@@ -249,11 +250,11 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // If the depth stops any flow, the queue waits for a completion.
+                // If the depth limit stops any flow, the queue waits for a completion.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
-                    // A flow that was starved goes first.
+                    // A flow that has waited very long goes first.
                     let starved = match flow.priority {
                         Priority::Idle => look.1,
                         _ => now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS,
@@ -281,9 +282,8 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // A single request may always go, and a single one of each group whose part of the depth
-        // has room for the request, because longer requests of other groups may have exceeded the
-        // depth.
+        // One request may always go. So may one request of each group that has room in its part of
+        // the depth, because longer requests of other groups may have exceeded the depth.
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -300,7 +300,8 @@ impl<M: Machine> ShareQueue<M> {
         })
     }
 
-    /// Returns the waiting groups that are held back, with the reason and the depth that applies.
+    /// Returns the waiting groups that are held back, each with the reason and the depth that
+    /// applies.
     fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, WaitReason, u32)> {
         let look = (now_ns, self.others_wait());
         self.active.iter().filter_map(move |at| {
@@ -310,7 +311,7 @@ impl<M: Machine> ShareQueue<M> {
         })
     }
 
-    /// Reports groups that start to wait to the trace.
+    /// Writes to the trace which groups start to wait.
     #[cold]
     fn say_holds(&mut self, now_ns: u64) {
         let mut said = self.said.take().unwrap_or_default();
@@ -353,7 +354,7 @@ impl<M: Machine> ShareQueue<M> {
         SchedulerPick::Chain(chain)
     }
 
-    /// Reports the current wait reason of every flow; it applies until the next report.
+    /// Reports the current wait reason of every flow. The reason counts until the next report.
     #[cold]
     fn account(&mut self, now_ns: u64) {
         let (_, watched) = self.shared.holds.stopped_and_watched(self.hctx, now_ns);
@@ -376,19 +377,21 @@ impl<M: Machine> ShareQueue<M> {
         let next = ReportedWaits::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
-        // Chains that arrived since the last report count as waiting from now on.
+        // Chains that arrived since the last report are counted as waiting from now on.
         account.settle(now_ns);
         account.say(&mut flow.said, next, now_ns);
     }
 
-    /// Posts a report, makes a new allocation if one is due, and takes the queue's grants.
+    /// Posts a report, makes a new allocation if one is due, and takes the queue's new budgets and
+    /// depth.
     #[inline(never)]
     fn meet(&mut self, now_ns: u64, period_ns: u64) {
         self.met.post_ns = now_ns + period_ns;
         self.account(now_ns);
         self.post(now_ns);
         let shared = Arc::clone(&self.shared);
-        // Relaxed: decides only when to check; the allocation's lock orders the rest.
+        // Relaxed: the value only decides when to check; the allocation's lock orders all other
+        // accesses.
         if now_ns >= shared.due_ns.load(Order::Relaxed)
             && let Some(mut agreement) = shared.agreement.try_lock()
         {
@@ -420,8 +423,8 @@ impl<M: Machine> ShareQueue<M> {
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
-        // Settings of waiting chains' groups may have changed, and `insert` may never be called
-        // again.
+        // The settings of groups with waiting chains may have changed, and `insert`, which also
+        // checks for changes, may never be called again.
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
@@ -446,7 +449,7 @@ impl<M: Machine> ShareQueue<M> {
     }
 }
 
-/// Converts a depth to a number of small requests.
+/// Converts depth units to a number of small requests.
 fn requests_of(depth: u32) -> u32 {
     if depth == u32::MAX { depth } else { (depth / REQUEST).max(1) }
 }
@@ -460,7 +463,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a queue of a scheduler was given chains of two drives");
         self.waiting.drive = batch.drive();
-        // No thread may ask for these chains before the queue continues.
+        // While the queue is stuck, no thread may ask for these chains, so their waits are reported
+        // here.
         let stuck =
             self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
@@ -540,8 +544,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // The next bio may come much later, and until then the last report would count as present
-        // demand.
+        // The queue is empty, and its next bio may come much later. Until then, the last report
+        // would wrongly count as present demand.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }
@@ -550,8 +554,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     #[inline]
     fn pass(&mut self, group: GroupId, (ios, sectors): (u32, u64), queued_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(self.last_place) else { return false };
-        // I/O that bypasses the scheduler is not reported on completion, so groups with targets
-        // must not.
+        // The scheduler does not learn when bypassing I/O completes, so groups with targets must
+        // not bypass it.
         let passes = !self.met.bounded
             && !flow.has_target
             && flow.group == group

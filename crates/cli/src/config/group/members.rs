@@ -13,7 +13,7 @@ use crate::config::plan::PlanLines;
 use crate::config::problem::Problems;
 
 pub struct Members<'a> {
-    /// Served configuration, whose volumes may not have their drives yet.
+    /// Configuration to check. Its volumes need not have their drives yet.
     pub config: &'a ServeConfig,
     pub lines: &'a PlanLines,
     pub names: &'a SectionNames<'a>,

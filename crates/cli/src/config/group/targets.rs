@@ -1,7 +1,7 @@
 //! Warnings about latency targets that a drive cannot keep.
 //!
-//! This module has all texts about such targets, so that a configuration, `ctl set` and a running
-//! daemon use the same words. members.rs calls it for facts known before the start, and
+//! All texts about such targets are here, so that a configuration, `ctl set` and a running daemon
+//! use the same words. config/warnings.rs calls this module for facts known before the start, and
 //! live/latency_targets.rs for measurements. All functions are pure.
 
 use millrace::{GroupConfig, LatencyTarget, SchedulerKind};
@@ -57,10 +57,11 @@ impl TargetQuery<'_> {
         format!("drive {} of volume {}", self.drive, self.volume)
     }
 
-    /// Returns advice for a drive that itself takes `takes_ns`: a target that it can meet, or a
-    /// faster drive.
+    /// Returns advice for a drive whose own service time is `takes_ns`: a target that the drive can
+    /// meet, or a faster drive.
     fn remedy(&self, takes_ns: u64) -> String {
-        // Adds half of the drive's time for the time before and after the drive.
+        // Allows half of the service time on top, for the time that an I/O spends outside the
+        // drive.
         let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
         format!("set latency-target to {word} or more, or give the group a faster drive")
     }
@@ -169,8 +170,8 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'stati
     .collect()
 }
 
-/// Warns that schedulers cannot distinguish the groups of a cached volume, so that the set keys
-/// among the `wanted` ones have no effect.
+/// Warns that schedulers cannot distinguish the groups of a cached volume. The warning lists the
+/// keys of `config` that are set, pass `wanted`, and have no effect for this reason.
 pub fn by_cache(
     config: &GroupConfig,
     volume: &str,

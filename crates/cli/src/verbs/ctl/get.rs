@@ -1,7 +1,7 @@
 //! `millrace ctl get`: prints the current settings of volumes and groups.
 //!
-//! This file prints the settings in `stats` and their differences from the configuration file, or
-//! with `--toml` lines for the configuration.
+//! Settings come from the daemon's answer to `stats`. Differences from the configuration file are
+//! printed below them. With `--toml` the output is lines for the configuration.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ pub fn run(daemon: &Daemon, args: &GetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the unsaved changes that do not belong to a target of `get`.
+/// Keeps only the unsaved changes that concern the volume or groups selected on the command line.
 fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> UnsavedChanges {
     unsaved.changes.retain(|change| match (target, change.section.as_str()) {
         ([], _) | (["groups"], "group") => true,

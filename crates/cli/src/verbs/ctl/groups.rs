@@ -36,7 +36,7 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
         }
         text
     })?;
-    // The JSON answer already contains the warnings.
+    // With `--json` the warnings are part of the answer, so they are not logged again.
     warn(changed.warnings.iter().filter(|_| !daemon.json));
     Ok(ExitCode::SUCCESS)
 }

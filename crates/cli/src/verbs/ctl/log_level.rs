@@ -1,7 +1,7 @@
 //! `log-level`: shows or changes the log level of a running daemon.
 //!
-//! This file has arguments and answer, the daemon's part, which parses the level with the syntax of
-//! `MILLRACE_LOG`, and `millrace ctl log-level`. The table in ctl.rs lists the verb.
+//! The verb's arguments and answer, the daemon's part, and `millrace ctl log-level` are in this
+//! file. Levels have the syntax of `MILLRACE_LOG`. The table in ctl.rs lists the verb.
 
 use std::process::ExitCode;
 

@@ -45,15 +45,16 @@ pub fn run(daemon: &Daemon, args: &SaveArgs) -> Result<ExitCode> {
     check(&running, &file)?;
     replace(&file, &running.text)?;
     if running.file.as_ref() == Some(&file) {
-        // The daemon reads the new file, so that the served configuration counts as saved.
+        // The daemon reloads the new file, so that it no longer reports the served settings as
+        // unsaved.
         client.ask(&RELOAD, &Reload::default())?;
     }
     let shown = file.display().to_string();
     daemon.print(&json!({ "file": shown }), || format!("{}: written\n", visible(&shown)))
 }
 
-/// Refuses to overwrite another existing file or edits that the daemon has not read, and to save to
-/// a directory in which relative paths would mean other files.
+/// Refuses to overwrite a file other than the daemon's own, or edits that the daemon has not read.
+/// Also refuses another directory, where relative paths would lead to other files.
 fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     let is_its = running.file.as_deref() == Some(file);
     let shown = file.display();

@@ -45,8 +45,8 @@ fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, Strin
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
-    // The daemon's groups allow a better error text. If no daemon answers, the text covers only the
-    // key.
+    // With the daemon's list of groups the error text can name the right group. Without an answer
+    // from the daemon, the text names only the key.
     let report = daemon.ask(&STATS, &StatsQuery::ALL);
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);

@@ -117,7 +117,8 @@ fn why(volume: &str, now: &Report, before: &Report) -> VolumeExplanation {
     VolumeExplanation { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
-/// Returns a text saying that no I/O completed, how many wait, and for which drives.
+/// Returns a text saying that no I/O completed. Names the group whose limits are used up longest in
+/// advance, and the drives that have I/O in flight.
 fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
     let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
@@ -133,7 +134,7 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Share of the drives' work, in percent, from which on the sentence mentions it for a group.
+/// Least share of the drives' total work, in percent, for which the sentence mentions a group.
 const MUCH_PERCENT: f64 = 20.0;
 
 /// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.
@@ -281,8 +282,8 @@ fn text(why: &VolumeExplanation) -> String {
     format!("{}\n\n{}\n{warnings}", why.says, grid.text())
 }
 
-/// Formats the mean latency of a group's I/Os. If none completed, formats how long the waiting ones
-/// have waited.
+/// Formats the mean latency of a group's I/Os. If no I/O completed, formats the mean time that the
+/// waiting I/Os have waited so far.
 fn mean(group: &Explained) -> String {
     match group.ios == 0.0 && group.waiting > 0 {
         true => format!("so far {}", time(group.waiting_ms)),

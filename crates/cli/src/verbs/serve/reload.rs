@@ -34,9 +34,9 @@ const RUNNING: &str = "running configuration";
 #[derive(Debug)]
 pub struct ConfigReloader {
     running: Mutex<RunningText>,
-    /// Held while a thread changes the configuration.
+    /// Locked while a thread changes the configuration.
     change: Mutex<()>,
-    /// Directory that relative paths started from at the daemon's start.
+    /// Directory from which relative paths started when the daemon was started.
     base: PathBuf,
     flags: StartFlags,
     fixed: DaemonConfig,
@@ -49,17 +49,17 @@ pub struct StartFlags {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Text of the served configuration, without changes by `ctl set`.
+/// Text of the served configuration without the changes made by `ctl set`, and its file.
 #[derive(Debug, Clone)]
 struct RunningText {
     file: Option<PathBuf>,
-    /// Text of the configuration file when the daemon read it.
+    /// Text of the configuration file at the time when the daemon read it.
     as_read: Option<String>,
     base: PathBuf,
     text: String,
 }
 
-/// Returns the keys in which two plans differ and that need a restart.
+/// Returns the keys that differ between two plans and take effect only after a restart.
 fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
     let keys = [
         ("control", one.control != other.control),
@@ -85,7 +85,8 @@ impl ConfigReloader {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the configuration in a file, with relative paths written as at the start.
+    /// Reads a configuration file. Relative paths start from its directory, spelled as at the
+    /// start.
     fn source(&self, file: Option<&Path>) -> Result<Source, Refusal> {
         if let Some(file) = file.filter(|file| !file.is_absolute()) {
             let text = format!("file: {} is not an absolute path", file.display());
@@ -113,8 +114,8 @@ impl ConfigReloader {
         Ok(plan)
     }
 
-    /// Returns a directory as the start would have named it: relative to the working directory if
-    /// it lies below.
+    /// Returns a directory spelled as at the start: relative to the working directory if the start
+    /// used a relative directory and `base` lies below the working directory.
     fn as_at_start(&self, base: &Path) -> PathBuf {
         let here = std::env::current_dir().unwrap_or_default();
         match (self.base.is_relative(), base.strip_prefix(&here)) {
@@ -204,7 +205,8 @@ impl ConfigReloader {
         view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
     }
 
-    /// Binds a plan's address of metrics if it changes; `Some(None)` if the page is removed.
+    /// Binds the metrics address of a plan if the address has changed. Returns `None` without a
+    /// change, and `Some(None)` if the plan has no metrics page.
     fn prepare_metrics(
         &self,
         plan: &ServePlan,
@@ -349,7 +351,7 @@ impl Reloader for ConfigReloader {
     }
 }
 
-/// Returns a section that uses the section `name` of this kind, such as `volume v`.
+/// Returns the first section that uses section `name` of this kind, such as `volume v`.
 fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     let export = |uses: &dyn Fn(&ExportConfig) -> bool| {
         let found = config.exports.iter().find(|export| uses(export));
@@ -369,8 +371,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Writes paths as in the served configuration if both paths lead to the same file: `./a.img`
-/// becomes `a.img`, whatever directory the configuration is in.
+/// Spells a path as the served configuration does if both spellings lead to the same file:
+/// `./a.img` becomes `a.img`, whatever directory the new configuration is in.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();
@@ -387,7 +389,7 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
             drive.spec = (*spec).clone();
         }
     }
-    // Cached, because thousands of exports may share a socket.
+    // Results are cached, because thousands of exports may share a socket.
     let mut places = HashMap::new();
     let mut place_of = |path: &Path| {
         places.entry(path.to_owned()).or_insert_with(|| place_of_socket(path)).clone()

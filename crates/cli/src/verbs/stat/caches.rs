@@ -26,7 +26,8 @@ const NAME_WIDTH: usize = 12;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheRow {
-    /// Increases in the interval, and the dirty data at its end.
+    /// Increases of the counters in the interval. Dirty data is the amount at the end of the
+    /// interval.
     pub cache: CacheCounts,
     seconds: f64,
 }

@@ -64,7 +64,7 @@ pub struct GroupRow {
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GroupBacklog {
-    /// Time in milliseconds for which the group's limits are used up in advance.
+    /// Time in milliseconds for which the group's rate limits are already used up.
     pub booked_ms: f64,
     pub waiting: u64,
     /// Mean time that the held I/Os have been held so far, in milliseconds.
@@ -91,12 +91,11 @@ pub struct GroupDelta {
     pub total: Snapshot,
     pub flush_ns: u64,
     pub cost_ns: u64,
-    /// Time that I/Os were held, in nanoseconds, in the order of [`WaitReason::ALL`].
+    /// Time that I/Os were held, in nanoseconds, by reason in the order of [`WaitReason::ALL`].
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Total time, in nanoseconds, that the I/Os which were held at the first report had been held
-    /// until then.
+    /// Time, in nanoseconds, that I/Os had already been held at the time of the first report.
     pub waited_ns: u64,
 }
 
@@ -153,9 +152,9 @@ impl GroupDelta {
         self.ios.iter().sum()
     }
 
-    /// Returns the time that all I/Os except flushes took between the two reports, in nanoseconds
-    /// summed over I/Os. The time of I/Os that are still held is included; the time that I/Os had
-    /// taken before the first report is subtracted as far as it is known.
+    /// Returns the time that all I/Os except flushes spent between the two reports, in nanoseconds
+    /// summed over I/Os. I/Os that are still held count too. Time before the first report is
+    /// subtracted as far as it is known.
     pub fn taken_ns(&self) -> u64 {
         (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
     }
@@ -173,8 +172,8 @@ fn find<'a>(report: &'a Report, name: &str) -> Option<&'a GroupCounts> {
     report.group_counts.iter().find(|group| group.name == name)
 }
 
-/// Returns the rows of groups that did I/O between two reports or have some held. Without an
-/// earlier report, the rows cover the time since the daemon's start.
+/// Returns the rows of the groups that completed I/O between two reports, or have I/O held, or have
+/// used up a limit. Without an earlier report, the rows cover the time since the daemon's start.
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     let seconds = now.seconds_since(before);
     let groups: Vec<(&GroupCounts, GroupDelta)> = now
@@ -191,8 +190,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// Share of a group on the volumes that it used: the share due by its weight and the share used, in
-/// units of the drives' cost.
+/// Costs of I/Os, summed over the volumes that a group used: due to the group by its weight, used
+/// by the group, and used by all groups.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shares {
     wanted: f64,
@@ -251,8 +250,8 @@ fn percent(part: f64, of: f64) -> f64 {
     if of > 0.0 { 100.0 * (part / of).min(1.0) } else { 0.0 }
 }
 
-/// Returns the share of each group by weight. Children and the parent's own I/Os divide the
-/// parent's share. Groups of the idle class get nothing while others do I/O.
+/// Returns the share of each active group by weight. A parent's share is divided among its active
+/// children. Groups of the idle class get nothing while other groups do I/O.
 fn wanted(active: &[(&GroupCounts, GroupDelta)], all: &[GroupCounts]) -> Vec<f64> {
     let is_idle = |group: &GroupCounts| group.idle && active.iter().any(|(one, _)| !one.idle);
     let own = |group: &GroupCounts| if is_idle(group) { 0.0 } else { f64::from(group.weight) };

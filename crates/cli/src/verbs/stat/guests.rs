@@ -30,7 +30,7 @@ struct GuestDelta<'a> {
     thread: &'a GuestThread,
     queue: &'a GuestQueue,
     seconds: f64,
-    /// True for the row that shows the thread's counters.
+    /// True for the thread's first row, which shows the counters of the whole thread.
     has_thread: bool,
 }
 

@@ -39,9 +39,9 @@ const COLUMNS: [Column<StatRow>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Rank of columns that are shown only if there is also room for a graph.
+/// Rank from which columns are shown only if there is also room for a graph.
 const EXTRA: u8 = 10;
-/// Minimum width of a graph; extra columns are shown only if this much remains.
+/// Width to reserve for the graph: extra columns are shown only if this much remains.
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
@@ -63,7 +63,7 @@ const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
     ("%max", 4, 3, CacheRow::dirty_percent),
     (ERRORS, 5, 2, |row| counted_errors(row.cache.stats.write_errors)),
 ];
-/// Heading of the column of failures, which is red if there are any.
+/// Heading of the column of failures. Nonzero counts are drawn in red.
 const ERRORS: &str = "err";
 const FAILING_MAX: usize = 3;
 const NAME_WIDTH: u16 = 12;
@@ -78,7 +78,8 @@ fn figure(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// Returns true for a row with the figures of a drive, which other rows lack.
+/// Returns true for a row of a drive or volume. Other rows have no utilization and no I/Os in
+/// flight.
 fn is_disk(row: &StatRow) -> bool {
     matches!(row.kind, "volume" | "drive")
 }
@@ -137,8 +138,8 @@ fn lower<T: ListedRow>(
     table(frame, area, model, (&title, columns, &rows[first..last]));
 }
 
-/// Joins pieces of text to lines of at most `width` characters, with two spaces between pieces.
-/// Lines break only between pieces.
+/// Joins pieces of text to lines of at most `width` characters, with two spaces between pieces. A
+/// piece is never split across lines.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
     // U+001F stands for the spaces inside a piece until the lines are complete.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
@@ -289,8 +290,8 @@ fn table<T: ListedRow>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// Returns the sort order of a column. An order may be the sum of columns, such as reads and
-/// writes.
+/// Returns the sort order that a column belongs to. One order may stand for the sum of several
+/// columns, such as reads and writes.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,

@@ -97,7 +97,8 @@ impl ListedRow for CacheRow {
         ("cache", String::new(), self.cache.volume.clone())
     }
 
-    /// Returns the value for sorting. Pages count as I/Os, and dirty pages as queue length.
+    /// Returns the value to sort by. Pages read and written stand for I/Os, and dirty bytes for the
+    /// queue length.
     fn value(&self, sort: SortOrder) -> f64 {
         let stats = &self.cache.stats;
         match sort {
@@ -113,8 +114,7 @@ impl ListedRow for CacheRow {
 #[derive(Default)]
 pub struct Model {
     pub report: Report,
-    /// Server counters of the previous report, and the seconds between that report and the last
-    /// one.
+    /// Server counters of the previous report, and the seconds between the two reports.
     before: (Server, f64),
     rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
@@ -195,8 +195,8 @@ impl Model {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
 
-    /// Fills the graphs with the daemon's history, in place of the first report's point, which is
-    /// an average since the daemon's start.
+    /// Replaces the graphs by the daemon's history. The only point so far is the first report's,
+    /// which is an average since the daemon's start.
     pub fn recall(&mut self, past: &History) {
         let rows = self.rows.iter().map(|row| (row.kind, row.key()));
         let groups = self.groups.iter().map(|row| ("group", row.key()));
@@ -215,7 +215,7 @@ impl Model {
         self.history.extend(recalled);
     }
 
-    /// Returns true until there is a second report. Until then, figures cover the time since the
+    /// Returns true as long as there is only one report, whose figures cover the time since the
     /// daemon's start.
     pub fn is_since_start(&self) -> bool {
         self.before.1 >= self.report.uptime_ns as f64 / 1e9
@@ -253,7 +253,7 @@ impl Model {
     }
 
     /// Draws a row's I/Os per second over time, in at most `width` characters. The highest value
-    /// fills the height.
+    /// gets the tallest bar.
     pub fn graph(&self, row: &impl ListedRow, width: usize) -> String {
         const LEVELS: [char; 8] = [
             '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',

@@ -1,4 +1,5 @@
-//! Detects clients that move no data, or too little of it while others wait for memory.
+//! Detects clients that transfer no data, or that transfer data too slowly while other clients wait
+//! for memory.
 //!
 //! client_timers.rs checks the counters a few times per timeout, so counting costs an addition and
 //! no clock read. Invariant: a stall is never reported early.
@@ -39,7 +40,7 @@ impl Progress {
         self.bytes += bytes as u64;
     }
 
-    /// Restarts the rate measurement, because the server did not wait for the client until now.
+    /// Restarts the rate measurement, because the server was not waiting for the client before.
     pub(crate) fn restart_rate(&mut self, now_ns: u64) {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
@@ -60,13 +61,13 @@ impl Progress {
         moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
     }
 
-    /// Restarts the count of checks, because the server did not wait for the client until now.
+    /// Restarts the count of checks without a transfer.
     pub(crate) fn restart_looks(&mut self) {
         (self.seen, self.still) = (self.moves, 0);
     }
 
-    /// Checks a client that the server waits for. Returns true if no bytes were transferred for
-    /// [`LOOKS`] whole periods.
+    /// Checks a client for which the server waits. Returns true if [`LOOKS`] consecutive checks
+    /// have found no transfer.
     pub(crate) fn is_stalled(&mut self) -> bool {
         if self.moves != self.seen {
             self.restart_looks();

@@ -1,9 +1,10 @@
 //! Outgoing replies: gathered while a send is outstanding, then sent as one message.
 //!
 //! Each connection has two batches: one gathers replies while the other is sent. Adjacent headers
-//! form one piece; payload is sent from the drive's buffer without a copy.
+//! form one segment (`iovec`) of the message; payload is sent from the drive's buffer without a
+//! copy.
 //!
-//! Invariants: headers and lists never move or grow, so pieces stay valid. A batch takes at most
+//! Invariants: headers and lists never move or grow, so segments stay valid. A batch takes at most
 //! [`BATCH_REPLIES`] replies. Buffers return to the pool only when the send of their batch has
 //! completed.
 
@@ -16,8 +17,8 @@ use crate::nbd::ring::{SendBacklog, empty_message};
 use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
 /// Limit of requests in flight plus unsent replies of one connection, so that a batch has room for
-/// all replies. With two pieces for each reply, a batch stays below the kernel's limit of 1,024
-/// pieces per message.
+/// all replies. With two segments for each reply, a batch stays below the kernel's limit of 1,024
+/// segments per message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
 /// Size, in bytes, from which copying a reply into the socket takes at least as long as waking its
@@ -29,7 +30,7 @@ struct ReplyBatch {
     headers: Box<[u8]>,
     used_bytes: usize,
     pieces: Vec<iovec>,
-    /// Number of pieces of the batch that were sent completely.
+    /// Number of segments of the batch that were sent completely.
     sent: usize,
     left_bytes: usize,
     replies: u32,
@@ -146,8 +147,8 @@ impl ReplyQueue {
         self.gathering.header(encode);
     }
 
-    /// Adds a reply whose payload is sent from where it lies. `buffer` returns to the pool
-    /// afterwards.
+    /// Adds a reply whose payload is sent without a copy. `buffer` returns to the pool after the
+    /// send.
     #[inline]
     pub(crate) fn push_with(
         &mut self,
@@ -192,8 +193,8 @@ impl ReplyQueue {
         self.sending.clear(pool)
     }
 
-    /// Returns the first unsent piece, for callers that copy replies instead of sending them. Its
-    /// memory is valid until `took` is called. No send may be outstanding.
+    /// Returns the first unsent segment, for callers that copy replies instead of sending them. The
+    /// segment is valid until `took` is called. No send may be outstanding.
     pub(crate) fn next_piece(&mut self) -> Option<iovec> {
         if self.sending.replies == 0 {
             std::mem::swap(&mut self.gathering, &mut self.sending);
@@ -201,8 +202,8 @@ impl ReplyQueue {
         self.sending.pieces.get(self.sending.sent).copied()
     }
 
-    /// Records that the caller copied `bytes` bytes of the first piece. Returns the replies that
-    /// are now sent.
+    /// Records that the caller copied `bytes` bytes of the first unsent segment. Returns the
+    /// replies that are now complete.
     pub(crate) fn took(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         let busy = self.busy;
         let freed = self.sent(bytes, pool);
@@ -224,7 +225,7 @@ impl ReplyQueue {
         self.sending.replies > 0
     }
 
-    /// Discards all replies that no outstanding send needs.
+    /// Discards all replies except those that belong to an outstanding send.
     pub(crate) fn discard(&mut self, pool: &mut BufferPool) -> SentReplies {
         let gathered = self.gathering.clear(pool);
         let sending = if self.busy { SentReplies::default() } else { self.sending.clear(pool) };

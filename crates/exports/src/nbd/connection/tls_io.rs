@@ -1,7 +1,7 @@
 //! Sends and receives of a connection through TLS, in place of its plain sends and receives.
 //!
-//! Invariants: replies are gathered as without TLS, sealed into the session's output in as few
-//! records as possible, and sent by one operation. Replies are not sealed during a send if that
+//! Invariants: replies are gathered as without TLS, encrypted into the session's output in as few
+//! records as possible, and sent by one operation. Replies are not encrypted during a send if that
 //! would move the bytes being sent.
 
 use super::{BufferPool, Connection, ConnectionPhase, SocketRing};
@@ -15,7 +15,8 @@ impl Connection {
             return;
         }
         if !negotiation.out.is_empty() && tls.session.is_established() {
-            // A failed session takes no bytes here; the next read reports the failure.
+            // A failed session accepts no bytes to send; the next read of the connection reports
+            // the failure.
             negotiation.sent +=
                 tls.session.write(&negotiation.out[negotiation.sent..]).unwrap_or(0);
             if negotiation.sent == negotiation.out.len() {
@@ -60,7 +61,8 @@ impl Connection {
         }
     }
 
-    /// Seals replies as far as there is room. Sealed replies count as sent, since they were copied.
+    /// Encrypts replies into the session's output while it has free space. Encrypted replies count
+    /// as sent, because their buffers are no longer needed.
     fn seal(&mut self, pool: &mut BufferPool) {
         let Some(tls) = &mut self.tls else { return };
         let mut took_any = false;
@@ -69,7 +71,7 @@ impl Connection {
                 if !self.out.has_rest() {
                     break;
                 }
-                // A reply can have no bytes at all, and then counts as sent at once.
+                // A reply may have no bytes; such a reply counts as sent at once.
                 let freed = self.out.took(0, pool);
                 self.in_flight -= freed.replies;
                 continue;

@@ -3,9 +3,10 @@
 //! Groups with a limit on reads are excluded, because a read of a hole counts against the limit
 //! like any other read.
 //!
-//! Invariants: only whole ranges are answered, so that a reply is one chunk, as the DF flag
-//! demands. No hole chunk is sent for a read that may fail, or for a range that was touched by a
-//! write that completed before the read arrived. Specification: "Structured reply types".
+//! Invariants: a read is answered here only if its whole range is a hole, so that the reply is one
+//! chunk, as the DF flag demands. No hole chunk is sent for a read that may fail, or for a range
+//! that was touched by a write that completed before the read arrived. Specification: "Structured
+//! reply types".
 
 use millrace_block::Op;
 
@@ -21,8 +22,8 @@ impl WorkerContext {
         conn: &mut Connection,
         request: ClientRequest<'_>,
     ) -> bool {
-        // Null drives exist to measure requests that reach them, so their reads are not answered
-        // here. That would save little anyway.
+        // Reads of null drives are not answered here, because these drives serve to measure the
+        // whole path of a request.
         let has_chunks = request.granted.session.style != ReplyStyle::Simple;
         if request.command != Command::Read || !has_chunks || request.granted.no_payload {
             return false;
@@ -30,8 +31,8 @@ impl WorkerContext {
         if !conn.history.holes.is_due() {
             return false;
         }
-        // A group's limits are enforced in the block layer, so a read that is limited must go
-        // there.
+        // A group's limits are enforced in the block layer, so a read that is limited must be
+        // submitted there.
         let lane = &mut self.submitter.lanes[request.granted.lane as usize];
         if lane.channel.is_limited(request.granted.group, Op::Read) {
             return false;

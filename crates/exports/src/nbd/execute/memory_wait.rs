@@ -1,11 +1,11 @@
 //! Takes a payload buffer for a connection's next request, or makes the connection wait for one.
 //!
-//! memory/budget.rs has the rules. A waiting connection receives nothing, so its client waits too.
-//! worker/memory_retry.rs tries again.
+//! memory/budget.rs has the rules. The server receives nothing from a waiting connection, so its
+//! client waits too. worker/memory_retry.rs retries the request.
 //!
 //! Invariant: a connection that holds no buffer waits in the waiting line (memory/waiting_line.rs),
-//! or for its volume. A connection that holds buffers is retried whenever one of them is freed, so
-//! none is forgotten.
+//! or for memory of its volume's other requests. A connection that holds buffers is retried
+//! whenever one of them is freed, so no connection waits forever.
 
 use millrace_block::Op;
 
@@ -51,9 +51,9 @@ impl WorkerContext {
         Ok(buffer)
     }
 
-    /// Returns true if the requests started on a volume may hold `bytes` more memory. All requests
-    /// of a volume together may hold at most as much as is left for other volumes, so that a stuck
-    /// volume cannot take all of it.
+    /// Returns true if the requests started on a volume may hold `bytes` more memory. The requests
+    /// of one volume together may hold at most as much memory as is left for other volumes, so that
+    /// a stuck volume cannot take all memory.
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
@@ -74,7 +74,8 @@ impl WorkerContext {
         is_limited.then_some(GroupAccount { group, is_read: op == Op::Read })
     }
 
-    /// Makes the connection wait for its own buffers, or in the waiting line if it holds none.
+    /// Makes a connection that holds buffers wait until one of them is freed, and puts any other
+    /// connection into the waiting line.
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None;
@@ -89,8 +90,8 @@ impl WorkerContext {
         TakeResult::NoMemory
     }
 
-    /// Makes the connection wait for its volume, or refuses the request if the volume does not
-    /// answer.
+    /// Makes the connection wait for memory that other requests of its volume hold, or refuses the
+    /// request if the volume does not answer.
     #[cold]
     fn wait_for_lane(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
         let lane = request.granted.lane as usize;
@@ -98,8 +99,8 @@ impl WorkerContext {
             return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // A connection that waits for its volume leaves the waiting line, so that it does not block
-        // the connections behind it.
+        // A connection that waits for memory of its volume leaves the waiting line, so that it does
+        // not block the connections behind it.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
         TakeResult::NoMemory

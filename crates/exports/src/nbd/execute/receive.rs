@@ -1,8 +1,8 @@
 //! Receive path: turns received bytes into requests for the block layer, or into replies.
 //!
 //! Invariants: a request's header is consumed only when everything it needs is available, so a
-//! connection that waits for memory or room stops here and resumes at the same byte. Payload of a
-//! refused request is discarded, never parsed as a header.
+//! connection that must wait, for example for memory, stops before a header and resumes there.
+//! Payload of a refused request is discarded, never parsed as a header.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use millrace_nbd::{
     parse,
 };
 
-/// Unsent answers in bytes above which a negotiation takes no further options.
+/// Number of unsent answer bytes above which a negotiation reads no further options of the client.
 const UNSENT_ANSWERS: usize = 64 * 1024;
 
 impl WorkerContext {
@@ -35,8 +35,8 @@ impl WorkerContext {
             return conn.abandon_input(&mut self.submitter.tickets, &mut self.pool);
         }
         let Ok(bytes @ 1..) = usize::try_from(result) else {
-            // End of stream or a broken connection. Requests in flight are still answered if
-            // possible.
+            // The client ended the stream, or the connection broke. Requests in flight are still
+            // answered if possible.
             if conn.tls.is_some() {
                 self.note_hang_up(conn);
             }
@@ -57,8 +57,8 @@ impl WorkerContext {
         self.take_input(conn);
     }
 
-    /// Allows the next receive: the client of `conn` has read most of its replies, or took too
-    /// long.
+    /// Allows the next receive, because the client of `conn` has read most of its replies or has
+    /// taken too long to read them.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
@@ -193,8 +193,8 @@ impl WorkerContext {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // Held until the end of this function: a `GrantedExport` in the negotiation keeps the
-        // volume in use until the client has a lane.
+        // Dropped at the end of this function: a `GrantedExport` in the negotiation keeps the
+        // volume in use until the client is counted as a user of the thread's lane.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
@@ -284,7 +284,7 @@ impl WorkerContext {
         }
     }
 
-    /// Ends a connection's wait for room or memory, because its request was taken.
+    /// Ends the wait of a connection whose next request was taken.
     #[cold]
     fn goes_on(&mut self, conn: &mut Connection, granted: &ExportSession) {
         conn.stop_waiting(&mut self.pool);

@@ -1,9 +1,9 @@
 //! Receive path through TLS: runs handshakes, and decrypts bytes to where they are needed.
 //!
 //! Invariants: payload of a write is decrypted into the drive's buffer, everything else into the
-//! receive buffer. One turn of a thread does at most [`HANDSHAKES_PER_TURN`] handshake steps, each
-//! of which may take as long as a hundred requests, so that a flood of handshakes does not stop
-//! active clients.
+//! receive buffer. One iteration of a thread's event loop does at most [`HANDSHAKES_PER_TURN`]
+//! handshake steps, so that a flood of handshakes does not stop active clients: a step may take as
+//! long as a hundred requests.
 
 use std::fmt::Display;
 use std::os::fd::RawFd;
@@ -18,14 +18,16 @@ use crate::nbd::ring::peer_of;
 use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use crate::nbd::tls::{ListenTls, TlsSession};
 
-/// Handshake steps in one turn of a thread. A signature takes 50 to 1000 us.
+/// Maximum number of handshake steps in one iteration of a thread's event loop. A signature takes
+/// 50 to 1000 us.
 const HANDSHAKES_PER_TURN: u32 = 2;
 /// Number of refused clients that are logged as warnings within [`SHOWN_WITHIN`]. Further refusals
 /// are logged only with `-v`.
 const SHOWN_MAX: u32 = 10;
 const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Limits on TLS handshakes per turn of a thread, and on log lines about refused clients.
+/// Limits on TLS handshakes per iteration of a thread's event loop, and on log lines about refused
+/// clients.
 #[derive(Debug, Default)]
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
@@ -54,8 +56,8 @@ impl TlsTurnLimits {
         self.shown <= SHOWN_MAX
     }
 
-    /// Returns true at most once within [`SHOWN_WITHIN`], because accepting is retried, and would
-    /// be logged, ten times a second.
+    /// Returns true at most once within [`SHOWN_WITHIN`]. The server retries `accept` ten times a
+    /// second, and should not log each failure.
     fn may_show_wait(&mut self, now: Instant) -> bool {
         let due = self.waits_shown.is_none_or(|shown| now.duration_since(shown) > SHOWN_WITHIN);
         if due {
@@ -127,11 +129,11 @@ impl WorkerContext {
         }
     }
 
-    /// Decrypts received bytes and processes them, until no bytes are left or the connection has no
-    /// room for further requests.
+    /// Decrypts and processes received bytes until none are left, or until the connection can take
+    /// no further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // During the negotiation `decrypt` sets this flag; in the transmission phase the
+            // During the negotiation `decrypt` sets `has_more`; in the transmission phase the
             // request path does.
             conn.turn.has_more = false;
         }

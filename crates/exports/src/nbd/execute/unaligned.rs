@@ -1,11 +1,12 @@
 //! Requests that start or end within a block, from clients that did not negotiate block sizes.
 //!
 //! A read request reads all blocks that it touches, and only the requested bytes are sent. A write
-//! or zeroing bounces the blocks at its ends (bounce.rs). A discard leaves out partial blocks.
+//! or zeroing reads, changes and writes back the blocks at its ends (bounce.rs). A discard leaves
+//! out partial blocks.
 //!
-//! Invariants: FUA applies to each write; a ticket has one buffer from the start. Specification,
-//! "Block size constraints": a client that did not negotiate them may assume a granularity of one
-//! byte.
+//! Invariants: FUA applies to each write; a request has one buffer from its start. Specification,
+//! "Block size constraints": a client that did not negotiate block sizes may assume a granularity
+//! of one byte.
 
 use millrace_block::Op;
 

@@ -1,10 +1,10 @@
 //! Lock table of sector ranges being written, used once a client writes partial blocks.
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Such a
-//! write locks its blocks exclusively, so that no other write to them is lost. The table costs
-//! nothing until the first partial write *starts* it. Then each thread that has a lane of the
-//! volume enters its writes, including those in flight, and reports this (`confirm`). Only after
-//! that are exclusive locks granted.
+//! write locks its blocks exclusively, so that no other write to them is lost. Writes are entered
+//! in the table only after the first partial write *starts* it. Then each thread that has opened
+//! the volume enters its writes, including those in flight, and calls `confirm`. Exclusive locks
+//! are granted once all threads have called it.
 //!
 //! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
 //! Waiters queue in order, and none overtakes another that waits for the same block. Discards and
@@ -23,9 +23,9 @@ pub(crate) type RangeHolder = (usize, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RangeMode {
-    /// Other writers of whole blocks may write to the range, too.
+    /// Lock of a write of whole blocks. Several such writes may hold overlapping ranges.
     Shared,
-    /// No other writer may write to the range.
+    /// Lock of a write of partial blocks. No other write may hold an overlapping range.
     Exclusive,
 }
 
@@ -49,25 +49,26 @@ impl RangeEntry {
 struct RangeTable {
     /// True once all writes to the volume must be entered in this table.
     started: bool,
-    /// Holders and waiters in the order of their claims. A waiter conflicts with an entry before
-    /// it, or waits for all lanes to be confirmed.
+    /// Locks that are held or waited for, in the order of their requests. A waiting lock conflicts
+    /// with an entry before it, or waits until all threads have called `confirm`.
     entries: Vec<RangeEntry>,
-    /// For each thread, the tickets that had to wait and have now been granted their ranges.
+    /// For each thread, IDs of the tickets that had to wait for their ranges and have now been
+    /// granted them.
     ready: Vec<Vec<u32>>,
-    /// Number of lanes (volumes opened by I/O threads) whose writes in flight have not been entered
-    /// yet.
+    /// Number of I/O threads that have opened the volume but not yet entered their writes in
+    /// flight.
     unconfirmed: usize,
 }
 
 impl RangeTable {
-    /// Returns true if the entry at an index may hold its range.
+    /// Returns true if entry `at` may hold its range now.
     fn is_free(&self, at: usize) -> bool {
         let entry = &self.entries[at];
         let is_early = entry.mode == RangeMode::Exclusive && self.unconfirmed > 0;
         !is_early && !self.entries[..at].iter().any(|other| other.conflicts(entry))
     }
 
-    /// Grants free ranges to waiters in order. Returns true if any was granted.
+    /// Grants ranges to waiting entries in order. Returns true if any entry was granted its range.
     fn settle(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.entries.len() {
@@ -91,8 +92,8 @@ impl RangeLocks {
         RangeLocks(Mutex::new(RangeTable { ready, ..RangeTable::default() }))
     }
 
-    /// Registers a lane (a thread's access to the volume) that has no write yet. Returns true if
-    /// the thread must enter its writes from the first one on.
+    /// Registers a thread that has opened the volume and not yet written to it. Returns true if the
+    /// thread must enter all its writes in the table.
     pub(crate) fn enter_lane(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed += usize::from(!table.started);
@@ -103,29 +104,29 @@ impl RangeLocks {
         lock(&self.0).started = true;
     }
 
-    /// Returns true if writes must be entered. Each thread checks this when it is notified of a
-    /// change, and calls `confirm` once it enters its writes.
+    /// Returns true if all writes must be entered in the table. Each thread checks this when it is
+    /// notified of a change, and calls `confirm` once it enters its writes.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
 
-    /// Enters a write of whole blocks that is already in flight, before `confirm`.
+    /// Enters a write of whole blocks that is already in flight. Must be called before `confirm`.
     pub(crate) fn adopt(&self, key: RangeHolder, sectors: Range<Sector>) {
         let entry = RangeEntry { key, sectors, mode: RangeMode::Shared, is_held: true };
         lock(&self.0).entries.insert(0, entry);
     }
 
     /// Reports that a thread has entered all its writes in flight and will enter each new write, or
-    /// that its lane closes with no write in flight. Returns true if a waiter was granted its
-    /// range.
+    /// that it closes the volume with no write in flight. Returns true if a waiting write was
+    /// granted its range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
         table.settle()
     }
 
-    /// Requests a range for a ticket. Returns false if the ticket has to wait; `take_ready` returns
-    /// the ticket once the range is granted.
+    /// Requests a range for a write. Returns false if the write has to wait; `take_ready` returns
+    /// its ticket once the range is granted.
     pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
         let mut table = lock(&self.0);
         let at = table.entries.len();
@@ -135,8 +136,8 @@ impl RangeLocks {
         is_held
     }
 
-    /// Releases the range that a ticket holds or waits for. Returns true if a waiter was granted
-    /// its range.
+    /// Releases the range that a write holds or waits for. Returns true if a waiting write was
+    /// granted its range.
     pub(crate) fn release(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         table.entries.retain(|entry| entry.key != key);

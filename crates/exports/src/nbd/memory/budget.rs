@@ -1,17 +1,17 @@
 //! Budget of payload memory for all connections of a server, and the rules for sharing it.
 //!
 //! One [`MemoryBudget`] counts the regions that all pools of a server have mapped.
-//! - The *windows* have a quarter of the memory, divided equally among the maximum number of
-//!   connections. A request within its connection's window never waits.
+//! - A quarter of the memory is divided equally into *windows*, one for each of the maximum number
+//!   of connections. A request within its connection's window never waits.
 //! - The *shared part* is the rest, first come, first served over all threads (waiting_line.rs). A
 //!   connection that holds no memory gets some for its next request, whatever its size. A
 //!   connection that holds some may have up to an eighth of what is free (dynamic thresholds), or
 //!   waits until its own buffers are freed.
 //! - Buffers of a *size class* leave a sixteenth of the memory to each smaller class. Small
-//!   requests may pass larger ones that wait, since clients that read nothing may hold these up for
-//!   seconds, but only if the larger ones still fit beside all smaller ones.
-//! - Memory that *stuck* drives keep is unavailable. A request that can never fit beside it is
-//!   refused.
+//!   requests may pass larger ones that wait, since clients that read nothing may delay the larger
+//!   ones for seconds, but only if the larger ones still fit beside all smaller ones.
+//! - Memory that *stuck* drives may still use, because they have not answered a request, is
+//!   unavailable. A request that can never fit beside that memory is refused.
 //!
 //! If the memory is hardly enough for one largest request, windows and reserves shrink or vanish.
 //! Called by the pools, memory_wait.rs and memory_retry.rs.
@@ -31,29 +31,29 @@ use crate::mailbox::lock;
 
 /// Size of the largest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
-/// Index, in `RegionBytes`, of the regions that stuck drives keep.
+/// Index, in `RegionBytes`, of the regions that stuck drives may still use.
 pub(crate) const STUCK: usize = SIZE_CLASSES;
 
-/// Mapped bytes: one entry for each size class, without regions that stuck drives keep, and a last
-/// entry for those regions.
+/// Number of mapped bytes for each size class, and in a last entry for the regions that stuck
+/// drives may still use, which are not counted in their size class.
 type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All memory: the request is within its connection's window.
+    /// The request is within its connection's window, so it may use all memory.
     Window,
-    /// All memory except the connections' windows.
+    /// The request may use all memory except the connections' windows.
     Shared,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
-    /// Bytes that buffers of a size class leave to each smaller class.
+    /// Number of bytes that buffers of a size class must leave free for each smaller class.
     kept_bytes: usize,
-    /// Bytes of all windows together.
+    /// Size of all windows together in bytes.
     windows_bytes: usize,
-    /// Size of one window: the memory that each connection can always have.
+    /// Size of one window in bytes: the memory that a connection can use at any time.
     pub(crate) window_bytes: usize,
     /// Copy of the sum of `BudgetState::mapped`, readable without the lock.
     mapped_bytes: AtomicUsize,
@@ -84,7 +84,7 @@ impl MemoryBudget {
     fn update<R>(&self, change: impl FnOnce(&mut BudgetState) -> R) -> R {
         let mut state = lock(&self.state);
         let result = change(&mut state);
-        // Relaxed: both values are hints. A thread that acts on a hint takes the lock, or is rung
+        // Relaxed: both values are hints. A thread that acts on a hint takes the lock, or is woken
         // when the hint changes.
         self.mapped_bytes.store(state.mapped.iter().sum(), Ordering::Relaxed);
         self.waiting.store(state.line.waiters.len(), Ordering::Relaxed);
@@ -97,15 +97,15 @@ impl MemoryBudget {
         self.announce();
     }
 
-    /// Makes a thread ring the other threads at the end of its turn, if a connection still waits
-    /// for memory then.
+    /// Makes the next thread that calls `take_news` wake the other threads, if a connection still
+    /// waits for memory then.
     pub(crate) fn announce(&self) {
-        // Relaxed: the announcing thread checks its own connections, and threads that are rung take
-        // the lock.
+        // Relaxed: the announcing thread checks its own connections, and the threads that it wakes
+        // take the lock.
         self.has_news.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if something was announced since any thread last called this.
+    /// Returns true if `announce` was called since any thread last called this function.
     pub(crate) fn take_news(&self) -> bool {
         self.has_news.swap(false, Ordering::Relaxed) // Relaxed: as in `announce`.
     }
@@ -138,8 +138,8 @@ impl MemoryBudget {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
 
-    /// Counts a region in another size class, or from or to `STUCK` because a stuck drive now keeps
-    /// the region or has released it.
+    /// Counts a region in size class `to` instead of `from`. The class `STUCK` stands for regions
+    /// that stuck drives may still use.
     pub(crate) fn recount(&self, region_bytes: usize, from: usize, to: usize) {
         self.update(|state| {
             state.mapped[from] -= region_bytes;
@@ -194,15 +194,14 @@ impl MemoryBudget {
         state.line.waiters.iter().filter(is_short).count()
     }
 
-    /// Returns the connection whose turn is next among those that want buffers of size class
-    /// `class`.
+    /// Returns the first connection in line that may now take a buffer of size class `class`.
     pub(crate) fn next(&self, class: usize) -> Option<Waiter> {
         self.next_of(&lock(&self.state), class, None)
     }
 
     /// Charges a request to its account, and counts a new region of `region_bytes` (0 if it needs
-    /// none). Returns false if other connections wait in front of this one, or there is no room for
-    /// the region.
+    /// none). Returns false if other connections come first in the waiting line, or if there is no
+    /// space for the region.
     pub(crate) fn admit(&self, waiter: Waiter, part: MemoryPart, region_bytes: usize) -> bool {
         let is_admitted = self.update(|state| {
             let last = if state.line.renew(waiter) { None } else { Some(waiter) };
@@ -216,8 +215,9 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // This request may have filled its account. Then its group no longer holds up other
-            // groups in the waiting line, so other threads must check the line.
+            // The request may have filled its account. Other connections of its group then no
+            // longer delay those of other groups in the waiting line, so other threads must check
+            // the line.
             self.announce();
         }
         is_admitted
@@ -233,9 +233,9 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the first contender of size class `class` in the waiting line with `last` appended.
-    /// It may pass contenders for larger buffers if these would still fit beside one more region of
-    /// `class`.
+    /// Returns the first connection that may take a buffer of size class `class`, from the waiting
+    /// line with `last` appended. A request may overtake one for a larger buffer if the larger one
+    /// still fits beside one more region of `class`.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {
             let mut mapped = state.mapped;
@@ -248,7 +248,7 @@ impl MemoryBudget {
         (first.class() == class).then_some(first)
     }
 
-    /// Returns true if this part of the memory has room for one more region that holds a buffer of
+    /// Returns true if this part of the memory has space for one more region that holds a buffer of
     /// `bytes`.
     fn has_room(&self, mut mapped: RegionBytes, bytes: usize, part: MemoryPart) -> bool {
         let mut left_bytes = 0;

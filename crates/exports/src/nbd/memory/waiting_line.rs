@@ -8,8 +8,8 @@
 //!   a sixteenth of the memory to each smaller class, so that small requests of a group do not wait
 //!   for large ones of another. One request of each class always fits.
 //!
-//! Owned by the `MemoryBudget` (budget.rs), under its lock. Invariants: a connection is in the line
-//! at most once, and the connections of an account take turns in order.
+//! The `MemoryBudget` (budget.rs) owns the line and protects it with its lock. Invariants: a
+//! connection is in the line at most once, and the connections of an account take turns in order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -44,7 +44,7 @@ pub(crate) struct GroupAccount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) thread: usize,
-    /// Index of the connection in its thread, and its serial number.
+    /// Index and serial number of the connection in its thread.
     pub(crate) index: usize,
     pub(crate) serial: u64,
     pub(crate) bytes: usize,
@@ -100,19 +100,21 @@ impl WaitingLine {
         self.class_bytes[size_class(bytes)] -= bytes;
     }
 
-    /// Returns true if a connection's own account, if it has one, has no room for its request.
+    /// Returns true if the connection's own account has no space for its request. Returns false for
+    /// a connection without an account.
     pub(crate) fn is_own_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
         let held_bytes = waiter.account.and_then(|account| self.account_bytes.get(&account));
         let held_bytes = held_bytes.copied().unwrap_or(0);
         held_bytes > 0 && held_bytes + waiter.bytes > limits.max_bytes / 8
     }
 
-    /// Returns true if all accounts together have no room for a connection's request.
+    /// Returns true if all accounts together have no space for the request of a connection.
     fn are_all_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // Larger requests count only up to their common limit, because a single one may exceed it.
+        // Larger requests count only up to their common limit, because a single large request may
+        // exceed it.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;

@@ -2,10 +2,10 @@
 //!
 //! A write first reads the blocks at its ends, copies the bytes around its payload into place and
 //! then writes whole blocks. A zeroing reads and writes back only the blocks at its ends. A
-//! [`Bounce`] is the state of this, step by step.
+//! [`Bounce`] is the state of one such request.
 //!
-//! Invariant: a ticket has one buffer from the start: the blocks of the payload, then the first and
-//! the last block as they were.
+//! Invariant: a request has one buffer from its start. It holds the blocks of the payload, then the
+//! original contents of the first and the last block.
 
 use std::ops::Range;
 
@@ -34,17 +34,19 @@ impl Unaligned {
         Unaligned { block_bytes, start, cover: end - start, head, tail }
     }
 
-    /// Returns true if the first block has to be read, because the range begins or lies within it.
+    /// Returns true if the first block has to be read, because the range covers only a part of it.
     fn first(&self) -> bool {
         self.head > 0 || (self.tail > 0 && self.cover == self.block_bytes)
     }
 
-    /// Returns true if the last block has to be read and is not the first.
+    /// Returns true if the last block has to be read, because the range covers only a part of it.
+    /// The result is false if it is also the first block.
     fn last(&self) -> bool {
         self.tail > 0 && self.cover > self.block_bytes
     }
 
-    /// Returns start and length of the whole blocks in between, in bytes. The length may be 0.
+    /// Returns start and length, in bytes, of the blocks between those that are read first. The
+    /// length may be 0.
     pub(crate) fn inner(&self) -> (u64, u64) {
         let start = self.start + if self.first() { self.block_bytes } else { 0 };
         let end = self.start + self.cover - if self.last() { self.block_bytes } else { 0 };
@@ -69,7 +71,7 @@ enum BounceStep {
 pub(crate) struct Bounce {
     pub(crate) unaligned: Unaligned,
     step: BounceStep,
-    /// Offset in the buffer of the two blocks that were read.
+    /// Offset in the buffer of the original contents of the first and the last block.
     edges_at: usize,
 }
 
@@ -97,7 +99,7 @@ impl Bounce {
         }
     }
 
-    /// Returns the bytes of the current edge block that belong to the request.
+    /// Returns the bytes of the current edge block that the request changes.
     fn ours(&self) -> Range<usize> {
         let Unaligned { block_bytes, head, tail, cover, .. } = self.unaligned;
         let is_first = matches!(self.step, BounceStep::ReadFirst | BounceStep::WriteFirst);
@@ -106,7 +108,8 @@ impl Bounce {
         start as usize..end as usize
     }
 
-    /// Copies the bytes of the edge block around the payload into the blocks to write.
+    /// Copies the bytes before and after the payload from the edge block that was read to the block
+    /// that will be written.
     fn surround(&self, buffer: &mut PoolBuffer) {
         let (block_bytes, (at, _), ours) =
             (self.unaligned.block_bytes as usize, self.edge(), self.ours());
@@ -119,7 +122,7 @@ impl Bounce {
         bytes.copy_within(at + ours.end..at + block_bytes, to + ours.end);
     }
 
-    /// Zeroes the request's part of the edge block that was read.
+    /// Zeroes those bytes of the edge block that the request covers.
     fn blank(&self, buffer: &mut PoolBuffer) {
         let ((at, _), ours) = (self.edge(), self.ours());
         buffer.bytes_mut()[at + ours.start..at + ours.end].fill(0);
@@ -144,7 +147,8 @@ impl Bounce {
     }
 }
 
-/// Returns the bounce of a range, or `None` if it consists of whole blocks.
+/// Returns the first read-modify-write that a range needs, or `None` if it consists of whole
+/// blocks.
 pub(crate) fn first_bounce(unaligned: Unaligned, edges_at: usize) -> Option<Box<Bounce>> {
     let step = if unaligned.first() { BounceStep::ReadFirst } else { BounceStep::ReadLast };
     (unaligned.first() || unaligned.last()).then(|| Box::new(Bounce { unaligned, step, edges_at }))

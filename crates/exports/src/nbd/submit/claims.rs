@@ -13,8 +13,8 @@ use super::ticket::{RangeClaim, Ticket, TicketState};
 use crate::nbd::exports::ranges::RangeMode;
 
 impl Submitter {
-    /// Claims the range of a write that starts. Returns false if the write has to wait for its
-    /// range.
+    /// Requests the range lock of a write that starts. Returns false if the write has to wait for
+    /// the lock.
     #[cold]
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
@@ -40,7 +40,7 @@ impl Submitter {
         self.ranges_changed |= ranges.release((self.thread, id));
     }
 
-    /// Enters the writes in flight of a lane, if the range table was started.
+    /// Enters a lane's writes in flight in the volume's range table, if that table was started.
     fn follow_ranges_of(&mut self, lane: usize) {
         let its = &mut self.lanes[lane];
         if its.tracks || !its.served.ranges.is_started() {
@@ -59,7 +59,7 @@ impl Submitter {
         self.ranges_changed |= ranges.confirm();
     }
 
-    /// Submits the tickets of a lane that were granted their ranges.
+    /// Submits the writes of a lane that were granted their ranges.
     #[cold]
     fn resume_ready(&mut self, lane: usize) {
         let mut ready = Vec::new();
@@ -70,7 +70,8 @@ impl Submitter {
         }
     }
 
-    /// Reacts to ranges that other threads entered or released.
+    /// Enters writes in flight, and submits waiting ones, after other threads have started range
+    /// tables or released ranges.
     pub(crate) fn follow_ranges(&mut self) {
         for lane in 0..self.lanes.numbers() {
             let its = self.lanes.get_mut(lane);

@@ -4,8 +4,9 @@
 //! cost neither memory nor time.
 //!
 //! Invariants: `held_bytes` is the total size of the pool buffers in this lane's started tickets,
-//! including those whose clients were answered or have left; `overdue` counts the latter. Both
-//! numbers are bounded, so that drives that hang cannot use up the memory of other volumes.
+//! including those whose clients have left; `overdue` counts the tickets that were answered with a
+//! timeout but are still in use by a drive. Both numbers are bounded, so that drives that hang
+//! cannot use up the memory of other volumes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
 
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
-/// Number of overdue requests at which a lane refuses further ones.
+/// Number of overdue requests (not answered by their drives in time) at which a lane refuses more.
 const OVERDUE_MAX: u32 = 64;
 
 pub(crate) struct VolumeLane {
@@ -26,8 +27,8 @@ pub(crate) struct VolumeLane {
     pub(crate) served: Arc<ServedVolume>,
     /// Number of this thread's connections to exports of the volume.
     pub(crate) clients: u32,
-    /// True if the lane is kept even without clients, because reopening its drives may be slow or
-    /// fail.
+    /// True if the lane stays open even without clients, because reopening its drives may be slow
+    /// or fail.
     pub(crate) is_kept: bool,
     /// Tickets that wait because the whole channel is full.
     pub(crate) waiting: VecDeque<u32>,
@@ -43,9 +44,9 @@ pub(crate) struct VolumeLane {
     /// Number of requests that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,
     pub(crate) held_bytes: usize,
-    /// If true, this thread enters its writes in the volume's range table.
+    /// If true, this thread enters its writes in the volume's table of locked ranges.
     pub(crate) tracks: bool,
-    /// Connections whose next request waits until the lane holds less memory.
+    /// Connections whose next request waits until requests of the lane have freed memory.
     pub(crate) memory_waiters: Vec<usize>,
 }
 
@@ -84,7 +85,7 @@ impl VolumeLane {
         }
     }
 
-    /// Accounts for the time that a ticket waited for the channel as back pressure on its group.
+    /// Counts the time that a request waited for the channel as back pressure on its group.
     #[cold]
     pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
         let ns = Native::now().saturating_sub(ticket.waits.since_ns);
@@ -118,7 +119,7 @@ impl VolumeLane {
     }
 }
 
-/// Factor by which a cache lengthens a volume's timeout: its flush waits for all dirty pages.
+/// Factor by which a cache lengthens a volume's timeout, because a flush waits for all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
 /// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.

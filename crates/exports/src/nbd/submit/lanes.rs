@@ -1,4 +1,4 @@
-//! The lanes of an I/O thread, by number.
+//! The lanes (open volumes) of an I/O thread, by number.
 //!
 //! Tickets and connections refer to their lane by number. A number stays valid while the lane has a
 //! client or a ticket, and may be reused afterwards.
@@ -15,8 +15,9 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Number of volumes whose queues are opened at the start although they could be opened later. A
-/// drive may need a permanent thread for file I/O, so this equals the number of those threads.
+/// Number of volumes that an I/O thread opens at the start although it could open them later. A
+/// drive may need a permanent thread for file I/O, so this number equals the number of those
+/// threads.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +65,8 @@ impl VolumeLanes {
         self.0.iter().position(is_its)
     }
 
-    /// Opens lanes before the server reports that it is ready: those of drives that may be slow or
-    /// fail to open, and a few others, since these also start the threads for file I/O.
+    /// Opens lanes before the server reports that it is ready: those whose drives may be slow or
+    /// fail to open, and a few others, because opening them also starts the threads for file I/O.
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,
@@ -97,7 +98,7 @@ impl VolumeLanes {
         }
     }
 
-    /// Returns the number of a volume's lane, opening one if the thread has none.
+    /// Returns the number of a volume's lane. Opens the lane if the thread has none.
     pub(crate) fn open(
         &mut self,
         ctx: &mut IoContext,

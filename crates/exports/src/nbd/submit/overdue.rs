@@ -2,11 +2,11 @@
 //! a drive yet.
 //!
 //! A ticket that is still in the block layer after its volume's timeout is found here by a search a
-//! few times per timeout. A ticket that waits for room or for its range is at no drive and can be
-//! removed.
+//! few times per timeout. A ticket that waits for space in a channel or for its locked range is at
+//! no drive and can be removed.
 //!
-//! Invariants: the search costs a request nothing, and never finds it early. A lane is searched
-//! only while it has started tickets.
+//! Invariants: the search adds no cost to a request, and never reports a request too early. A lane
+//! is searched only while it has started tickets.
 
 use millrace_block::Bio;
 
@@ -45,7 +45,7 @@ impl Submitter {
 
     /// Searches the started tickets of a lane once and returns the overdue ones. Tickets that wait
     /// for a limit of their group are exempt, since no drive is to blame. While a drive reconnects
-    /// to its server only its own time limit counts, and nothing becomes overdue.
+    /// to its server, only that drive's own time limit applies, and no ticket becomes overdue.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
         let reconnects =
@@ -70,8 +70,8 @@ impl Submitter {
         found
     }
 
-    /// Removes those tickets of a closed connection that no drive has yet: they wait for room in a
-    /// channel or for a limit of their group.
+    /// Removes tickets of a closed connection that were not passed to a drive yet, because they
+    /// wait for space in a channel or for a limit of their group.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {
@@ -84,8 +84,8 @@ impl Submitter {
         }
     }
 
-    /// Removes tickets that wait for room in a lane's channel or for their range, if `is_left` is
-    /// true.
+    /// Removes the tickets for which `is_left` returns true from those that wait for space in a
+    /// lane's channel or for their ranges.
     pub(crate) fn drop_waiting(
         &mut self,
         lane: usize,
@@ -111,7 +111,7 @@ impl Submitter {
         dropped.into_iter().for_each(|id| self.forget(id, pool));
     }
 
-    /// Removes a ticket that no drive has and that needs no answer.
+    /// Removes a ticket that was not passed to a drive and needs no answer.
     pub(crate) fn forget(&mut self, id: u32, pool: &mut BufferPool) {
         let ticket = self.end(id);
         if let TicketMemory::Buffer(buffer) = ticket.memory {

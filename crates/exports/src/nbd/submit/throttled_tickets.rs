@@ -1,4 +1,4 @@
-//! Tickets of throttled groups, of which the channel accepts no more bios at present.
+//! Tickets of throttled groups, whose bios the channel does not accept at present.
 //!
 //! Each group has a list of its own, so that a throttled group blocks no other. Groups take turns:
 //! a group that was served goes behind the groups that were not.
@@ -29,7 +29,7 @@ impl ThrottledTickets {
         }
     }
 
-    /// Offers the first ticket of each group in turn to `take`, until `take` refuses the first
+    /// Passes the first ticket of each group in turn to `take`, until `take` refuses the first
     /// tickets of all groups. Returns true if any ticket was taken. Groups that were served go
     /// behind the others.
     #[cold]

@@ -18,7 +18,7 @@ use millrace_nbd::Reply;
 #[derive(Debug)]
 pub(crate) enum TicketMemory {
     None,
-    /// The shared zeroes; written data are discarded.
+    /// The shared area of zeroes, for drives that never touch payload. Written data are discarded.
     Zeroes,
     Buffer(PoolBuffer),
 }
@@ -56,7 +56,7 @@ pub(crate) struct TicketOwner {
 pub(crate) enum RangeClaim {
     #[default]
     None,
-    /// The write waits for its range, and is not in the block layer yet.
+    /// The write waits for the lock of its range, and is not in the block layer yet.
     Waiting,
     Held,
 }
@@ -64,7 +64,7 @@ pub(crate) enum RangeClaim {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TicketWait {
     pub(crate) claim: RangeClaim,
-    /// Time, in nanoseconds, at which the channel first had no room for the request.
+    /// Time, in nanoseconds, at which the channel first had no space for the request.
     pub(crate) since_ns: u64,
 }
 

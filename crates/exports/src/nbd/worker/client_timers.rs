@@ -1,14 +1,14 @@
 //! Timers of an I/O thread for its clients: catching up with replies, stalls, disconnects.
 //!
-//! A connection that waits for its client to catch up with replies before it receives does so for
-//! [`CATCH_UP_NS`] at most: the client may have to send a long write before it reads. A connection
-//! is closed if its send, or its receive of a payload, moves nothing for the stall timeout. While
-//! others wait for memory, a connection that holds more than its window is closed if it moves too
-//! little (progress.rs). A connection that waits for drives or memory has no socket operation that
-//! would notice a disconnect, so its socket is checked regularly.
+//! A connection may delay a receive until its client has read most of its replies (has caught up),
+//! but for [`CATCH_UP_NS`] at most, because the client may have to send a long write before it
+//! reads. A connection is closed if its send, or its receive of a payload, transfers nothing for
+//! the stall timeout. While others wait for memory, a connection that holds more than its window is
+//! closed if it transfers too little (progress.rs). A connection that waits for drives or memory
+//! has no socket operation that would notice a disconnect, so its socket is checked regularly.
 //!
-//! Invariant: the list of connections that catch up is ordered by time; entries of connections that
-//! no longer wait, or wait anew, are skipped.
+//! Invariant: the list of connections whose clients catch up is ordered by time; entries of
+//! connections that no longer wait, or wait anew, are skipped.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,8 @@ use crate::nbd::execute::WorkerContext;
 use crate::nbd::memory::BufferPool;
 use crate::nbd::ring::is_gone;
 
-/// Longest wait for a client to catch up before the next receive, in nanoseconds.
+/// Longest time, in nanoseconds, for which a connection delays a receive until its client has read
+/// most of its replies.
 const CATCH_UP_NS: u64 = 2_000_000;
 /// Period, in nanoseconds, for measuring the rate of a client that holds memory while others wait
 /// for some. A shorter stall timeout replaces it.
@@ -42,7 +43,8 @@ pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 pub(crate) struct ClientTimers {
     /// Detects pauses of the whole thread, during which no client and no drive counts as late.
     pub(super) clock: RunningClock,
-    /// Connections that wait for their clients to catch up, with the time of the wait's start.
+    /// Connections that delay a receive until their clients have read most replies, with the time
+    /// at which the delay began.
     catching: VecDeque<(u64, usize)>,
     /// Time of the next check for stalled clients.
     look_ns: u64,
@@ -80,7 +82,8 @@ impl ClientTimers {
         }
     }
 
-    /// Records that a connection has no operation outstanding on its socket.
+    /// Adds a connection without an outstanding socket operation to the list of connections whose
+    /// sockets are checked regularly.
     #[cold]
     pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
         if !std::mem::replace(&mut conn.history.lists.unwatched, true) {
@@ -99,7 +102,8 @@ impl ClientTimers {
         (connections > 0).then_some(self.look_ns)
     }
 
-    /// Postpones the check for stalls by a pause of the thread, and restarts rate measurements.
+    /// Postpones the check for stalled clients by the length of a pause of the thread, and restarts
+    /// the measurements of transfer rates.
     pub(crate) fn forgive(&mut self, pause_ns: u64) {
         self.look_ns = self.look_ns.saturating_add(pause_ns);
         self.pressed_ns = 0;
@@ -173,8 +177,8 @@ impl Worker {
         }
     }
 
-    /// Starts receives from clients that took too long to catch up, and ends connections whose
-    /// clients are stalled or have disconnected.
+    /// Starts the delayed receives of clients that took too long to read their replies. Ends
+    /// connections whose clients are stalled or have disconnected.
     pub(crate) fn run_client_timers(&mut self, now_ns: u64) {
         while let Some((since_ns, index)) = self.client_timers.catching.front().copied() {
             if since_ns + CATCH_UP_NS > now_ns {

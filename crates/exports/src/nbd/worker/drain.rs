@@ -1,9 +1,9 @@
 //! The life of an I/O thread: serve, answer requests in flight, flush, free everything in order.
 //!
 //! Requests not answered by the deadline of `Server::stop` are cut off. Cutting off and flushing
-//! may take [`CUT_OFF_NS`] and [`FLUSH_NS`] longer. Clients that read nothing for [`UNREAD_NS`] and
-//! whose requests are all completed are not waited for. As long as a cache makes progress, the
-//! thread waits for it and for requests whose clients have left.
+//! may take [`CUT_OFF_NS`] and [`FLUSH_NS`] longer. The thread does not wait for clients whose
+//! requests are all completed and that read nothing for [`UNREAD_NS`]. As long as a cache makes
+//! progress, the thread waits for it and for requests whose clients have left.
 //!
 //! Invariant: memory that the kernel or a drive may still access is leaked, never freed.
 
@@ -92,8 +92,8 @@ impl Service for Worker {
                 shared.dismiss();
             }
         }
-        // The ring has waited for as long as the stop allows. The kernel may still write to memory
-        // of the remaining operations.
+        // The ring has waited for the remaining operations as long as the stop allows. The kernel
+        // may still write to their memory.
         if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
             std::mem::forget(conns);
             std::mem::forget(Arc::clone(&zeroes));
@@ -131,7 +131,7 @@ impl Worker {
 
     /// Completes requests whose clients have left, as long as caches make progress. If such a
     /// request were completed only after the flush, its data would remain in the cache's memory and
-    /// be lost, although acknowledged.
+    /// be lost, although the write was acknowledged.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> =
@@ -142,7 +142,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs turns until the connections are done, or until `more_ns` after the limit.
+    /// Runs the event loop until no client and no request is left, or until `more_ns` after the
+    /// limit.
     fn turn_until_idle(&mut self, limit: &mut Deadline<Native>, more_ns: u64) -> Result<(), Error> {
         let mut looked_ns = Native::now();
         while !self.is_idle() && limit.left_with_ns(more_ns) > 0 {
@@ -166,7 +167,7 @@ impl Worker {
     }
 
     /// Returns true if no client is left, and no request except overdue ones. Requests of clients
-    /// that have left still count.
+    /// that have disconnected must still complete.
     fn is_idle(&self) -> bool {
         let submitter = &self.core.submitter;
         let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();
@@ -176,8 +177,8 @@ impl Worker {
     }
 }
 
-/// Opens lanes on thread 0 for used volumes that no thread has open any more, so that they are
-/// flushed.
+/// On thread 0, opens every volume that was used, so that volumes which no thread has open any more
+/// are also flushed.
 fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     if worker.number != 0 {
         return;

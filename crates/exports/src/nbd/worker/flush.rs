@@ -1,6 +1,6 @@
 //! Final flush of all volumes by an I/O thread, after the last of its requests.
 //!
-//! If a drive does not answer in time, this is reported and the stop continues. The deadline is
+//! A drive that does not answer in time is reported, and the stop continues. The deadline is
 //! extended for drives below a cache as long as they make progress, because all dirty pages are
 //! written to them. The block layer may merge the flushes of several threads, so each thread
 //! continues to serve its drives until the flushes of all threads are answered.
@@ -18,7 +18,7 @@ pub(crate) struct FinalFlush<'a> {
     pub(crate) ctx: &'a mut IoContext,
     pub(crate) lanes: &'a mut VolumeLanes,
     pub(crate) shared: &'a ServerState,
-    /// Deadline of the stop. Flushes are abandoned `more_ns` later.
+    /// Deadline of the stop. The thread abandons its flushes `more_ns` after this deadline.
     pub(crate) limit: &'a mut Deadline<Native>,
     pub(crate) more_ns: u64,
 }

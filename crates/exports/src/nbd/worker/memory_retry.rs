@@ -1,17 +1,17 @@
 //! Retries connections that wait for memory, on this thread and on the others.
 //!
-//! A connection is retried when its own buffers or its volume's were freed, or when it is the first
-//! of the waiting line (memory/waiting_line.rs).
+//! A connection is retried when buffers of this connection or of its volume were freed, or when it
+//! is the first of the waiting line (memory/waiting_line.rs).
 //!
 //! Invariants: a connection in the waiting line is `Queued` and open. A thread that wakes the other
-//! threads also runs its own loop once more. This retries a connection that joined the line while
-//! another thread freed memory.
+//! threads also runs its own loop once more. The additional iteration retries a connection that
+//! joined the line while another thread freed memory.
 
 use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};
 
 impl Worker {
-    /// Retries connections that wait for memory, if it may succeed now.
+    /// Retries connections that wait for memory, if memory may be available for them now.
     pub(crate) fn retry_memory_waits(&mut self) {
         while let Some(index) = self.core.submitter.retry.pop() {
             let conn = self.conns[index].as_mut();
@@ -28,7 +28,7 @@ impl Worker {
     }
 
     /// Retries connections of this thread that want buffers of size class `class`, in the order of
-    /// the waiting line, until one still has to wait.
+    /// the waiting line, until one of them has to wait again.
     fn retry_line(&mut self, class: usize) {
         while let Some(turn) = self.core.pool.budget().next(class)
             && turn.thread == self.number
@@ -43,7 +43,7 @@ impl Worker {
         }
     }
 
-    /// While connections wait for memory, unmaps memory that this thread does not use. Rings the
+    /// While connections wait for memory, unmaps memory that this thread does not use. Wakes the
     /// other threads if the memory or the waiting line has changed.
     pub(crate) fn share_memory(&mut self) {
         if self.core.pool.budget().is_wanted() {

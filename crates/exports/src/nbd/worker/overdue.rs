@@ -3,7 +3,7 @@
 //!
 //! A ticket that is still in the block layer after its volume's timeout is *overdue*. Its client is
 //! answered with EIO and the text of a timeout, while ticket and buffer wait for the drive, which
-//! may write that memory at any time. From then on its memory counts against the volume only, not
+//! may write that memory at any time. From then on the memory counts against the volume only, not
 //! the connection. Tickets that never reached the block layer are freed.
 
 use millrace_block::Status;
@@ -25,8 +25,8 @@ impl Worker {
             let its = self.core.submitter.lanes.get_mut(lane);
             if its.is_some_and(|lane| lane.is_look_due(now_ns)) {
                 if !std::mem::replace(&mut answered, true) {
-                    // Requests that completed meanwhile are not overdue, even if their completion
-                    // is seen late.
+                    // Requests that have completed by now are not overdue, even if the thread sees
+                    // their completion late.
                     self.core.submitter.poll();
                     self.answer();
                 }

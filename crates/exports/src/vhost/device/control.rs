@@ -1,12 +1,12 @@
 //! Control thread of a vhost-user export: its socket, one frontend at a time, its messages.
 //!
 //! The thread accepts a connection, or connects and reconnects itself, and passes messages to the
-//! device until the frontend disconnects. Then it stops and empties all rings and serves the next
-//! frontend.
+//! device until the frontend disconnects. The thread then stops and empties all rings and serves
+//! the next frontend.
 //!
 //! The crate that parses messages cannot notify the frontend of a size change. So this file peeks
-//! at the message that carries the descriptor for notifications before the crate reads it, and
-//! itself writes the only notification that is ever sent.
+//! at the message that carries the descriptor for notifications before the crate reads the message,
+//! and itself writes the only notification that is ever sent.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -43,7 +43,7 @@ const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) enum Endpoint {
-    /// The frontend connects to this socket, if its user or group may.
+    /// The frontend connects to this socket, if its user or group is allowed to.
     Listen(UnixSocket, Option<AllowedPeers>),
     Connect(PathBuf),
 }
@@ -70,7 +70,7 @@ impl Frontend {
     }
 
     pub(crate) fn disconnect(&self) {
-        // The call fails only if the connection is already closed.
+        // `shutdown` fails only if the connection is already closed.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -94,7 +94,7 @@ impl FrontendLink {
     }
 
     pub(crate) fn shut_down(&self) {
-        // The write cannot block, because an unread eventfd accepts a one.
+        // The write cannot block, because the counter of the eventfd is far below its limit.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(frontend) = &*lock(&self.frontend) {
             frontend.disconnect();
@@ -227,8 +227,8 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // `wait` checks for a stop first, so a stop between the accept and the registration above is
-    // not missed.
+    // `wait` checks for a stop first, so a stop that was ordered before the connection was
+    // registered is not missed.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));
@@ -239,8 +239,8 @@ fn serve(
             continue;
         }
         let answered = look_ahead(&peeked, link);
-        // The crate would silently drop a message that lost its descriptors, and its sender would
-        // wait forever.
+        // The kernel may have dropped descriptors of the message. The crate `vhost` would silently
+        // ignore such a message, and its sender would wait forever.
         if !descriptors::fit_one_message(&peeked)
             && let Some(why) = descriptors::shortage()
         {
@@ -254,7 +254,7 @@ fn serve(
                 break;
             }
             Err(Error::SocketRetry(_)) => {}
-            // The frontend was told of the error by a reply, so the session may continue.
+            // The reply has told the frontend of the error, so the session may continue.
             Err(_) if answered && lock(&device).goes_on() => {}
             // The kernel resets the connection of a killed process that has unread messages.
             Err(Error::SocketBroken(_)) => {

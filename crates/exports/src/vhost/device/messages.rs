@@ -75,7 +75,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        // The crate stores the features and rejects unknown ones.
+        // The crate `vhost` stores the features and rejects unknown ones.
         self.answers = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
@@ -245,7 +245,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let known = std::mem::replace(&mut self.config_read, true);
         if !known && self.is_new() {
-            // SeqCst for simplicity: this happens rarely, and only this thread reads the value.
+            // SeqCst for simplicity: the value changes rarely, and only this thread reads it.
             self.common.write_back.store(true, Ordering::SeqCst);
         }
         let write_back = self.common.write_back.load(Ordering::SeqCst);
@@ -257,8 +257,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_config(&mut self, offset: u32, buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // Guests can set no other field. Other writes are ignored, as a hardware device would
-        // ignore them.
+        // Guests can set only the write-back switch. Writes to other fields are ignored, as a
+        // hardware device would ignore them.
         let place = config::WRITEBACK.checked_sub(offset as usize).and_then(|at| buf.get(at));
         if let Some(value) = place {
             // The write-back switch is stored even if its feature is not negotiated yet: a frontend

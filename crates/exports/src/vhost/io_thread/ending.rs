@@ -84,13 +84,14 @@ impl Service for IoThread {
 impl IoThread {
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
-        // The base has no receiver: after a restart the frontend finds it in its rings.
+        // Nobody receives the bases of the rings: after a restart, the frontend finds them in its
+        // rings.
         let (nobody, _) = std::sync::mpsc::channel();
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());
         }
-        // The thread continues while a cache makes progress. Requests that write after the flush
-        // would leave their data in memory, where acknowledged data would be lost.
+        // The thread continues while a cache makes progress. A request that wrote after the flush
+        // would leave its data in the cache's memory, where acknowledged data would be lost.
         let volume = Arc::clone(&self.common.volume);
         let mut progress = Progress::watched(&volume);
         loop {

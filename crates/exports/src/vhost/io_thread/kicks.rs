@@ -70,7 +70,7 @@ impl KickPoller {
         unsafe { self.handle.push(self.source, (place as u64) << KIND_BITS | kind, op) };
     }
 
-    /// Makes the next kick of every descriptor end a sleep.
+    /// Arms a poll on every descriptor, so that the next kick wakes the thread.
     pub(crate) fn arm(&mut self) {
         for place in 0..self.kicks.len() {
             let Some(kick) = &mut self.kicks[place] else { continue };
@@ -113,8 +113,8 @@ impl KickPoller {
     }
 }
 
-/// Clears the count of a kick without blocking. The frontend may have cleared it first, and may
-/// have made its descriptor blocking.
+/// Clears the count of a kick without blocking. The frontend may have cleared the count first, and
+/// may have made its descriptor blocking.
 fn set_back(fd: &OwnedFd) {
     let mut count = [0; 8];
     let mut pieces = [IoSliceMut::new(&mut count)];

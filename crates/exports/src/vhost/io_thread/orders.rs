@@ -1,4 +1,4 @@
-//! Orders of a control thread to an I/O thread, executed between rounds.
+//! Orders of a control thread to an I/O thread, executed between two iterations of its loop.
 //!
 //! An order whose sender waits carries a channel for the answer.
 
@@ -15,9 +15,10 @@ use crate::vhost::stats::QueueStats;
 
 pub(crate) enum ThreadOrder {
     Start(Box<Queue>),
-    /// Take no more requests from a queue, and send its base once it is empty.
+    /// Take no more requests from a queue, and send its base (the index of the next request) once
+    /// it is empty.
     Stop(u16, Sender<u16>),
-    /// Use other memory for a queue, with its ring at these areas.
+    /// Use other memory for a queue. The areas of its ring are then at these addresses.
     Memory(u16, Arc<GuestMemory>, Option<RingAreas>, Sender<()>),
     /// Use another eventfd for a queue's interrupts.
     Call(u16, Option<OwnedFd>),
@@ -88,8 +89,8 @@ impl IoThread {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
         // The guest may have missed the last answers of an earlier daemon, which was killed between
-        // answer and interrupt, or to which the frontend had closed the eventfd. If all requests of
-        // the guest were among these, it would wait forever. A superfluous interrupt does no harm.
+        // answer and interrupt, or to which the frontend had closed the eventfd. A guest that waits
+        // for these answers alone would wait forever. A superfluous interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {

@@ -1,6 +1,7 @@
 //! Workload-aware batch submission: decides whether a submission should wait for more requests.
 //!
-//! Pure arithmetic over the times passed in, used by I/O threads and the simulator.
+//! The functions compute only with the times that are passed to them. I/O threads and the simulator
+//! call them.
 //!
 //! Waiting delays the requests taken so far and can save the fixed cost of one submission. So the
 //! wait is limited by a setting and by that cost as measured: if a submission needs no system call,
@@ -11,15 +12,17 @@
 
 /// Weight of a new measurement in an average, as a shift: one part in 2^3.
 const WEIGHT_SHIFT: u32 = 3;
-/// Averages are kept in units of 1/16 ns, so that rounding does not freeze small ones.
+/// Averages are kept in units of 1/16 ns, so that rounding does not keep small averages from
+/// changing.
 const FRACTION_SHIFT: u32 = 4;
-/// Limit of a pause between arrivals, in multiples of the longest useful wait. Longer pauses carry
-/// no information, and with the limit the average adapts quickly when a burst follows.
+/// Upper limit of a measured pause between arrivals, in multiples of the longest useful wait.
+/// Longer pauses carry no information, and with the limit the average adapts quickly when a burst
+/// follows.
 const PAUSE_MAX_BOUNDS: u64 = 2;
-/// Number of average gaps without an arrival after which a burst counts as over.
+/// Time without an arrival after which a burst counts as over, in average gaps between arrivals.
 const OVERDUE_GAPS: u64 = 4;
-/// Minimum number of arrivals over which a peak is taken. A window also has at least four times the
-/// peak; the peak is that of the current or the previous window.
+/// Minimum number of arrivals in a window. The peak of outstanding requests is the maximum of the
+/// current and the previous window. A window has at least four times as many arrivals as the peak.
 const WINDOW_MIN: u32 = 64;
 /// Upper limit of times and costs: 4 s.
 const TIME_MAX_NS: u64 = 1 << 32;
@@ -40,7 +43,7 @@ pub struct BatchPacer {
     /// Average time between two arrivals.
     gap: Average,
     cost: Average,
-    /// Number of requests in hand and in flight.
+    /// Number of requests that arrived and have not completed.
     outstanding: u32,
     peaks: OutstandingPeaks,
 }
@@ -87,7 +90,7 @@ impl OutstandingPeaks {
 }
 
 impl BatchPacer {
-    /// Creates a pacer without measurements, with which nothing waits at first.
+    /// Creates a pacer without measurements, which at first lets no request wait.
     #[must_use]
     pub fn new(config: PaceConfig) -> BatchPacer {
         BatchPacer {
@@ -129,8 +132,8 @@ impl BatchPacer {
         self.outstanding = self.outstanding.saturating_sub(count);
     }
 
-    /// Returns the time until which `in_hand` requests should be held back to gather more into one
-    /// submission. The first of them was taken at `since_ns`. `None` means to submit now.
+    /// Returns the time until which `in_hand` waiting requests should be held back to gather more
+    /// into one submission. The first of them arrived at `since_ns`. `None` means to submit now.
     #[inline]
     #[must_use]
     pub fn hold_until(&self, now_ns: u64, in_hand: u32, since_ns: u64) -> Option<u64> {
@@ -138,7 +141,7 @@ impl BatchPacer {
         if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
             return None;
         }
-        // At least 1, so that after an arrival the thread waits for the next one.
+        // The gap is at least 1 ns, so that after an arrival the thread waits for the next one.
         let gap_ns = self.gap.ns().max(1);
         let quiet_ns = now_ns.saturating_sub(self.last_ns);
         let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;

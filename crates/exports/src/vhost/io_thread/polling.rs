@@ -1,10 +1,11 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
-//! Pure arithmetic over the times passed in, used by I/O threads and the simulator. A poll lasts as
-//! long as the last wait, sleep included, if a poll could have caught the end of that wait. A wait
-//! with a sleep includes two wake-ups and can be longer than the same wait spent polling, so
-//! polling is tried after waits of up to three times its limit. After a longer wait, and after a
-//! few polls without success, the thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
+//! The functions compute only with the times that are passed to them. I/O threads and the simulator
+//! call them. A poll lasts as long as the last wait, sleep included, if a poll could have caught
+//! the end of that wait. A wait with a sleep includes two wake-ups and can be longer than the same
+//! wait spent polling, so polling is tried after waits of up to three times the longest poll. After
+//! a longer wait, and after a few polls without success, the thread sleeps at once. Kernel
+//! counterpart: `halt_poll_ns` of KVM.
 
 /// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;

@@ -2,9 +2,9 @@
 //!
 //! The eventfd that interrupts a guest also belongs to its frontend, which may fill it and make it
 //! blocking. Only a signal ends a write that blocks there. So a thread that waits long for an I/O
-//! thread repeatedly sends it a signal that has no other use and whose handler does nothing. Any
-//! other system call that the signal interrupts is restarted. The interrupt that is not written is
-//! not lost, because a full eventfd already signals one.
+//! thread repeatedly sends that thread a signal that has no other use and whose handler does
+//! nothing. Any other system call that the signal interrupts is restarted. The interrupt that is
+//! not written is not lost, because a full eventfd already signals one.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -20,13 +20,13 @@ static INSTALL: Once = Once::new();
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadSignal(Arc<AtomicI32>);
 
-/// Guard that makes the calling thread the target of the signal. Dropping it ends that.
+/// Guard that makes the calling thread the target of the signal until the guard is dropped.
 pub(crate) struct SignalTarget(ThreadSignal);
 
 impl ThreadSignal {
     pub(crate) fn attach(&self) -> SignalTarget {
         INSTALL.call_once(install);
-        // SeqCst, as below: the access is rare, and no other memory access depends on it.
+        // SeqCst: the access is rare, and no other memory access depends on it.
         // SAFETY: a plain system call.
         self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         SignalTarget(self.clone())
@@ -36,8 +36,8 @@ impl ThreadSignal {
         // SeqCst: a caller that reads an old thread ID signals again later.
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
-            // SAFETY: plain system calls. A thread that has ended meanwhile gets no signal. If
-            // another thread of this process has its ID now, the signal is as harmless there.
+            // SAFETY: plain system calls. The kernel ignores the ID of a thread that has ended.
+            // If another thread of this process has the ID now, the signal is harmless there, too.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
         }
     }

@@ -1,4 +1,4 @@
-//! Idle I/O threads: they poll as long as polling has been useful lately, then sleep in the ring.
+//! Idle I/O threads poll for as long as polling has been useful lately, then sleep in the ring.
 //!
 //! A thread that shares its CPU does not poll, because it would keep its guests from running.
 //! Invariant: before a sleep every guest was asked for a kick, and its ring was checked once more.
@@ -16,7 +16,7 @@ impl IoThread {
             || !self.state.orders.is_empty()
     }
 
-    /// Sleeps until something happens, or until `limit_ns`.
+    /// Sleeps until an event wakes the thread, or until `limit_ns`.
     pub(super) fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let mut available = false;
         for served in self.queues.iter_mut().flatten() {
@@ -41,7 +41,8 @@ impl IoThread {
         Ok(())
     }
 
-    /// Polls for as long as polling has been useful lately. Returns true if something happened.
+    /// Polls for as long as polling has been useful lately. Returns true if the thread has work to
+    /// do.
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
         let polling = usize::from(self.idle.answered);
         let spin_ns = self.idle.polling[polling].spin_ns();

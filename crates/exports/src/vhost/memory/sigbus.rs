@@ -1,13 +1,14 @@
 //! SIGBUS handler for guest memory whose file a frontend has truncated.
 //!
-//! Accessing such memory raises SIGBUS, which would end the process. While guest memory is mapped,
-//! a handler replaces the mapping in which the fault occurred by zeroes and marks it; io_thread.rs
-//! then fails the device that owns the memory. Faults at other addresses go to the previous
-//! handler. The table has a fixed size, because a handler may neither allocate nor lock.
+//! An access to the missing part of such memory raises SIGBUS, which would end the process. While
+//! guest memory is mapped, a handler replaces the mapping in which the fault occurred by zeroes and
+//! marks it; io_thread.rs then fails the device that owns the memory. Faults at other addresses go
+//! to the previous handler. The table has a fixed size, because a handler may neither allocate nor
+//! lock.
 //!
 //! The whole mapping is replaced, because a process may have only 65,530 mappings. Other threads
-//! then also find zeroes in it, and their writes to it are lost. I/O that the kernel has in flight
-//! keeps the old pages.
+//! then also read zeroes from that mapping, and their writes to it are lost. I/O that the kernel
+//! has in flight keeps the old pages.
 //!
 //! Invariant: an entry is in force only while its mapping exists, and a mapping stays while a
 //! handler uses it (entry.rs).
@@ -77,7 +78,7 @@ impl MappingGuard {
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // The limit is raised before the entry is in force, because a fault must find the entry
+            // `USED` is raised before the entry is in force, because a fault must find the entry
             // from then on.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
@@ -96,15 +97,15 @@ impl MappingGuard {
 }
 
 impl Drop for MappingGuard {
-    /// Waits until no SIGBUS handler uses the entry.
+    /// Waits until no SIGBUS handler uses the entry of the mapping.
     fn drop(&mut self) {
         TABLE[self.0].retire::<Native>();
     }
 }
 
 fn install() {
-    // SAFETY: all-zero bytes are an action without flags and mask; the fields are filled before
-    // use, and `PREVIOUS` is written before the handler can run.
+    // SAFETY: all-zero bytes are a valid `sigaction`, and its fields are set before its use.
+    // `PREVIOUS` is written before the handler can run.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
@@ -116,17 +117,17 @@ fn install() {
 }
 
 /// Replaces a mapping by zeroes. If the kernel does not grant that much memory (strict overcommit),
-/// tries half of it around `address`, and so on. Returns false if not even the page at `address`
-/// can be replaced.
+/// tries the half that contains `address`, then a quarter, and so on. Returns false if not even the
+/// page at `address` can be replaced.
 fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let flags = kind | libc::MAP_FIXED;
     loop {
         let place = std::ptr::without_provenance_mut(start);
-        // SAFETY: replaces a mapping of ours, or a part of it in whole pages, which stays ours to
-        // unmap. Its bytes are accessed only through raw pointers, and any value is valid. `mmap`
-        // is a plain system call.
+        // SAFETY: `mmap` is a plain system call.
+        // `mmap` replaces whole pages of a mapping that this process owns and still unmaps later.
+        // The bytes of the mapping are accessed only through raw pointers, and any value is valid.
         let mapped = unsafe { libc::mmap(place, end - start, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             return true;
@@ -144,8 +145,7 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: a thread that faults in a mapping learned of the mapping after its entry was
-    // created.
+    // Relaxed: a thread learns of a mapping only after the mapping's entry was counted in `USED`.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
         // The entry is marked before the zeroes appear: another thread that reads zeroes without a
@@ -160,9 +160,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         }
         break;
     }
-    // SAFETY: `install` wrote the previous action before this handler was in force. That action is
-    // called as the kernel would call it, or the default one is restored, so that the fault
-    // repeats.
+    // SAFETY: `install` wrote the previous action before this handler was in force.
+    // The handler calls the previous action, or restores the default action to repeat the fault.
     unsafe {
         let previous = (*PREVIOUS.0.get()).assume_init_ref();
         match previous.sa_sigaction {

@@ -10,11 +10,12 @@ use crate::vhost::memory::read_once;
 use crate::vhost::ring::{DescriptorChain, PlainChain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
-/// Maximum number of data segments per request that guests are told. It is two descriptors less
-/// than the smallest ring that frontends commonly create, for guests without indirect tables.
+/// Maximum number of data segments per request that is announced to guests: two less than the
+/// number of descriptors of the smallest common ring, so that guests without indirect tables can
+/// use it.
 pub const SEG_MAX: u32 = 128 - 2;
-/// Maximum length of a segment that guests are told, in bytes. [`SEG_MAX`] segments have less than
-/// 2 GiB, because some drivers multiply the two numbers in 32 bits, even signed.
+/// Maximum length of a segment that is announced to guests, in bytes. [`SEG_MAX`] segments have
+/// less than 2 GiB, because some drivers multiply the two numbers as signed 32-bit integers.
 const PIECE_BYTES_MAX: u32 = 16 << 20;
 const PAGE_BYTES: u32 = 4096;
 
@@ -163,8 +164,8 @@ pub struct Request {
     pub data_bytes: u64,
 }
 
-/// Returns operation and sector of a plain chain that is a read or write, or `None` for other
-/// chains, which [`parse`] handles.
+/// Returns operation and sector of a plain read or write (one header, data and status buffer each),
+/// or `None` for other chains, which [`parse`] handles.
 #[inline(always)]
 #[must_use]
 pub fn parse_plain(plain: &PlainChain) -> Option<(Op, Sector)> {
@@ -179,7 +180,7 @@ pub fn parse_plain(plain: &PlainChain) -> Option<(Op, Sector)> {
     plain.data.len_bytes.is_multiple_of(512).then_some((op, sector))
 }
 
-/// Parses a chain. Trims its segments to the data.
+/// Parses a chain. Afterwards its segments contain only the data, without header and status.
 #[inline]
 pub fn parse(chain: &mut DescriptorChain) -> Request {
     let DescriptorChain { parts, readable, has_empty, .. } = chain;
@@ -207,7 +208,7 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
         parts[from..to].iter().map(|part| u64::from(part.len_bytes)).sum()
     };
     let mut data_bytes = bytes(data, parts);
-    // Bytes in the other direction of the chain have no meaning, so they are an error.
+    // Bytes in the direction that the request does not use have no meaning, so they are an error.
     let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let action = match kind {
@@ -232,7 +233,7 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
     Request { action, status, data, data_bytes }
 }
 
-/// Cuts off the last writable byte, which is the status, and returns its address.
+/// Removes the last writable byte, the status byte, from the segments, and returns its address.
 #[inline]
 fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     let last = writable.last_mut()?;
@@ -240,8 +241,8 @@ fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     Some(last.start.wrapping_add(last.len_bytes as usize))
 }
 
-/// Copies the beginning of `parts` into `into` and trims it off. Returns the index of the first
-/// segment left, or `None` if there are not enough bytes.
+/// Copies the beginning of `parts` into `into`, and removes it from `parts`. Returns the index of
+/// the first segment left, or `None` if there are not enough bytes.
 #[inline]
 fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
     let (mut at, mut first) = (0, 0);
@@ -277,7 +278,8 @@ unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
     }
 }
 
-/// Copies `from` into guest memory as far as it fits. Returns the number of bytes copied.
+/// Copies `from` into guest memory as far as the segments have space. Returns the number of bytes
+/// copied.
 pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
     let mut at = 0;
     for part in parts {
@@ -293,7 +295,7 @@ pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
 
 fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Action {
     let mut bytes = [0; RANGE_BYTES];
-    // Guests are told that such a request has one range.
+    // The configuration space announces one range for such a request.
     if data_bytes != RANGE_BYTES as u64 || cut_front(parts, &mut bytes).is_none() {
         return Action::Refused(status::IOERR);
     }

@@ -6,8 +6,8 @@
 //! nothing; the layout is libvhost-user's. The region is shared with the frontend, so values read
 //! from it are checked.
 //!
-//! Invariant: a head is marked after it was taken and before it is submitted; the marks of a batch
-//! are cleared after its used.idx is published.
+//! Invariant: a request is marked after it was taken from the avail ring and before it is
+//! submitted. The marks of a batch of answers are cleared after the guest's used.idx was set.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -24,20 +24,20 @@ const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
 /// Bit of the features word at the region's start: writes are durable when they are answered. The
-/// specification and other servers leave these bits zero.
+/// specification and other servers leave the bits of this program zero.
 const WRITE_THROUGH: u64 = 1 << 63;
 /// Bit of the features word: a daemon has answered writes that were not flushed, and holds them in
 /// its memory.
 const UNFLUSHED: u64 = 1 << 62;
-/// Bit of the features word: a daemon ended and lost such writes, and the guest has not been
-/// informed.
+/// Bit of the features word: a daemon ended and lost writes that it had answered, and the guest has
+/// not been informed.
 const LOST: u64 = 1 << 61;
 /// Bit of the features word: a daemon of this program has recorded the cache mode of the guest's
 /// disk in `WRITE_THROUGH`.
 const NOTED: u64 = 1 << 60;
 /// Bits of the features word with the identity of the daemon that set [`UNFLUSHED`].
 const DAEMON: u64 = u32::MAX as u64;
-/// All bits that this program sets. Another program wrote a word that has other bits.
+/// All bits that this program sets. A word with other bits was written by another program.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +115,9 @@ impl Inflight {
     }
 
     /// Returns true if writes must be durable when they are answered: either that mode was
-    /// recorded, or no mode was. Guests of qemu-storage-daemon are told that its disks have no
-    /// cache, and send no flushes.
+    /// recorded, or no mode was recorded. In the second case the guest may come from
+    /// qemu-storage-daemon, which tells guests that its disks have no cache, so that they send no
+    /// flushes.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         let word = self.word().load(Ordering::SeqCst);
@@ -138,8 +139,8 @@ impl Inflight {
         self.change(LOST, 0);
     }
 
-    /// Returns the daemon that has answered unflushed writes, if any, and true if an earlier daemon
-    /// lost some.
+    /// Returns the daemon that has answered unflushed writes, if any. The second value is true if
+    /// an earlier daemon lost such writes.
     #[must_use]
     pub fn marks(&self) -> (Option<u32>, bool) {
         let word = self.word().load(Ordering::SeqCst);
@@ -187,7 +188,7 @@ fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
 /// State of a queue as recovered from the region.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Heads that were taken and not answered, in the order in which they were taken.
+    /// Heads of requests that were taken and not answered, in the order in which they were taken.
     pub heads: Vec<u16>,
     /// True if the region was in use before, so that all heads taken are either answered or in
     /// `heads`.
@@ -236,7 +237,7 @@ impl QueueInflight {
         self.region.is_damaged()
     }
 
-    /// Recovers the requests in flight, given used.idx of the ring.
+    /// Recovers the requests in flight, given the `used.idx` of the ring.
     pub fn recover(&mut self, used_idx: u16) -> Recovered {
         let known = self.get(8) == VERSION && self.get(10) == self.size;
         if !known {
@@ -250,7 +251,7 @@ impl QueueInflight {
             self.last = 0;
             return Recovered::default();
         }
-        // The last batch was published, but some of its marks may not be cleared yet.
+        // The last batch of answers was published, but some of its marks may not be cleared yet.
         let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
         let mut head = self.get(12);
         self.last = head;
@@ -276,7 +277,7 @@ impl QueueInflight {
     pub fn taken(&mut self, head: u16) {
         // SAFETY: as in `counter_of`.
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().write_volatile(self.counter) };
-        // The counter wraps, because a frontend may have written any value there.
+        // The addition wraps, because a frontend may have written any value into the region.
         self.counter = self.counter.wrapping_add(1);
         in_order();
         self.mark(head, 1);
@@ -290,7 +291,7 @@ impl QueueInflight {
         self.last = head;
     }
 
-    /// Records that a batch was published, and clears its marks.
+    /// Records that a batch of answers was published, and clears the marks of its requests.
     #[inline]
     pub fn published(&mut self, heads: &[u16], published: Published) {
         in_order();
@@ -302,8 +303,8 @@ impl QueueInflight {
     }
 }
 
-/// A killed thread has executed a prefix of its program, so only the compiler must keep the order
-/// of these stores.
+/// Only the compiler must keep the order of these stores: the memory of a killed thread is as if
+/// the thread had executed a prefix of its program.
 #[inline]
 fn in_order() {
     compiler_fence(Ordering::SeqCst);

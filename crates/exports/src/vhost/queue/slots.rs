@@ -1,8 +1,8 @@
 //! State of a queue's requests in flight, and of the memory that they use.
 //!
-//! There is a slot for each descriptor, used by the request whose head it is. Memory that the
-//! frontend removed stays mapped until the last request that uses it has completed: each change of
-//! memory begins an epoch, and a slot records the epoch of its request.
+//! Each descriptor has a slot, which is used by the request that begins with this descriptor.
+//! Memory that the frontend removed stays mapped until the last request that uses it has completed:
+//! each change of memory begins an epoch, and a slot records the epoch of its request.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use std::sync::Arc;
 use super::blk;
 use crate::vhost::memory::GuestMemory;
 
-/// Longest list of segments whose memory a slot keeps for reuse: the maximum that guests are told.
+/// Longest list of segments whose memory a slot keeps for reuse: the maximum announced to guests.
 pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
 /// Bit of [`RequestSlot::state`]: the request is in flight.
 pub(super) const BUSY: u32 = 1 << 31;
-/// Bit of [`RequestSlot::state`]: the list of segments is longer than guests are told to create.
+/// Bit of [`RequestSlot::state`]: the list of segments is longer than the announced maximum.
 pub(super) const LONG: u32 = 1 << 30;
 /// Bit of [`RequestSlot::state`]: the request is a write whose data would be lost with this process
 /// until the next flush.
 pub(super) const UNFLUSHED: u32 = 1 << 29;
-/// Bit of [`RequestSlot::state`]: the request is a flush with a `FlushTicket`.
+/// Bit of [`RequestSlot::state`]: the request is a flush that clears the mark of unflushed writes.
 pub(super) const FLUSH: u32 = 1 << 28;
-/// Bits of [`RequestSlot::state`]: the epoch of [`MemoryVersions`] when the request was taken.
+/// Bits of [`RequestSlot::state`]: the number of memory changes before the request was taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;
 
-/// A request in flight. Four slots fit into a cache line.
+/// State of a request in flight. Four slots fit into a cache line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestSlot {
     /// Address of the status byte in guest memory; null if the chain has none.
     pub(super) status: *mut u8,
     pub(super) state: u32,
-    /// Bytes that the drive writes to guest memory.
+    /// Number of bytes that the drive writes to guest memory.
     pub(super) read_bytes: u32,
 }
 
@@ -44,9 +44,9 @@ impl RequestSlot {
 #[derive(Debug)]
 pub(super) struct MemoryVersions {
     pub(super) now: Arc<GuestMemory>,
-    /// Counts changes of memory, modulo [`EPOCH`] + 1.
+    /// Number of changes of the guest's memory, modulo [`EPOCH`] + 1.
     pub(super) epoch: u32,
-    /// Earlier versions: epoch, number of requests in flight, and memory.
+    /// Earlier versions of the guest's memory: epoch, number of requests in flight, and regions.
     pub(super) old: Vec<(u32, u32, Arc<GuestMemory>)>,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Some volumes keep answered writes in this process's memory until a flush, either in a cache over
 //! the drives or in librbd's cache. A guest outlives a daemon that is killed, and must learn of the
-//! loss as from a disk whose cache lost power: its next flush fails, or its next write if the
-//! device is write-through now. So the inflight region records whether a write was answered since
-//! the last flush, and by which daemon. A region of another server has no such record, which is
-//! taken to mean that nothing was lost.
+//! loss as from a disk whose cache lost power: the guest's next flush fails, or its next write if
+//! the device is write-through now. So the inflight region records whether a write was answered
+//! since the last flush, and by which daemon. The region of another server has no such record, so
+//! no loss is assumed then.
 //!
 //! Lock order: no lock is taken while `marks` is held. Invariants: the region is marked before the
 //! guest sees the answer. A flush clears the mark only if no write was answered after the flush
@@ -36,7 +36,7 @@ const LOST: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct UnflushedWrites {
     tracks: bool,
-    /// Changed only under the lock of `marks`; read without it.
+    /// Phase and flags of the writes, changed only under the lock of `marks` and read without it.
     state: AtomicU32,
     marks: Mutex<RegionMarks>,
 }
@@ -51,7 +51,7 @@ struct RegionMarks {
     flush: u64,
 }
 
-/// Number of a flush that clears the mark if it succeeds.
+/// Number of a flush that clears the region's mark of unflushed writes if the flush succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlushTicket(u64);
 
@@ -69,12 +69,12 @@ impl UnflushedWrites {
     }
 
     fn is_in(&self, phase: u32) -> bool {
-        // SeqCst: a check that finds that no flush has begun is ordered before the flush, and so is
-        // the write that completed before the check.
+        // SeqCst: if this load does not see a flush, the write that completed before the load is
+        // ordered before that flush.
         self.state.load(Ordering::SeqCst) & PHASE == phase
     }
 
-    /// Enters a phase and marks the region. The caller must hold the lock.
+    /// Enters a phase and marks the inflight region accordingly. The caller must hold the lock.
     fn enter(&self, marks: &RegionMarks, phase: u32) {
         let lost = self.state.load(Ordering::SeqCst) & LOST;
         if let Some(region) = &marks.region {
@@ -83,8 +83,8 @@ impl UnflushedWrites {
         self.state.store(phase | lost, Ordering::SeqCst);
     }
 
-    /// Marks the in-flight region as having unflushed writes. Call it before the guest can see that
-    /// a write has completed.
+    /// Marks the inflight region as having unflushed writes. Must be called before the guest can
+    /// see that a write has completed.
     #[inline]
     pub(crate) fn answer_writes(&self) {
         if !self.is_in(DIRTY) {
@@ -92,7 +92,7 @@ impl UnflushedWrites {
         }
     }
 
-    /// Begins a flush. Returns a ticket if this flush may clear the mark.
+    /// Begins a flush. Returns a ticket if this flush may clear the mark of unflushed writes.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
         // A flush that begins during another one needs no ticket, because the other flush covers
@@ -111,7 +111,7 @@ impl UnflushedWrites {
         }
     }
 
-    /// Clears the mark after the final flush, when no more writes are answered.
+    /// Clears the mark of unflushed writes after the final flush, when no more writes are answered.
     pub(crate) fn end_clean(&self) {
         self.enter(&lock(&self.marks), CLEAN);
     }
@@ -137,23 +137,23 @@ impl UnflushedWrites {
         }
     }
 
-    /// Discards a loss, because a new frontend, session or boot of the guest begins, to which
-    /// earlier daemons acknowledged nothing.
+    /// Discards a recorded loss when a new frontend, session or boot of the guest begins, because
+    /// earlier daemons acknowledged no writes to it.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
     }
 
-    /// Uses this region for the marks from now on. Returns true if it shows that an earlier daemon
-    /// lost the guest's writes.
+    /// Uses `region` for the marks from now on. Returns true if the region shows that an earlier
+    /// daemon lost the guest's writes.
     pub(crate) fn follow(&self, region: &Inflight) -> bool {
         let mut marks = lock(&self.marks);
         let (unflushed_by, was_lost) = region.marks();
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // The loss is marked before the phase changes, so that one of the two marks is set at
-            // any time.
+            // The loss is marked before the phase changes, so that either the loss or the unflushed
+            // writes are marked at any time.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -193,7 +193,7 @@ impl QueueUnflushed {
         if ticket.is_some() { FLUSH } else { 0 }
     }
 
-    /// Ends the flush with this head, with a virtio status.
+    /// Ends the flush of the request `head`, which was answered with the virtio status `outcome`.
     pub(super) fn end_flush(&mut self, head: u16, outcome: u8) {
         let ended = self.flushes.extract_if(.., |(of, _)| *of == head);
         ended.for_each(|(_, ticket)| self.device.end_flush(ticket, outcome));

@@ -1,7 +1,7 @@
-//! `WaitingBio`: a bio for which the channel had no room, with the time since which it waits.
+//! `WaitingBio`: a bio for which the channel had no space, with the time since which the bio waits.
 //!
 //! While there is such a bio, its queue takes no more requests from its ring. The waiting time
-//! counts as back pressure on the group, for the held request and for each request that the guest
+//! counts as back pressure on the bio's group, for this request and for each request that the guest
 //! makes available after it.
 
 use millrace_block::{Bio, Channel, GroupId};
@@ -17,8 +17,8 @@ impl WaitingBio {
         WaitingBio { bio, since_ns: Native::now() }
     }
 
-    /// Returns the bio, which the caller retries, and counts the waiting time as back pressure on
-    /// its group, for all `waiting` requests.
+    /// Returns the bio, which the caller then submits again. Counts the waiting time as back
+    /// pressure on the bio's group, for all `waiting` requests.
     pub(super) fn try_again(
         self,
         group: GroupId,

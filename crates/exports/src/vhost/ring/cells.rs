@@ -1,12 +1,13 @@
 //! Access to the words of a ring, in guest memory or in a model of it.
 //!
-//! `RingAreas` (ring.rs) implements this, and model.rs for the model checker. ring.rs calls it.
+//! `RingAreas` (ring.rs) implements [`RingWords`] for guest memory, and model.rs implements it for
+//! the model checker.
 
 use millrace_machine::{Machine, Order};
 
 /// The avail and used areas of a ring, in words of two bytes.
 pub trait RingWords {
-    /// Machine whose fences order accesses to the ring.
+    /// Machine (real or modelled hardware) whose fences order accesses to the ring.
     type Machine: Machine;
 
     /// Reads word `index` of the avail area: flags, index, a head for each descriptor, used_event.

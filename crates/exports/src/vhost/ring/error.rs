@@ -1,4 +1,4 @@
-//! Errors of a guest in its ring.
+//! Errors of guests in their virtqueues.
 
 /// Error that a guest made in its virtqueue.
 #[allow(missing_docs)] // The messages describe the variants.

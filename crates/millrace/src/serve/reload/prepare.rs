@@ -34,7 +34,7 @@ pub(super) struct Prepared {
     pub(super) guests: Vec<String>,
     pub(super) nbd: PreparedNbd,
     pub(super) nbd_places: Vec<usize>,
-    /// Former groups, once they were replaced.
+    /// Groups before the reload; set once they were replaced.
     pub(super) groups_before: Option<ServedGroups>,
 }
 
@@ -246,7 +246,7 @@ impl Server {
     }
 
     fn close_groups(&self, names: &[String]) {
-        // Children follow their parents, so they must be closed first.
+        // The list has parents before their children, but children must be closed first.
         for name in names.iter().rev() {
             let _ = self.servers.groups.close(name);
         }

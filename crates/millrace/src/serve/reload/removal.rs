@@ -1,7 +1,7 @@
 //! Removes volumes in a reload: stops serving them, flushes them, and serves them again if that
 //! fails.
 //!
-//! reload.rs does this once everything new is ready.
+//! reload.rs calls this module once all new parts are ready.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ impl Server {
         let observer = nbd.observer();
         let is_gone = |name: &str| !new.exports.iter().any(|export| export.name == name);
         for client in observer.clients().iter().filter(|client| is_gone(&client.export)) {
-            // The second disconnection of a client does not wait for replies.
+            // The second call of `disconnect` closes the connection without waiting for replies.
             let _ = observer.disconnect(client.number);
             let _ = observer.disconnect(client.number);
         }
@@ -134,7 +134,7 @@ impl Server {
 }
 
 /// Waits until a volume has no request in flight. The thread of a client that was disconnected may
-/// still wait for one.
+/// still wait for such a request.
 fn wait_idle(volume: &Volume<Native>) -> Result<(), String> {
     let is_idle = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || (disk.tags_in_use() == 0 && disk.waiting() == 0)

@@ -78,8 +78,7 @@ once.
 Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
 docs/lab/bench.md explains the columns and the keys of --json.";
 
-/// Maximum number of I/Os of a job. The I/Os of all jobs together can still be counted, and take
-/// years.
+/// Maximum number of I/Os of a job, enough for years. The sum over all jobs fits in 64 bits.
 const IOS_MAX: u64 = 1 << 50;
 
 /// Arguments that apply only to drives of this program, or to threads that serve them.
@@ -394,7 +393,7 @@ impl ServingArgs {
     }
 }
 
-/// Range of CPUs, as the first and the last of them.
+/// A range of CPUs: its first and its last CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuRange(pub u32, pub u32);
 
@@ -468,9 +467,9 @@ impl WorkloadArgs {
 }
 
 impl TargetArgs {
-    /// Returns the drives that were named, or the null drive. librbd's cache is set to write back
-    /// from the start, as behind a client that flushes: all but the oldest clients do, and fio's
-    /// engine sets it, too.
+    /// Returns the drives that were named, or the null drive. librbd's cache writes back from the
+    /// start, not only after the first flush: all but the oldest clients flush, and fio's engine
+    /// sets this, too.
     pub fn drives(&self) -> Result<Vec<Spec>> {
         if self.drive.is_empty() {
             return Ok(vec![Spec::from_str("null")?]);

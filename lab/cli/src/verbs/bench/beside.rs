@@ -1,10 +1,10 @@
-//! `bench --beside`: runs one row alternately with commands of other programs, and compares them.
+//! `bench --beside`: measures one row of `bench` in turn with commands of other programs.
 //!
 //! In each round the row and each command run once. The order changes from round to round, so that
-//! all sides run at comparable times. A command prints fio's JSON report, or that of `bench
-//! --json`: both have the same keys for the same figures. The table has medians of the rounds, and
-//! the median of the ratios in each round. The verb calls this file, which runs the row and the
-//! commands.
+//! no program always runs at the same position. A command prints fio's JSON report, or that of
+//! `bench --json`; both have the same keys for the same figures. The table shows the medians over
+//! all rounds, and the median of each round's ratio of IOPS. The verb calls this file, which runs
+//! the row and the commands.
 #![allow(clippy::print_stderr)]
 
 use std::process::{Command, ExitCode, Stdio};
@@ -20,17 +20,18 @@ use super::table::TimeUnit;
 use super::{native_rows, say_json};
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// Results of one run of one side.
+/// Results of one run of one of the compared programs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     iops: f64,
     bw_bytes: f64,
-    /// Median latency in nanoseconds. Like `p99_ns`, it is that of the slowest job or direction.
+    /// Median latency in nanoseconds. Of several jobs or directions, this and `p99_ns` are the
+    /// highest.
     p50_ns: u64,
     p99_ns: u64,
 }
 
-/// Measures all sides in each round. The exit code is 0, or 130 after Ctrl-C.
+/// Measures all programs in each round. The exit code is 0, or 130 after Ctrl-C.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let others = &args.beside.beside;
     let names: Vec<&str> =
@@ -96,7 +97,7 @@ fn output(command: &str) -> Result<Value> {
     serde_json::from_str(&text[begin..]).with_context(|| format!("{command}: its report"))
 }
 
-/// Sums up a report: rows of `bench`, or jobs of fio with their directions.
+/// Sums up a report, which consists of rows of `bench`, or of fio's jobs with their directions.
 fn sample(report: &Value) -> Result<Sample> {
     let empty = Vec::new();
     let (rows, jobs) = match report {
@@ -129,14 +130,14 @@ fn sample(report: &Value) -> Result<Sample> {
     }
 }
 
-/// Returns the median of `of` over all rounds of one of the compared programs.
+/// Returns the median over all rounds of the value that `of` computes from one round.
 fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
-/// Returns the IOPS of a side divided by those of the row in the same round.
+/// Returns a function that divides a program's IOPS by those of `bench` in the same round.
 fn ratio(side: usize) -> impl Fn(&[Sample]) -> f64 {
     move |round| round[side].iops / round[0].iops
 }

@@ -9,7 +9,7 @@ use millrace_console::words::whole;
 
 use super::row_flags::rows_only;
 
-/// Flags whose runs report something other than a row of this machine.
+/// Flags that exclude `--beside`, because their runs do not report rows of this machine.
 const NO_ROWS: &str = "calibrate client jobfile locks machine program states trace vm";
 
 /// Other programs to measure.

@@ -24,7 +24,7 @@ impl FromStr for Server {
 
     fn from_str(text: &str) -> Result<Server, String> {
         if let Some(path) = text.strip_prefix(VHOST_USER) {
-            // Two slashes may precede the path, as URIs without a host are often written.
+            // Two slashes may precede an absolute path, as in URIs without a host.
             let path = match path.strip_prefix("//") {
                 Some(rest) if rest.starts_with('/') => rest,
                 Some(_) => return Err(format!("{text:?}: write {VHOST_USER}/path or :path")),

@@ -37,7 +37,8 @@ use crate::verbs::interrupt;
 const NAME_WIDTH: usize = 16;
 /// Number of bytes written at a time to a file that is created.
 const LAID_BYTES: usize = 1 << 20;
-/// Maximum number of bytes read of a job file, one more than a job file may have.
+/// Maximum number of bytes read of a job file. One more than a valid job file has, so that a longer
+/// file is noticed.
 const FILE_MAX: u64 = (1 << 20) + 1;
 
 /// Runs the jobs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
@@ -132,8 +133,8 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
-/// Returns the volumes of each job's clones: the drives of the command line, or the files that the
-/// job names. A file is opened once for each mode in which jobs access it.
+/// Returns the volumes of each job's `numjobs` clones: the drives of the command line, or the files
+/// that the job names. A file is opened once for each mode in which jobs access it.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {
@@ -189,7 +190,7 @@ impl FileAccess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
-    /// Another drive of this run already holds the lock.
+    /// Another drive of this run already holds the lock on the file.
     Held,
 }
 
@@ -239,7 +240,7 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
 }
 
 /// Refuses to run jobs that write to a file, unless the file is empty or overwriting is allowed.
-/// This is checked before data is written to the file for jobs that read it.
+/// The check comes before `lay_out` writes data for jobs that read the file.
 fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     let Some(writer) = users(file, name).find(|job| job.changes_data()) else { return Ok(()) };
     if args.target.overwrite {
@@ -259,8 +260,8 @@ fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Ar
     Ok(volume)
 }
 
-/// Extends a file by the data that its jobs read and that it lacks, as fio does. Reads of data that
-/// was never written would not access the disk.
+/// Writes data to the end of a file until it has the size that its jobs read, as fio does. Reads of
+/// blocks that were never written would not access the disk.
 fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
     let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max().unwrap_or(0);
@@ -292,7 +293,8 @@ fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
 }
 
 /// Returns the drive for a file. The file is created or extended as its jobs need it, as fio does.
-/// It is opened read-only if all jobs only read. The first drive of a file holds the lock on it.
+/// A file that is large enough is opened read-only if no job writes. The first drive of a file
+/// holds the lock on it.
 fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> Result<Spec> {
     let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max();

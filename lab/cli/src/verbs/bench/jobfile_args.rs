@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::row_flags::rows_only;
 
-/// Flags that a job file sets itself, or that belong to other kinds of runs.
+/// Flags that `--jobfile` excludes: the job file sets them, or they belong to other kinds of runs.
 const IN_THE_FILE: &str = "\
     bs cache calibrate client connect cpu_list cpus extended iodepth ios locks machine numjobs \
     runtime rw rwmixread seed size stamp states trace verify virtqueue";

@@ -83,8 +83,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Returns every combination of a setting in `before` and a value in `given`, stored by `set`;
-/// returns `before` if there are no values.
+/// Returns every combination of a setting in `before` with a value in `given`, which `set` stores.
+/// Returns `before` if `given` is empty.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -98,11 +98,11 @@ fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T
 }
 
 impl Linux24Args {
-    /// Returns every combination of the lists.
+    /// Returns one setting for each combination of values in the flags' lists.
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // Also `whole`, which has no unit, selects raw I/O: by the number of elements.
+            // The unit `whole` has no size. A vector of one element selects raw I/O instead.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));

@@ -1,9 +1,9 @@
 //! Rows of `bench` on a simulated machine, or on this machine with lock statistics.
 //!
-//! This module combines the lists of the flags as plan.rs does for this machine, and also the
-//! interfaces. Simulated rows run in parallel, and the order of the output does not depend on which
-//! of them ends first. The rate of the simulator is printed to standard error, because it differs
-//! from run to run.
+//! This module makes a row for each combination of the flags' lists, as plan.rs does, and also for
+//! each interface. Simulated rows run in parallel, and the order of the output does not depend on
+//! which of them ends first. The rate of the simulator is printed to standard error, because it
+//! differs from run to run.
 #![allow(clippy::print_stderr)]
 
 use std::time::Instant;
@@ -44,7 +44,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
         ended += 1;
         bar.show((ended - 1).min(plans.len() - 1), name, 1.0);
     };
-    // Rows that have not begun at the time of Ctrl-C are left out.
+    // Rows that have not begun when Ctrl-C is pressed are left out.
     let run = |index: usize| match interrupt.is_set() {
         true => Ok(None),
         false => run_simulated_until(&model, &plans[index], interrupt),
@@ -76,7 +76,7 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     Ok(rows_of(observed))
 }
 
-/// Returns the rows, and prints a note about each recording.
+/// Returns the rows, and prints a note about each trace that was recorded.
 fn rows_of(observed: Vec<ObservedRow>) -> Vec<Row> {
     let recordings = observed.iter().filter_map(|observed| observed.recorded.as_ref());
     recordings.for_each(|recording| eprintln!("note: {}", recorded(recording)));
@@ -154,8 +154,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// Returns one service for each pair of a dispatch concurrency (`--inside`, only for designs with
-/// hardware queues) and a Linux 2.4 history.
+/// Returns `usual` in one variant for each pair of a dispatch concurrency (`--inside`, only for
+/// designs with hardware queues) and a combination of the flags for Linux 2.4.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
@@ -175,9 +175,9 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// Returns the number of I/Os in flight of a row. The interface `sync` always has one, whatever the
-/// default of other interfaces. Returns `None` if another row with one I/O in flight makes this row
-/// a duplicate.
+/// Returns the number of I/Os in flight of a row. With the interface `sync` this is always one,
+/// even if the default is higher. Returns `None` if another row already has one I/O in flight,
+/// because this row would be its duplicate.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

@@ -1,6 +1,6 @@
 //! Turns arguments into rows: every combination of the lists, in a stable order.
 //!
-//! The verb calls this module, which creates plain plans and opens nothing. If no argument says
+//! The verb calls this module, which only creates plans and opens no drive. If no argument says
 //! what to measure, the plan is a comparison: mq, sq and raw on null at depth 1 and 32 on each core
 //! count, and mq once more with a timestamp for every I/O, as SPDK's bdevperf takes them.
 
@@ -87,7 +87,7 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     check_drives(args)?;
     let rows = queue_plans(args, all)?;
-    // A simulated machine has its own CPUs.
+    // The size of this machine's memory does not limit rows on a simulated machine.
     check_memory(&rows, memory_bytes().filter(|_| args.machine.machine.is_none()))?;
     let mut served = Vec::new();
     for row in rows {
@@ -191,7 +191,7 @@ fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Res
     Ok(worker_cpus(&topology, &busy).into_iter().map(|cpu| cpu.0).collect())
 }
 
-/// Returns the rows without their serving modes.
+/// Returns the rows with the default serving mode, before `rows_on` applies the requested modes.
 fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
@@ -235,7 +235,8 @@ fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     Ok(rows)
 }
 
-/// Returns the rows of one placement and workload: each design, with each pair of queue settings.
+/// Returns the rows of one placement and workload: one for each combination of design, scheduler
+/// and queue settings.
 fn queue_rows(
     args: &BenchArgs,
     stacks: &[Stack],
@@ -290,8 +291,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Returns the CPUs and the number of jobs of each row. `unasked` has the counts of CPUs to use if
-/// no flag gives any; a count of 0 stands for one CPU per job.
+/// Returns the placements to measure: CPUs and number of jobs. `unasked` has the counts of CPUs to
+/// use if no flag gives any; a count of 0 stands for one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: this program may not use this CPU; it may use {}", ranges(all));

@@ -7,7 +7,7 @@ use millrace_experiments::programs::Task;
 
 use super::row_flags::rows_only;
 
-/// Flags that a program sets itself, or that belong to other kinds of runs.
+/// Flags that `--program` excludes: a program sets them, or they belong to other kinds of runs.
 const OWN: &str = "\
     bs calibrate client connect iodepth ios jobfile locks machine numjobs rw rwmixread size \
     stamp states trace verify virtqueue vm extended";

@@ -1,9 +1,9 @@
-//! Flags that apply only to rows, and that runs of other kinds exclude.
+//! Flags that apply only to rows of `bench`, and that other kinds of runs therefore exclude.
 //!
-//! This module owns the list of flags that all runs without rows exclude; each kind of run adds a
-//! list of its own. The definitions of clap's arguments use it.
+//! This module owns the list of flags that all runs without rows (such as `--vm`) exclude. Each
+//! kind of run adds a list of its own. The definitions of clap's arguments use both lists.
 
-/// Arguments that only rows of --machine and --locks have.
+/// Arguments that apply only to rows of `--machine` and `--locks`.
 const LABORATORY: [&str; 12] = [
     "batch",
     "bounce",
@@ -19,8 +19,7 @@ const LABORATORY: [&str; 12] = [
     "unit",
 ];
 
-/// Returns the arguments that a run of another kind than rows excludes: its own list, and
-/// [`LABORATORY`].
+/// Returns the arguments that a kind of run without rows excludes: `own` and [`LABORATORY`].
 pub fn rows_only(own: &'static str) -> impl Iterator<Item = &'static str> {
     LABORATORY.into_iter().chain(own.split(' '))
 }

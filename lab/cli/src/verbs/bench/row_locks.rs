@@ -1,4 +1,4 @@
-//! Table of the locks of a row: `bench --locks`. Pure text.
+//! Formats the table of a row's locks for `bench --locks`.
 
 use millrace_console::{Form, WIDTH, lock_table, wrapped};
 use millrace_experiments::Row;

@@ -1,6 +1,6 @@
 //! Table of `bench --states`: states and stage times of each drive of a row.
 //!
-//! Pure text from a row: I/Os by the states that \[FALCON\] names, the mean times of the stages of
+//! Formats a row as text: I/Os by the states that \[FALCON\] names, the mean times of the stages of
 //! the stack, the two latencies that the states delimit, and how unequal the drives were. All times
 //! are in microseconds. The verb calls this for each row.
 
@@ -12,7 +12,7 @@ use super::table::settings;
 /// Maximum number of characters of a drive's name in the short form.
 const NAME_WIDTH: usize = 10;
 
-/// A column: its name, whether the short form has it, and its value.
+/// A column: its name, true if the short form has it, and its value.
 type Column = (&'static str, bool, fn(&DriveStates) -> String);
 
 const COLUMNS: [Column; 17] = [

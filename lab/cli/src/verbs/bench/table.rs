@@ -1,14 +1,14 @@
 //! The result table of `bench`: 80 columns wide, or with all columns.
 //!
-//! Pure text from rows. In the short form a setting that all rows share is in a line above the
-//! table. If the table is still too wide, the settings that change last are above groups of rows.
-//! Every table has one unit for its times. The verb calls this.
+//! Formats rows as text. In the short form a setting that all rows share is in a line above the
+//! table. If the table is still too wide, rows are grouped under headings by the settings that
+//! change least often. All times of a table have the same unit. The verb calls this.
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_experiments::{LatencyNs, Linux24Row, MachineRow, Row};
 
-/// A setting of a row: its name, its value in this row, and the default, which is not shown.
+/// A setting of a row: its name, its value in this row, and its default. Defaults are not shown.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
 /// Settings, beginning with those that change least often from row to row.
@@ -43,7 +43,8 @@ const SETTINGS: [Setting; 24] = [
     ("kernel", |row| history(row, |row| row.kernel.clone()), "own"),
 ];
 
-/// Returns a setting of a row of `--machine` or `--locks`, or an empty text for other rows.
+/// Returns a setting that only rows of `--machine` and `--locks` have, or an empty text for other
+/// rows.
 fn of_machine(row: &Row, value: impl Fn(&MachineRow) -> String) -> String {
     row.machine.as_ref().map_or_else(String::new, value)
 }
@@ -114,7 +115,7 @@ fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
     grid
 }
 
-/// Returns the figures of the rows, each in one unit.
+/// Returns the figures of the rows as columns. All values of a column have the same unit.
 fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     let whole = form == Form::Whole;
     let decimals = usize::from(rows.iter().all(|row| row.bw_bytes_per_s < 100.0 * MIB));
@@ -149,7 +150,7 @@ const COSTS: [(&str, Value); 3] = [
     ("syscalls/IO", |row| format!("{:.3}", row.cost.syscalls_per_io)),
 ];
 
-/// Latency columns: name, whether the short form has the column, and the time shown.
+/// Latency columns: the name, true if the short form has the column, and the time shown.
 const TIMES: [(&str, bool, Time); 7] = [
     ("mean", true, |lat| lat.mean),
     ("p50", true, |lat| lat.p50),
@@ -160,7 +161,7 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// Columns that only some rows need: a test whether a row has the figure, the name, and the text.
+/// Columns that only some rows need: a test if a row has the figure, the name, and the text.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),
@@ -176,17 +177,17 @@ const SELDOM: [(Has, &str, Value); 4] = [
     (|row| row.outcome.errors > 0, "errors", |row| row.outcome.errors.to_string()),
 ];
 
-/// A column of a table of other results than rows: its name, its alignment, and its value for a
-/// line.
+/// A column of a table whose lines are not rows of `bench`: its name, its alignment, and its value
+/// for a line.
 pub type Column<T> = (String, Side, Box<dyn Fn(&T) -> String>);
 
-/// Makes a column of such a table.
+/// Creates a column from its name, its alignment and the function that returns its value.
 pub fn column<T>(name: &str, side: Side, value: impl Fn(&T) -> String + 'static) -> Column<T> {
     (name.to_owned(), side, Box::new(value))
 }
 
-/// Formats lines as a table, which fits 80 columns if that is requested: columns are then left out,
-/// those in `least` first.
+/// Formats `lines` as a table. In the short form, columns are left out in the order of `least`
+/// until the table fits 80 columns.
 pub fn columns_grid<T>(
     mut columns: Vec<Column<T>>,
     lines: &[T],
@@ -207,7 +208,7 @@ pub fn columns_grid<T>(
     grid(&columns)
 }
 
-/// Unit of all times of a table, with the number of digits after the point.
+/// Unit of all times of a table, and the number of digits after the decimal point.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeUnit {
     name: &'static str,

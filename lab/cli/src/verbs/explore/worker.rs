@@ -34,11 +34,12 @@ const PATIENCE: TimeLimits =
 /// Interval between two checks of a worker's CPU time.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// An order to a worker.
+/// A message that tells a worker process what to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerOrder {
-    /// Run the scenarios of seeds (first, count), up to the first violation.
+    /// Run the scenarios of seeds, given as the first seed and their number, up to the first
+    /// violation.
     Seeds(u64, u64),
     Scenario(Box<Scenario>),
 }
@@ -47,7 +48,7 @@ pub enum WorkerOrder {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerReply {
-    /// The scenario was run, perhaps not to its end.
+    /// Outcome of the scenario, which may have ended early because of a violation.
     Outcome(ScenarioOutcome),
     Invalid(String),
 }
@@ -195,7 +196,7 @@ impl Worker {
             None => start(WorkerTask { plant: self.plant.as_deref(), cache: self.cache })?,
         };
         let line = serde_json::to_string(order).context("an order as JSON")?;
-        // If the write fails the worker has died, which the missing reply shows.
+        // If the worker has died, this write fails. The missing reply then reveals the death.
         let _ = writeln!(running.orders, "{line}");
         Ok(running)
     }
@@ -244,7 +245,7 @@ impl Drop for Worker {
 
 fn end(mut running: WorkerProcess) -> Result<ExitStatus> {
     drop(running.orders);
-    // A process without orders ends by itself, unless it hangs.
+    // A worker exits when its input is closed, unless it hangs.
     match running.replies.recv_timeout(Duration::from_millis(200)) {
         Err(RecvTimeoutError::Disconnected) => {}
         _ => running.child.kill().context("cannot stop a worker process")?,
@@ -260,8 +261,8 @@ fn start(task: WorkerTask<'_>) -> Result<WorkerProcess> {
     if let Some(plant) = task.plant {
         command.args(["--plant", plant]);
     }
-    // This lets glibc keep freed memory for the next scenario instead of returning it to the
-    // system.
+    // With these settings glibc keeps freed memory for the next scenario, instead of returning it
+    // to the system.
     for (key, bytes) in [("TRIM_THRESHOLD", 1u64 << 30), ("MMAP_THRESHOLD", 1 << 25)] {
         command.env(format!("MALLOC_{key}_"), bytes.to_string());
     }

@@ -1,7 +1,7 @@
 //! Arguments of `millrace-lab replay`.
 //!
-//! clap parses the arguments, and plan.rs creates a plan from them. Arguments that contradict each
-//! other, or have no effect together with others, are refused with advice.
+//! clap parses the arguments, and replay.rs uses them. Arguments that contradict each other, or
+//! have no effect together with others, are refused with advice.
 
 use std::time::Duration;
 
@@ -126,7 +126,7 @@ pub enum Speed {
     Afap,
 }
 
-/// Factors that are accepted. Others are probably mistakes.
+/// Accepted factors. Values outside this range are probably mistakes.
 const FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 
 fn speed(text: &str) -> Result<Speed, String> {

@@ -1,6 +1,7 @@
 //! Report of a replay for a person, and as JSON.
 //!
-//! Pure text. Lines on waits, changes and omissions appear only if there is something to report.
+//! Formats a report as text or JSON. Lines on waits, changes and omissions appear only if there is
+//! something to report.
 
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;
@@ -146,7 +147,7 @@ fn over_time(report: &Report) -> Option<String> {
     ))
 }
 
-/// Renders a bar for each number, up to the height of `most`.
+/// Renders a bar for each number. A bar for `most` has the full height.
 fn bars(numbers: &[f64], most: f64) -> String {
     const BARS: [char; 9] = [
         ' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',

@@ -1,8 +1,8 @@
 //! Targets of `--to` and `--map`: drives, NBD exports, vhost-user-blk servers.
 //!
-//! This module owns the grouping of targets into lanes, and the volumes that consist of drives.
-//! clap parses the targets; plan.rs calls this module, which uses the millrace library to create
-//! volumes.
+//! This module groups targets into lanes, each of which is a server, or a volume of one or more
+//! drives. It also opens the volumes, with the millrace library. clap parses the targets; replay.rs
+//! calls this module.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -41,7 +41,7 @@ impl FromStr for TargetSpec {
         if text.contains(':') && SERVERS.contains(&scheme) {
             return Ok(TargetSpec::Server(text.parse()?, text.to_owned()));
         }
-        // A file may be given by its path alone.
+        // `file:` followed by a path alone stands for `file:path=(...)`.
         let bare =
             text.strip_prefix("file:").filter(|path| !path.is_empty() && !path.contains('='));
         let spec = bare.map_or_else(|| text.to_owned(), |path| format!("file:path=({path})"));
@@ -62,8 +62,8 @@ impl FromStr for DeviceMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DeviceMapping, String> {
-        // A drive's keys also contain an equals sign, but after its colon; a device's name may
-        // contain a colon.
+        // The last equals sign before the first colon ends the device's name, because the keys of a
+        // drive come after its colon.
         let colon = text.find(':').unwrap_or(text.len());
         match text[..colon].rfind('=') {
             Some(at) if at > 0 => {
@@ -91,7 +91,7 @@ impl Lanes {
     }
 }
 
-/// Returns the lanes that the arguments name, and the routes from devices to lanes.
+/// Returns the lanes for the targets that the arguments name, and the lane of each traced device.
 pub fn lanes(
     to: &[TargetSpec],
     map: &[DeviceMapping],
@@ -177,15 +177,14 @@ fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolu
         _ => Layout::Stripe { chunk_sectors: (stripes.chunk.unwrap_or(CHUNK) >> 9) as u32 },
     };
     let names: Vec<String> = drives.iter().map(ToString::to_string).collect();
-    // If a replay has several volumes, a single drive is served inline, because no other drive
-    // shares its volume.
+    // A single drive is always served inline, even if `--serving` is given for another volume.
     let serving =
         if drives.len() > 1 { stripes.serving.unwrap_or_default() } else { Serving::Inline };
     Ok(SimulatedVolume { name: names.join("+"), drives, layout, serving })
 }
 
-/// Creates volumes of this machine, and returns remarks for a person. Does not check whether data
-/// may be overwritten.
+/// Opens volumes on this machine, and returns notes for the user. Does not check if data may be
+/// overwritten.
 pub fn build(
     volumes: &[SimulatedVolume],
     args: &ReplayArgs,

@@ -1,7 +1,7 @@
 //! `TraceProgress`: progress and notes of a trace that one thread reads and another thread shows.
 //!
-//! The lab's replay reads the trace on a thread of its own; the verb shows a bar in the meantime,
-//! and notes at the end. Both hold it through an `Arc`.
+//! The lab's replay reads the trace on a thread of its own. Meanwhile the verb shows a progress
+//! bar, and notes at the end. Both threads share the `TraceProgress` through an `Arc`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,9 +18,9 @@ pub struct ProgressState {
     /// Part of the trace that has been read, 0 to 1.
     pub progress: f64,
     pub notes: Vec<String>,
-    /// Files that were not read to their end, each with the place and the reason.
+    /// Files that were not read to their end, each with the position and the reason.
     pub damage: Vec<String>,
-    /// All devices of the trace, when it was read to its end.
+    /// All devices of the trace; `None` until the trace was read to its end.
     devices: Option<Vec<String>>,
 }
 
@@ -45,7 +45,7 @@ pub struct TrackedTrace<S> {
     source: S,
     watch: Arc<TraceProgress>,
     ios: u64,
-    /// Number of these I/Os that have a latency.
+    /// Number of I/Os so far for which the trace has a latency.
     measured: u64,
 }
 

@@ -1,8 +1,8 @@
 //! `millrace-lab trace report`: reports on a trace as text, and as one self-contained HTML page of
 //! plots and tables.
 //!
-//! For a blktrace recording the report has its spans; for any trace it has the statistics of its
-//! I/Os. `trace::run` calls this; millrace-experiments has the page.
+//! For a blktrace recording the report has the times between the events of an I/O; for any trace it
+//! has the statistics of its I/Os. `trace::run` calls this; millrace-experiments has the page.
 #![allow(clippy::print_stderr)]
 
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
-//! Names of the seeded bugs, as `--plant` takes them: the variants of `Plant` in kebab case.
+//! Names of the seeded bugs for the option `--plant`: the variants of `Plant` in kebab case.
 //!
-//! Compiled into the explorer and into `cargo xtask planted`, so that both use the same list.
+//! The file is compiled into the explorer and into `cargo xtask planted`, so that both use the same
+//! list.
 
 /// Seeded bugs that the explorer must find.
 pub const PLANTS: [&str; 17] = [

@@ -1,6 +1,6 @@
 //! Loop of one client, which keeps `iodepth` I/Os in flight until the run ends and counts them.
 //!
-//! run.rs calls this on the client's own thread, with a channel and a function that waits. A
+//! run.rs calls the loop on the client's own thread, with a channel and a function that waits. A
 //! latency lasts from the moment before a bio is submitted until the client has polled its
 //! completion, so it includes waits for limits, schedulers and tags. I/Os that complete during the
 //! warm-up do not count. At the end, dropping the channel lifts its limits and waits for the I/Os
@@ -20,9 +20,10 @@ pub(super) struct RunTimes {
     /// Start of the measured interval, after the warm-up.
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
-    /// Start time of the series, and length of each of its steps, if the plan asks for a series.
+    /// Start time of the time series, and length of each step; `None` if the plan has no time
+    /// series.
     pub(super) series: Option<(u64, u64)>,
-    /// Start of the run, if the times of all completions are kept.
+    /// Start of the run; `None` if the completion times are not recorded.
     pub(super) times_from_ns: Option<u64>,
 }
 
@@ -35,12 +36,12 @@ pub(super) struct Tally {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) series: Vec<u64>,
-    /// Completion time of each I/O since the start of the run, in nanoseconds, if the run keeps
-    /// these times.
+    /// Completion time of each I/O, in nanoseconds since the start of the run; empty if not
+    /// recorded.
     pub(super) times_ns: Vec<u64>,
 }
 
-/// I/O in flight, found by its bio's user data.
+/// An I/O in flight. The user data of its bio is its index.
 #[derive(Debug, Clone, Copy, Default)]
 struct IoInFlight {
     at_ns: u64,
@@ -52,7 +53,7 @@ pub(super) struct Contender<'a, M: Machine> {
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
-    /// Pause after a completion, in nanoseconds. `pauses_until_ns` is the end of the current pause.
+    /// Pause after a completion, in nanoseconds. `pauses_until_ns` is the end of the present pause.
     thinktime_ns: u64,
     pauses_until_ns: u64,
     offsets: Offsets,
@@ -92,8 +93,8 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Runs the client until the end of the run. `wait` sleeps until there may be completions to
-    /// poll, or until its deadline.
+    /// Runs the client until the end of the run. `wait` sleeps until a completion may have arrived,
+    /// or until a deadline.
     pub(super) fn run(
         mut self,
         mut wait: impl FnMut(&mut Channel<M>, u64) -> Result<(), Error>,
@@ -123,8 +124,8 @@ impl<'a, M: Machine> Contender<'a, M> {
         M::work(Stage::Interface, self.idle.len() as u32);
         while let Some(mut bio) = self.idle.pop() {
             let sent = &mut self.sent[bio.user_data() as usize];
-            // An I/O that the block layer rejected keeps its offset and its start time for the next
-            // attempt.
+            // A bio that the block layer rejected is submitted again with the same offset and start
+            // time.
             if sent.at_ns == 0 {
                 let (block, op) = self.offsets.next_io();
                 let sector = block * u64::from(self.sectors);

@@ -21,10 +21,10 @@ pub struct FailedIos {
     pub error_text: Option<String>,
 }
 
-/// Time series of a client's I/Os over a run, if the plan asks for it.
+/// Times of a client's I/Os; empty if the plan does not ask for them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientTimeline {
-    /// Number of I/Os in each step; the first step begins with the measured time.
+    /// Number of I/Os in each step of a time series, which starts with the measured time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
     /// Time of each completion, warm-up included, in nanoseconds from the start of the run.
@@ -51,11 +51,11 @@ pub struct ClientRow {
     pub bw_bytes_per_s: f64,
     /// Latency from submission to completion, as the client sees it.
     pub lat_ns: LatencyNs,
-    /// Cost of the client's I/Os per second: nanoseconds of drive time by the cost model.
+    /// Drive time by the cost model, in nanoseconds, that the client's I/Os cost per second.
     pub cost_ns_per_s: f64,
     /// Cost of the client's I/Os as a fraction of the cost of all clients' I/Os, 0 to 1.
     pub share: f64,
-    /// Fraction of the total cost that the weights give the client if every client always has I/O
+    /// Fraction of the total cost that the client gets by its weight if all clients always have I/O
     /// waiting.
     pub weight_share: f64,
     #[serde(flatten)]
@@ -93,7 +93,7 @@ impl ContentionReport {
         let total = |of: fn(&ClientRow) -> f64| clients.iter().map(of).sum::<f64>();
         let (cost, iops) = (total(|row| row.cost_ns_per_s), total(|row| row.iops));
         let bw_bytes_per_s = total(|row| row.bw_bytes_per_s);
-        // A group shares its weight among its clients.
+        // A group's weight is divided equally among its clients.
         let same = |group: &str| clients.iter().filter(|row| row.group == group).count().max(1);
         let weights: Vec<f64> =
             clients.iter().map(|row| f64::from(row.weight) / same(&row.group) as f64).collect();

@@ -1,9 +1,10 @@
 //! Runs an experiment on a machine: creates groups, drives and threads, and collects the clients'
 //! results.
 //!
-//! Callers use `contend_simulated` and `contend`; both call `run_on`. A `ClientHost` implements the
-//! differences between machines. Results and the volume leave a simulation through shared memory,
-//! so that dropping the volume takes no virtual time.
+//! Callers use `contend_simulated` and `contend`; both call `run_on`. The implementations of
+//! `ClientHost` cover the differences between a simulated machine and this one. Results and the
+//! volume leave a simulation through shared memory, so that dropping the volume takes no virtual
+//! time.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +21,7 @@ use crate::load::drain_barrier::DrainBarrier;
 use crate::load::sleeper::{BellSleeper, Sleeper};
 use crate::load::threads::{join_all, lock, simulate};
 
-/// Virtual time that a simulation may take after the plan's end, in which clients' channels drain.
+/// Virtual time that a simulation may last after the plan's end, while channels drain.
 const GRACE_NS: u64 = 20_000_000_000;
 
 /// Runs an experiment on a simulated machine, for drives that run on any machine. The result is
@@ -65,14 +66,14 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // The wait may have ended because the channel's periodic work is due; it would stay due and
-        // end every further wait if it were not done here.
+        // Do the channel's periodic work, which may have ended the sleep. Otherwise the work would
+        // stay due and end every further sleep at once.
         channel.tick();
     }
     Ok(())
 }
 
-/// Report and volume. The volume is returned so that it is dropped outside of the measured time.
+/// Report, and the volume, which is returned to be dropped outside of the measured time.
 type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
 fn run_on<S: Sleeper + 'static>(

@@ -2,15 +2,15 @@
 //! to each block once.
 //!
 //! `Distribution` is the setting of a job file, and `BlockSequence` draws blocks by the
-//! distribution. Zipf's ranks are drawn exactly, for every exponent. A bijection then spreads the
-//! ranks of Zipf and Pareto over the blocks, so that hot blocks are not neighbours; fio does so
-//! with a hash, which lets some ranks share a block. `Map` keeps one bit for each block that was
-//! drawn. `source` calls this file.
+//! distribution. Ranks of the Zipf distribution are drawn exactly, for every exponent. A bijection
+//! then spreads the ranks of Zipf and Pareto over the blocks, so that hot blocks are not
+//! neighbours; fio does so with a hash, which lets some ranks share a block. `Map` keeps one bit
+//! for each block that was drawn. `source` calls this file.
 //!
 //! Sources: Hoermann and Derflinger, "Rejection-inversion to generate variates from monotone
 //! discrete distributions", ACM TOMACS 6 (3), 1996; Box and Muller, "A note on the generation of
-//! random normal deviates", 1958; Pareto's rule in the form of fio's manual: with `pareto:h`, a
-//! share of 1 - h of the I/Os goes to h of the blocks.
+//! random normal deviates", 1958; Pareto's rule in the form of fio's manual: with `pareto:h`, the
+//! fraction h of the blocks gets the fraction 1 - h of the I/Os.
 
 use millrace_random::SplitMix64;
 
@@ -20,16 +20,17 @@ use super::value::float;
 pub(super) enum Distribution {
     #[default]
     Uniform,
-    /// Zipf: the i-th hottest block is drawn in proportion to i^-theta. Fields: theta, and the
-    /// position of the hottest block as a fraction of the blocks.
+    /// Zipf: the probability of the i-th hottest block is proportional to i^-theta. Fields: theta,
+    /// and the position of the hottest block as a fraction of the blocks.
     Zipf(f64, Option<f64>),
-    /// Pareto's rule. Fields: its fraction h, and the position of the hottest block as a fraction
-    /// of the blocks.
+    /// Pareto distribution. Fields: the fraction h (`pareto:h` in fio), and the position of the
+    /// hottest block as a fraction of the blocks.
     Pareto(f64, Option<f64>),
-    /// Normal distribution around a centre, with a standard deviation in percent of all blocks.
+    /// Normal distribution. Fields: standard deviation in percent of all blocks, and the centre as
+    /// a fraction of the blocks.
     Normal(f64, Option<f64>),
-    /// Zones of the region in order. Each has two cumulative percentages: of the I/Os, and of the
-    /// blocks, in this zone and all zones before it.
+    /// Zones of the region in order. Each zone has two cumulative percentages, which include all
+    /// zones before it: of the I/Os, and of the blocks.
     Zoned(Vec<(u32, u32)>),
 }
 
@@ -61,8 +62,8 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     }
 }
 
-/// Parses `zoned` of a direction, such as `60/10:30/20:10/`; zones without a size share the
-/// remaining blocks. No I/Os go to blocks after the last zone.
+/// Parses fio's `zoned` distribution of one direction, such as `60/10:30/20:10/`. Zones without a
+/// size share the remaining blocks. Blocks after the last zone get no I/Os.
 fn zoned(text: &str) -> Result<Distribution, String> {
     let wrong = || {
         format!(
@@ -105,7 +106,7 @@ pub(super) struct BlockSequence {
 enum Kind {
     Uniform,
     Zipf(Zipf),
-    /// Pareto's exponent, which follows from the fraction h.
+    /// Pareto distribution, by its exponent, which follows from the fraction h.
     Pareto(f64),
     /// Normal distribution: centre and deviation, in blocks.
     Normal(f64, f64),
@@ -152,7 +153,7 @@ impl BlockSequence {
         }
     }
 
-    /// Draws a block by the normal distribution; a block outside the region is drawn again.
+    /// Draws a block by the normal distribution. Draws again if the block lies outside the region.
     fn normal(&self, random: &mut SplitMix64, center: f64, deviation: f64) -> u64 {
         loop {
             let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
@@ -165,7 +166,7 @@ impl BlockSequence {
     }
 }
 
-/// Bijection of `blocks` numbers that takes 0 to `first` and separates neighbours.
+/// Bijection of the numbers below `blocks`. Maps 0 to `first`, and neighbours to distant numbers.
 #[derive(Debug, Clone)]
 struct Spread {
     step: u64,
@@ -175,8 +176,8 @@ struct Spread {
 
 impl Spread {
     fn new(blocks: u64, first: u64) -> Spread {
-        // A step near the golden section moves neighbours far apart. A step without a common
-        // divisor with the number of blocks visits each block once.
+        // A step near the golden section moves neighbouring ranks far apart. A step that has no
+        // common divisor with the number of blocks reaches each block once.
         let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
         Spread { step, first, blocks }
@@ -192,16 +193,17 @@ fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// Zipf's distribution of ranks from 1 on, rank i in proportion to i^-theta, by
-/// rejection-inversion.
+/// Draws ranks from 1 by Zipf's distribution: the probability of rank i is proportional to
+/// i^-theta. The method is rejection-inversion.
 #[derive(Debug, Clone)]
 struct Zipf {
     theta: f64,
     count: f64,
-    /// Value at which the integral begins, and ends.
+    /// Range from which a value of the integral of x^-theta is drawn.
     begin: f64,
     end: f64,
-    /// Distance from the drawn value within which a rank is accepted without a further test.
+    /// Distance between the drawn x and its rank up to which the rank is accepted without a further
+    /// test.
     near: f64,
 }
 
@@ -223,7 +225,7 @@ impl Zipf {
         }
     }
 
-    /// Returns the `x` at which the integral has this value.
+    /// Returns the `x` at which `integral(x)` has the given value.
     fn inverse(&self, integral: f64) -> f64 {
         let power = 1.0 - self.theta;
         match power.abs() < 1e-9 {
@@ -246,10 +248,11 @@ impl Zipf {
     }
 }
 
-/// Bitmap of free blocks, with levels of words above that tell where free blocks are.
+/// Bitmap of free blocks, with summary levels for a fast search.
 #[derive(Debug, Clone)]
 pub(super) struct Map {
-    /// Bits of free blocks, then, level by level, bits of words in the level below that are not 0.
+    /// Level 0 has a bit for each free block. Each further level has a bit for each word of the
+    /// level below that is not 0.
     levels: Vec<Vec<u64>>,
     blocks: u64,
 }
@@ -280,7 +283,8 @@ impl Map {
         block < self.blocks && self.levels[0][(block / 64) as usize] >> (block % 64) & 1 == 1
     }
 
-    /// Returns the first free block from `block` on, or from the beginning; `None` if none is free.
+    /// Returns the first free block at or after `block`, or else the first free block of all;
+    /// `None` if no block is free.
     pub(super) fn free_from(&self, block: u64) -> Option<u64> {
         self.search(block).or_else(|| self.search(0))
     }
@@ -298,7 +302,7 @@ impl Map {
                 }
                 return Some(found);
             }
-            // The rest of this word has no free block; the level above finds the next word.
+            // Search the level above, because the rest of this word has no free block.
             level += 1;
             if level == self.levels.len() {
                 return None;

@@ -14,11 +14,11 @@ const SHARES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Sizes {
     One(u32),
-    /// Sizes are multiples of the first up to the second, and the second.
+    /// Range from a smallest to a largest size: all multiples of the smallest size, and the largest
+    /// size.
     Range(u32, u32),
-    /// Sizes in rising order of their percentages, each with the cumulative percentage of the I/Os
-    /// that have this size or an earlier one. The last size, which has the largest percentage, also
-    /// gets the rest up to 100.
+    /// Sizes in ascending order of their percentages, each with the cumulative percentage. The last
+    /// size, which has the largest percentage, also gets the remainder up to 100 %.
     Split(Vec<(u32, f64)>),
 }
 
@@ -46,7 +46,7 @@ impl Sizes {
         }
     }
 
-    /// Draws a size of at most `room`; returns `None` if even the smallest is larger.
+    /// Draws a size of at most `room` bytes; `None` if all sizes are larger.
     pub(super) fn draw(&self, random: &mut SplitMix64, room: u64) -> Option<u32> {
         let has_room = |bytes: u32| u64::from(bytes) <= room;
         if !has_room(self.least()) {
@@ -89,9 +89,9 @@ pub(super) fn range(base: Base, text: &str) -> Result<Sizes, String> {
     Ok(if first == last { Sizes::One(first) } else { Sizes::Range(first, last) })
 }
 
-/// Parses `bssplit` of a direction, such as `4k/60:8k/:16k/`; sizes with an empty or zero
-/// percentage divide the rest. As in fio, an empty list entry ends the list, and the largest
-/// percentage is adjusted so that the sum is 100.
+/// Parses fio's `bssplit` of one direction, such as `4k/60:8k/:16k/`. Sizes with an empty or zero
+/// percentage share the remaining percentage. As in fio, an empty list entry ends the list, and the
+/// largest percentage is adjusted so that the sum is 100.
 pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
     let mut shares = Vec::new();
     for part in text.split(':').map(str::trim).take_while(|part| !part.is_empty()) {
@@ -119,7 +119,7 @@ pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
         return Err(format!("{text:?}: the shares make {given} %; nothing is left for the others"));
     }
     let left = 100_u32.saturating_sub(given) / open.max(1);
-    // fio does only I/Os of whole blocks of the smallest size.
+    // As in fio, round each size down to a multiple of the smallest size.
     let least = shares.iter().map(|(bytes, _)| *bytes).min().unwrap_or(1);
     let mut shares: Vec<(u32, u32)> = shares
         .into_iter()

@@ -8,8 +8,7 @@
 //! the search starts again when the found depth misses the target, and tries a larger depth after
 //! `PROBE_WINDOWS` good windows.
 
-/// Number of good windows at the found depth after which a larger depth is tried, with
-/// `latency_run`.
+/// With `latency_run`, number of good windows at the found depth before a larger depth is tried.
 const PROBE_WINDOWS: u32 = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +33,7 @@ pub(super) struct DepthSearch {
     bad: u32,
     iodepth: u32,
     window_ns: u64,
-    /// Number of I/Os in this window. `late` is the number of those that took too long.
+    /// Number of I/Os that completed in this window. `late` counts those that missed the target.
     ios: u64,
     late: u64,
     /// Number of good windows since the depth was found.
@@ -73,7 +72,7 @@ impl DepthSearch {
         }
     }
 
-    /// Evaluates the window if its time is over. A window without a completed I/O is extended.
+    /// Evaluates the window once its time is over. A window in which no I/O completed is extended.
     pub(super) fn turn(&mut self, now_ns: u64) {
         let ends_ns = self.window_ns.saturating_add(self.target.window_ns);
         if self.is_over || now_ns < ends_ns || self.ios == 0 {
@@ -85,7 +84,7 @@ impl DepthSearch {
             self.good = self.good.max(self.depth);
         } else {
             self.bad = self.bad.min(self.depth);
-            // Depths that were good before may be bad now.
+            // A depth that met the target before may miss it now.
             self.good = self.good.min(self.bad - 1);
         }
         self.settled = if is_good && self.depth + 1 == self.bad { self.settled + 1 } else { 0 };

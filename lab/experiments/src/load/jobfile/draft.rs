@@ -19,11 +19,11 @@ const BS: u32 = 4096;
 /// Default seed, which gives every run the same sequence of I/Os (`randrepeat`).
 const SEED: u64 = 0x89;
 
-/// Defaults of the `latency_*` words; `target_ns` 0 stands for no target.
+/// Defaults of the `latency_*` options. A `target_ns` of 0 means that the job has no target.
 const LATENCY: LatencyTarget =
     LatencyTarget { target_ns: 0, window_ns: 1_000_000_000, percent: 100.0, run: false };
 
-/// Values of a job's words that make sense only together, kept until all words are read.
+/// Values of job options that make sense only together, kept until all options of the job are read.
 pub(super) struct Draft {
     pub(super) job: JobSpec,
     pub(super) base: Base,
@@ -79,7 +79,7 @@ fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
 
 fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
-    // `kb_base` also applies to sizes that are written before it.
+    // Read `kb_base` first, because it also applies to sizes earlier in the file.
     let (first, rest): (Vec<_>, Vec<_>) = section
         .global
         .iter()
@@ -181,7 +181,7 @@ impl Draft {
 
     fn finish(mut self) -> Result<(JobSpec, Vec<String>), String> {
         let job = &mut self.job;
-        // As in fio, the option that comes later in the file wins.
+        // As in fio, `bssplit` has precedence over `bsrange`, and `bsrange` over `bs`.
         for (place, sizes) in job.shape.sizes.iter_mut().enumerate() {
             let given = self.splits[place].take().or(self.ranges[place].take());
             *sizes = given.unwrap_or(Sizes::One(self.bs[place]));
@@ -250,8 +250,8 @@ fn check_verified(job: &JobSpec) -> Result<(), String> {
     }
 }
 
-/// Returns the directions of a job: of a mix, the directions with a share. As in fio, a direction
-/// without a share has neither I/Os nor a rate, and a job without writes never changes its file.
+/// Returns the directions in which a job does I/O. As in fio, a direction of a mix whose percentage
+/// is 0 has neither I/Os nor a rate, and a job without writes never changes its file.
 fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] {
     if !(reads && writes) {
         return [reads, writes, trims];
@@ -259,7 +259,7 @@ fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] 
     [read_percent > 0, read_percent < 100, trims]
 }
 
-/// Returns the zones of a job that has `zonemode`; refuses zone words that contradict each other.
+/// Returns the zones of a job with `zonemode`. Refuses zone options that contradict each other.
 fn zones(wanted: Option<Zones>, given: Zones) -> Result<Option<Zones>, String> {
     match wanted {
         None if given.size > 0 => Err("zonesize: it is for zones; add zonemode=strided".to_owned()),

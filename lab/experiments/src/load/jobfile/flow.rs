@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::spec::Flow;
 
-/// Minimum time in nanoseconds after which a job that is ahead checks again.
+/// Shortest pause, in nanoseconds, after which a job that is ahead of its group checks again.
 const LOOK_NS: u64 = 20_000;
 
 #[derive(Debug, Default)]
@@ -39,16 +39,17 @@ impl FlowGroups {
         groups
     }
 
-    /// Returns a member, which leaves its group when it is dropped.
+    /// Creates a member of the job's group. The member leaves the group when it is dropped.
     pub(super) fn member(&self, flow: Flow) -> FlowMember<'_> {
         FlowMember { group: &self.0[&flow.id], flow, ios: 0 }
     }
 }
 
 impl FlowMember<'_> {
-    /// Returns the time in nanoseconds that the job waits for the others; `None` if it may go on.
+    /// Returns how long the job must wait for the other jobs, in nanoseconds; `None` if it may go
+    /// on.
     pub(super) fn wait_ns(&self) -> Option<u64> {
-        // Relaxed: the counts order nothing; a job that reads old values checks again.
+        // Relaxed: no data depends on the counts. A job that sees old counts checks again later.
         let all = self.group.ios.load(Ordering::Relaxed);
         let weights = self.group.weight.load(Ordering::Relaxed);
         let is_ahead = u128::from(self.ios) * u128::from(weights)

@@ -1,9 +1,9 @@
 //! `Slots`: the I/Os that a job has in flight, and idle buffers for its next I/Os.
 //!
 //! One worker owns the slots; a slot's number is the user data of its bio. Idle buffers may take as
-//! much memory as the job's largest I/Os in flight, or 64 MiB if that is more. They are kept
-//! because a job with I/Os of several lengths needs buffers of each length, and a new buffer must
-//! be filled with data, which takes longer than most I/Os.
+//! much memory as the job's largest I/Os in flight, or 64 MiB if that is more. Idle buffers are
+//! kept because a job with I/Os of several lengths needs buffers of each length, and a new buffer
+//! must be filled with data, which takes longer than most I/Os.
 
 use millrace_block::{Bio, Buffer, Op, SectorCount};
 use millrace_random::SplitMix64;
@@ -11,7 +11,7 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// Accounting of a flush: fio counts the flushes of `fsync`, not those of `fdatasync`.
+/// Accounting of a flush: as in fio, the report counts flushes of `fsync` but not of `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,
@@ -22,7 +22,7 @@ const IDLE_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IoInFlight {
-    /// I/O in the slot; `None` for a flush.
+    /// I/O that uses the slot; `None` for a flush.
     pub(super) io: Option<Io>,
     pub(super) counted: FlushAccounting,
     pub(super) start_ns: u64,
@@ -33,7 +33,7 @@ pub(super) struct IoInFlight {
 pub(super) struct Slots {
     pub(super) flights: Vec<IoInFlight>,
     pub(super) free: Vec<u32>,
-    /// Slots that were submitted since the last flush of the channel.
+    /// Slots of the I/Os that were submitted since the last batch was sent.
     pub(super) batch: Vec<u32>,
     pub(super) idle: Vec<Bio>,
     idle_bytes_max: usize,
@@ -54,8 +54,8 @@ impl Slots {
         }
     }
 
-    /// Returns a bio for an I/O, with an idle buffer if one has the length. A write is stamped if
-    /// it is to be verified.
+    /// Returns a bio for an I/O. Reuses an idle buffer of the same length if there is one. Fills a
+    /// write with the verification pattern if the job verifies.
     pub(super) fn bio(&mut self, io: Io, written: Option<&mut WrittenBlocks>) -> Bio {
         let sector = io.offset >> 9;
         let op = match io.direction {

@@ -1,8 +1,8 @@
 //! Next step of a job: an I/O, a flush, a pause, a wait, or the job's end.
 //!
-//! This is a part of `Worker`: it draws I/Os from the job's source, obeys the rate limits, and
-//! counts loops. The checks have fio's order: the end of the job, a pause that is due, a flush that
-//! is due, and then the next I/O.
+//! This file implements a part of `Worker`: drawing I/Os from the job's source, rate limits, and
+//! the count of loops. The order of the checks is fio's: the end of the job, a pause that is due, a
+//! flush that is due, and then the next I/O.
 
 use millrace_machine::{Machine, Native};
 
@@ -17,21 +17,21 @@ use super::worker::Worker;
 pub(super) enum JobStep {
     Io(Io),
     Flush(FlushAccounting),
-    /// Wait until this time in nanoseconds; 0 waits until an I/O completes.
+    /// Wait until this time in nanoseconds. 0 means until an I/O completes.
     Wait(u64),
     End,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// Number of bytes issued in this loop; the next fields are the I/Os and writes in all loops.
+    /// Number of bytes issued in the present loop. `ios` and `writes` count in all loops.
     pub(super) bytes: u64,
     pub(super) ios: u64,
     pub(super) writes: u64,
     pub(super) loops: u64,
     pub(super) last_was_flush: bool,
     pub(super) has_drawn_all: bool,
-    /// Number of I/Os issued at the last pause, and the end of the present pause.
+    /// Value of `ios` at the last pause. `thinks_until_ns` is the end of the present pause.
     pub(super) thought_at: u64,
     pub(super) thinks_until_ns: Option<u64>,
 }
@@ -79,7 +79,7 @@ impl Worker<'_> {
         JobStep::Io(io)
     }
 
-    /// Returns the step of a pause that is due; `None` without a pause.
+    /// Returns the step for the job's think time; `None` if no pause is due.
     fn think(&mut self, now_ns: u64) -> Option<JobStep> {
         let think = self.setting.job.flow.think;
         if let Some(until_ns) = self.at.thinks_until_ns {
@@ -93,8 +93,8 @@ impl Worker<'_> {
         if self.at.ios - self.at.thought_at < think.blocks {
             return None;
         }
-        // As fio's manual says, the job issues the given number of blocks before the pause, and
-        // waits until all of them have completed.
+        // As in fio, the pause begins after `thinktime_blocks` I/Os, when all of them have
+        // completed.
         if self.channel.in_flight() > 0 {
             return Some(JobStep::Wait(0));
         }
@@ -112,8 +112,8 @@ impl Worker<'_> {
         if self.at.has_drawn_all {
             return false;
         }
-        // One pass may be empty, for example that of a mix in which one direction has no I/Os. Two
-        // empty passes in a row mean that there is no I/O left.
+        // A single empty pass does not end the job: in a mix, the drawn direction may have no I/Os.
+        // After two empty passes in a row there is no I/O left.
         for _ in 0..2 {
             if self.at.bytes < span.io_size || job.span.time_based {
                 let direction = self.source.direction();
@@ -139,9 +139,9 @@ impl Worker<'_> {
         false
     }
 
-    /// Returns the step if the rate limit delays the drawn direction until `due_ns`. As in fio,
-    /// this is an I/O of the mix's other direction if that direction may go now; otherwise a wait
-    /// for the direction that may go first.
+    /// Returns the next step if the rate limit delays the drawn direction until `due_ns`. As in
+    /// fio, a mix does an I/O of its other direction if that is allowed now. Otherwise the job
+    /// waits for the direction that is due first.
     fn other_way(&mut self, drawn: usize, due_ns: u64, now_ns: u64) -> JobStep {
         let other = match drawn {
             READ => WRITE,

@@ -17,7 +17,7 @@ const PERCENTILES: [f64; 17] = [
     99.99,
 ];
 
-/// Detail of a report.
+/// Level of detail of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobDetail {
     /// Detail of fio's `json` format.
@@ -31,7 +31,7 @@ struct TimesForm<'a> {
     percents: &'a [f64],
 }
 
-/// Returns the report of a run, as fio would report it.
+/// Returns the report of a run in fio's JSON format.
 pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let jobs: Vec<Value> = reports.iter().map(|one| job(file, one, detail)).collect();
@@ -48,7 +48,7 @@ pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value
     report
 }
 
-/// Returns words as an object, without words that have no value, as fio does.
+/// Returns options as a JSON object. As in fio, options without a value are left out.
 fn words(words: &[(String, String)]) -> Value {
     let words = words.iter().filter(|(_, value)| !value.is_empty());
     let entries = words.map(|(word, value)| (word.clone(), json!(value)));
@@ -101,8 +101,8 @@ fn flow(flow: &DirectionTally, form: &TimesForm<'_>) -> Value {
     let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
     let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
     let (bw, iops) = (&flow.bw, &flow.iops);
-    // `agg` is the job's percentage of its group's bandwidth. millrace counts each reported job as
-    // a group of its own, so the percentage is 100 if there are samples.
+    // `agg` is the job's percentage of its group's bandwidth, where each reported job is a group of
+    // its own. So `agg` is 100 if there are samples.
     let agg = if bw.count == 0 { 0.0 } else { 100.0 };
     json!({
         "io_bytes": flow.bytes,
@@ -141,8 +141,8 @@ fn spread(spread: &Spread) -> Value {
     })
 }
 
-/// Returns a spread of values with its percentiles, if there are samples, and with bins if `form`
-/// asks for bins.
+/// Returns minimum, maximum, mean and deviation of latencies. Adds percentiles if there are
+/// samples, and histogram bins if `form` asks for bins.
 fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     let mut value = spread(&times.spread);
     if times.spread.count == 0 {
@@ -159,7 +159,7 @@ fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     value
 }
 
-/// Returns the percentages of I/Os by queue depth; each level reaches up to the next level.
+/// Returns the percentages of I/Os by queue depth. Each depth class extends to the next class.
 fn depths(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let names = ["1", "2", "4", "8", "16", "32", ">=64"];
@@ -169,7 +169,7 @@ fn depths(levels: &Levels) -> Value {
     )
 }
 
-/// Returns the percentages of batches by size: 0, up to 4, and so on.
+/// Returns the percentages of batches by size, in fio's classes 0, 4, 8 and so on.
 fn batches(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let sums = [
@@ -185,8 +185,8 @@ fn batches(levels: &Levels) -> Value {
     Value::Object(entries.into_iter().collect())
 }
 
-/// Returns the percentages of I/Os in the latency classes of a unit: 0 is nanoseconds, 1
-/// microseconds, 2 milliseconds.
+/// Returns the percentages of I/Os in the latency classes of one unit. `unit` is 0 for nanoseconds,
+/// 1 for microseconds and 2 for milliseconds.
 fn classes(tally: &Tally, unit: usize) -> Value {
     let total = tally.flows.iter().map(|flow| flow.ios).sum::<u64>().max(1) as f64;
     let share = |count: u64| json!(count as f64 * 100.0 / total);

@@ -1,23 +1,23 @@
 //! A job file as text: sections of options, each with its file and line.
 //!
 //! This file handles comments, `[section]` heads, `include`, and the expansion of `${NAME}` and of
-//! fio's variables `$pagesize`, `$mb_memory` and `$ncpus`. It does not know the meaning of any
-//! option. Limits: 1 MiB for a file, 16 nested includes, and 4096 sections.
+//! fio's variables `$pagesize`, `$mb_memory` and `$ncpus`. The meaning of the options is defined in
+//! other files. Limits: 1 MiB for a file, 16 nested includes, and 4096 sections.
 
 use std::fmt;
 
 const FILE_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 16;
-/// Largest number of options in all sections. An option of `global` counts once for each job that
-/// inherits it.
+/// Largest number of options of all jobs together. Each job that inherits a `global` option counts
+/// it.
 const WORDS_MAX: usize = 1 << 16;
 
 /// Error in a job file, with file and line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct JobFileError {
-    /// File, and line in the file, of the error.
+    /// File and line of the error.
     pub place: Place,
-    /// Description of the error, and advice to the user.
+    /// Description of the error, with a hint on how to fix it.
     pub text: String,
 }
 
@@ -27,10 +27,10 @@ impl fmt::Display for JobFileError {
     }
 }
 
-/// Place in a job file.
+/// File and line in a job file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Name of the file as it was given.
+    /// File name as the user gave it.
     pub file: String,
     /// Line number from 1; 0 for the whole file.
     pub line: usize,
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-/// Option and the value after its `=`; the value is empty if there is no `=`.
+/// An option: its name, and the text after `=`, which is empty if there is no `=`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) place: Place,
@@ -63,12 +63,12 @@ pub(super) struct Entry {
 pub(super) struct Section {
     pub(super) place: Place,
     pub(super) name: String,
-    /// Options of the `global` sections above the job, in order.
+    /// Options of all `global` sections that precede the job, in order.
     pub(super) global: Vec<Entry>,
     pub(super) own: Vec<Entry>,
 }
 
-/// Source of a job file's external inputs: other files, and variables.
+/// Provides the external inputs of a job file: included files and variables.
 pub trait Includes {
     /// Returns the bytes of an included file.
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>>;
@@ -80,14 +80,14 @@ pub trait Includes {
     fn system(&self, name: &str) -> u64;
 }
 
-/// Variables that fio replaces without braces.
+/// Names of fio's variables that are written without braces, such as `$ncpus`.
 const SYSTEM_WORDS: [&str; 3] = ["pagesize", "mb_memory", "ncpus"];
 
 struct Reader<'a> {
     outside: &'a dyn Includes,
     global: Vec<Entry>,
     sections: Vec<Section>,
-    /// True inside a `[global]` section; `None` before the first section's head.
+    /// True inside a `[global]` section. `None` before the first section.
     in_global: Option<bool>,
     words: usize,
 }
@@ -185,8 +185,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a value with its variables replaced. A value with fio's system variables is computed
-    /// as a product.
+    /// Returns a value with its variables replaced. A value that contains a system variable is
+    /// evaluated as a product, such as `8*$ncpus`.
     fn expand(&self, place: &Place, value: &str) -> Result<String, JobFileError> {
         let mut text = String::new();
         let mut rest = value;

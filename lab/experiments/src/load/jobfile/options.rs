@@ -7,10 +7,10 @@
 
 use millrace_drives::nearest;
 
-/// Option of fio for I/Os that millrace does not do.
+/// An option of fio that millrace refuses, because it does not support such I/Os.
 pub(super) struct Refused {
     pub(super) word: &'static str,
-    /// Value with which the option changes nothing; empty if there is no such value.
+    /// Value that leaves fio's behaviour unchanged; empty if there is no such value.
     plain: &'static str,
     remedy: &'static str,
 }
@@ -109,8 +109,8 @@ pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// Accepts an option, given by its usual name, that millrace ignores. `meaning` has the options
-/// that millrace supports.
+/// Accepts an option that millrace ignores, or a refused option with its harmless value. Returns an
+/// error for any other option. `meaning` lists the supported options, to suggest the nearest name.
 pub(super) fn pass_over(
     word: &str,
     value: &str,

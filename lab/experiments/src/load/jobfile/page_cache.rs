@@ -17,8 +17,8 @@ pub(super) struct CachedRange {
 }
 
 impl CachedRange {
-    /// Returns the region of a job that uses the page cache and has `invalidate`; `None` for
-    /// others.
+    /// Returns the job's region of the file, or `None` if the job bypasses the page cache or has no
+    /// `invalidate`.
     pub(super) fn of(job: &JobSpec, clone: u32, span: Span) -> Result<Option<Self>, String> {
         if job.access.direct || !job.access.invalidate {
             return Ok(None);

@@ -1,10 +1,10 @@
 //! `RateLimit`: computes the time at which the next I/O of a direction may be issued, from `rate`
 //! and `rate_iops`.
 //!
-//! As in fio, an I/O may be issued at the time at which the job would have issued all earlier bytes
-//! at the given rate. So a job that fell behind issues I/Os without a delay until it has caught up.
-//! With `rate_process=poisson` the intervals between I/Os are random, with an exponential
-//! distribution. `worker` uses this file.
+//! As in fio, an I/O may be issued when the job, at the given rate, would have issued all bytes
+//! before it. So a job that fell behind issues I/Os without a delay until it has caught up. With
+//! `rate_process=poisson` the intervals between I/Os are random, with an exponential distribution.
+//! `worker` uses this file.
 
 use millrace_random::SplitMix64;
 
@@ -28,7 +28,7 @@ struct Rate {
 impl RateLimit {
     pub(super) fn new(job: &JobSpec, now_ns: u64, seed: u64) -> RateLimit {
         let rate = |direction: usize| {
-            // Like fio, convert `rate_iops` to bytes per second, with I/Os of the smallest size.
+            // As in fio, convert `rate_iops` to bytes per second by the size of the smallest I/O.
             let least = u64::from(job.shape.sizes[direction].least());
             let by_ios = job.flow.rate_iops[direction].map(|iops| iops.saturating_mul(least));
             let bytes_per_s = by_ios.or(job.flow.rate[direction])?;

@@ -32,23 +32,23 @@ use crate::load::threads::join_all;
 /// Settings of a run of jobs.
 #[derive(Debug, Clone, Default)]
 pub struct JobSetting {
-    /// Settings of the rings.
+    /// Settings of the I/O threads' rings.
     pub reactor: Config,
     /// True if jobs do I/O to the files that they name; jobs with `invalidate` then drop these
     /// files from the page cache.
     pub on_files: bool,
-    /// Flag by which the caller ends all jobs early.
+    /// Flag that ends all jobs early when the caller sets it.
     pub interrupt: Interrupt,
 }
 
-/// Counts of a job's I/Os, or of those of a group of jobs.
+/// Counts of the I/Os of a job, or the sums for a group of jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobReport {
-    /// Index of the job in its file; for a group, of its first job.
+    /// Index of the job in its file. In a group, the index of the first job.
     pub job: usize,
-    /// Number of jobs that the report adds up.
+    /// Number of jobs whose counts are summed.
     pub members: u32,
-    /// Number of the reporting group.
+    /// Number of the group of jobs that share a report.
     pub group: u32,
     pub(super) tally: Tally,
 }
@@ -57,7 +57,8 @@ pub struct JobReport {
 struct Instance {
     job: usize,
     clone: u32,
-    /// Number of the clone among the job's clones that run at the same time.
+    /// Number of the clone among all clones of the same phase, which is also its I/O thread's
+    /// number.
     number: u16,
     group: u32,
 }
@@ -68,7 +69,7 @@ struct PhaseState {
     start: Barrier,
     barrier: DrainBarrier,
     flows: FlowGroups,
-    /// Number of clones of each job that run or have not started yet.
+    /// For each job, the number of clones that have not ended yet.
     running: Vec<AtomicU32>,
 }
 
@@ -76,7 +77,7 @@ struct RunningClone<'a>(&'a AtomicU32);
 
 impl Drop for RunningClone<'_> {
     fn drop(&mut self) {
-        // Relaxed: the count orders nothing; a job that reads an old value reads the count again.
+        // Relaxed: no data depends on the count. A job that sees an old count checks again later.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -156,8 +157,8 @@ fn instances(file: &JobFile) -> Vec<Instance> {
             group += 1;
         }
         if spec.crowd.stonewall {
-            // The queues of the phase before are free by then, so this phase numbers its clones
-            // from 0 again.
+            // Number the clones of this phase from 0, because the previous phase has released its
+            // queues.
             first = all.len();
         }
         for clone in 0..spec.crowd.numjobs {
@@ -218,8 +219,8 @@ fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>
     &volumes[clone as usize % volumes.len()]
 }
 
-/// Checks that the buffers of jobs that run at the same time fit into memory, because larger
-/// buffers would first force everything else out of memory. Trims have no buffers.
+/// Checks that the buffers of jobs that run at the same time fit into memory. Larger buffers would
+/// push everything else out of memory before an allocation fails. Trims have no buffers.
 fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     let Some(memory) = memory_bytes() else { return Ok(()) };
     let mut all = 0_u64;
@@ -246,13 +247,13 @@ fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
 fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let region = &job.region;
     let used = || job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
-    // fio requires room for the smallest I/O of all directions, also of directions the job does not
-    // use.
+    // As in fio, the region must have room for the smallest I/O of any direction, even of a
+    // direction that the job does not use.
     let least = job.shape.sizes.iter().map(Sizes::least).min().map_or(1, u64::from);
     let bytes = |amount: Option<Amount>| amount.map_or(0, |amount| amount.of(device));
     let increment = bytes(region.offset_increment).saturating_mul(clone.into());
     let begin = bytes(region.offset).saturating_add(increment);
-    // Offsets in percent are rounded up, by default to whole I/Os.
+    // Round offsets in percent up, by default to a multiple of the smallest I/O.
     let is_share = |amount| matches!(amount, Some(Amount::Percent(share)) if share > 0.0);
     let begin = if is_share(region.offset) || is_share(region.offset_increment) {
         let align = region.offset_align.unwrap_or(least);
@@ -263,7 +264,8 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let left = device.saturating_sub(begin);
     let size = match region.size {
         Some(Amount::Bytes(bytes)) => bytes,
-        // As in fio, the size is rounded down to whole I/Os, unless it is the whole device.
+        // As in fio, round a size in percent down to whole I/Os, unless it reaches the end of the
+        // device.
         Some(share) => match share.of(device) {
             bytes if bytes >= left => left,
             bytes => bytes / least * least,
@@ -306,7 +308,8 @@ fn run_phase(
             (Arc::clone(volume_of(&volumes[instance.job], instance.clone)), Sender::clone(&sender));
         let body = move || {
             let result = run_instance(&shared, &instance, &volume);
-            // The receiver exists: the thread that started the phase waits for the results.
+            // Sending cannot fail: the thread that started the phase keeps the receiver until the
+            // clones end.
             let _ = sender.send((instance, result));
         };
         Native::spawn("job", cpu.map(CpuId), Box::new(body))
@@ -357,7 +360,7 @@ fn run_instance(
         let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
         Ok((context, channel))
     });
-    // A clone that cannot start must not keep the other clones waiting.
+    // A failed setup does not return here, because the other clones wait for this one at a barrier.
     let salt = if job.shape.repeat { 0 } else { seed_of_now() };
     let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
     let made = span_of(job, instance.clone, volume.capacity() << 9)
@@ -394,7 +397,7 @@ fn seed_of_now() -> u64 {
     now.map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// Adds up the reports of jobs that follow each other in a reporting group.
+/// Sums the counts of consecutive jobs that share a report (`group_reporting`).
 fn group(file: &JobFile, tallies: Vec<(Instance, Tally)>) -> Vec<JobReport> {
     let mut reports: Vec<JobReport> = Vec::new();
     for (instance, tally) in tallies {

@@ -2,18 +2,19 @@
 //!
 //! A pass goes through the job's region once: a sequential direction to the region's end, a random
 //! direction until each block was drawn once, or endlessly if blocks may repeat. The worker decides
-//! about the number of passes and the total number of bytes. All choices follow from the job's
-//! seed, so a run can be repeated.
+//! on the number of passes and the total number of bytes. All choices follow from the job's seed,
+//! so a run can be repeated.
 
 use millrace_random::{SplitMix64, mixed};
 
 use super::block_distribution::{BlockSequence, Distribution, Map};
 use super::spec::{IoShape, JobSpec, Kind, Zones};
 
-/// Largest number of blocks that a map remembers: 512 MiB of bits.
+/// Largest number of blocks in the map of covered blocks, which then takes 512 MiB.
 const MAP_MAX: u64 = 1 << 32;
 
-/// Indices of reads and writes in arrays with an element for each direction; trims are 2.
+/// Indices of reads and writes in arrays that have an element for each direction; trims have index
+/// 2.
 pub(super) const READ: usize = 0;
 pub(super) const WRITE: usize = 1;
 
@@ -22,7 +23,7 @@ pub(super) const WRITE: usize = 1;
 pub(super) struct Span {
     pub(super) begin: u64,
     pub(super) size: u64,
-    /// Number of bytes that one pass does, over all directions.
+    /// Number of bytes of I/O in one pass, summed over all directions.
     pub(super) io_size: u64,
     pub(super) device: u64,
 }
@@ -39,16 +40,18 @@ pub(super) struct Source {
     kind: Kind,
     shape: IoShape,
     span: Span,
-    /// Generators that draw direction, length and place of I/Os.
+    /// Random generators for the direction, the length and the offset of I/Os.
     random: [SplitMix64; 3],
-    /// Offset from the region's start at which each direction continues.
+    /// For each direction, the offset at which sequential I/O continues, relative to the region's
+    /// start.
     next: [u64; 3],
     places: [Option<BlockSequence>; 3],
-    /// Free blocks and their size, if a pass must meet each block once.
+    /// Map of free blocks and block size, if each pass must cover each block once.
     map: Option<(Map, u64)>,
-    /// Number of I/Os up to and including the next one at a random offset.
+    /// Number of I/Os until the next one at a random offset, including that one.
     to_random: u32,
-    /// Start of the zone from the region's start, and number of bytes of I/O in the zone.
+    /// Start of the present zone, relative to the region's start, and bytes of I/O done in the
+    /// zone.
     zone: (u64, u64),
 }
 
@@ -66,7 +69,7 @@ impl Source {
         }
         let places = [0, 1, 2].map(|direction| {
             let least = u64::from(shape.sizes[direction].least());
-            // The smallest I/O must fit at every offset.
+            // Use only offsets that leave room for the smallest I/O.
             let blocks = match shape.align[direction] {
                 Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
                 None => span.size / least,
@@ -111,7 +114,7 @@ impl Source {
         self.kind.has.iter().position(|has| *has).unwrap_or(READ)
     }
 
-    /// Returns the next I/O of a direction; `None` if the pass is over.
+    /// Returns the next I/O of a direction; `None` at the end of the pass.
     pub(super) fn next(&mut self, direction: usize) -> Option<Io> {
         let is_turn = self.is_turn_of_random();
         let percent = self.shape.percent_random[direction];
@@ -132,7 +135,7 @@ impl Source {
         Some(Io { direction, offset: self.span.begin + at, bytes })
     }
 
-    /// Returns true if the next I/O goes to a random offset, as every `length`th I/O does.
+    /// Returns true if the next I/O goes to a random offset. Every `length`th I/O does.
     fn is_turn_of_random(&mut self) -> bool {
         self.to_random -= 1;
         if self.to_random == 0 {
@@ -142,8 +145,8 @@ impl Source {
         false
     }
 
-    /// Returns the offset after the direction's last I/O. As in fio, the last I/O of a region may
-    /// reach beyond the region's end, but not beyond the device's end.
+    /// Returns offset and length of the next sequential I/O. As in fio, the last I/O of a region
+    /// may extend beyond the region's end, but not beyond the device's end.
     fn in_order(&mut self, direction: usize) -> Option<(u64, u32)> {
         let at = match self.shape.zones {
             Some(zones) => self.in_zone(zones, direction),
@@ -158,8 +161,8 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// Returns the offset after the last I/O, plus the distance that `rw=KIND:BYTES` sets. As in
-    /// fio, the sequence continues at the other end only if it would leave the device.
+    /// Returns the offset that follows the direction's last I/O at the distance set by
+    /// `rw=KIND:BYTES`. As in fio, the sequence wraps around only at the ends of the device.
     fn behind(&self, direction: usize) -> Option<u64> {
         let (next, gap) = (self.next[direction], self.shape.sequence.gap);
         if next == 0 || gap == 0 {
@@ -175,8 +178,8 @@ impl Source {
         }
     }
 
-    /// Returns the next offset in the current zone, or the start of the next zone if all bytes of
-    /// this zone's I/O are done.
+    /// Returns the next offset in the present zone, or the start of the next zone if the zone's
+    /// bytes of I/O are done.
     fn in_zone(&mut self, zones: Zones, direction: usize) -> u64 {
         let next = &mut self.next[direction];
         if self.zone.1 >= zones.size {
@@ -199,8 +202,8 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// Returns an offset that no I/O of this pass has covered. A long I/O is shortened so that it
-    /// ends before blocks that an earlier I/O covered.
+    /// Returns offset and length of an I/O to blocks that this pass has not covered yet. The I/O is
+    /// shortened if covered blocks follow.
     fn unmet(&mut self, direction: usize) -> Option<(u64, u32)> {
         let (map, unit) = self.map.as_mut()?;
         let drawn = ((u128::from(self.random[2].next()) * u128::from(map.blocks())) >> 64) as u64;
@@ -221,8 +224,8 @@ impl Source {
     }
 }
 
-/// Returns true if, in any direction, offsets are multiples of a size other than the smallest I/O.
-/// fio keeps no map of blocks in this case.
+/// Returns true if some direction aligns its offsets to a size other than its smallest I/O. fio
+/// keeps no map of covered blocks in this case.
 fn is_aligned_otherwise(shape: &IoShape) -> bool {
     let mut aligns = shape.align.iter().zip(&shape.sizes);
     aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))

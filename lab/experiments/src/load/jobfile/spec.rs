@@ -16,7 +16,7 @@ use super::value::Amount;
 /// Job file: its jobs, and the options of its `global` sections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobFile {
-    /// Jobs in the order of the file.
+    /// Jobs in the order in which the file has them.
     pub jobs: Vec<JobSpec>,
     /// Options of the `global` sections.
     pub global: Vec<(String, String)>,
@@ -31,12 +31,12 @@ pub struct JobSpec {
     pub name: String,
     /// Description of the job by its author.
     pub description: Option<String>,
-    /// Percentiles in the job's report; `None` means fio's defaults.
+    /// Percentiles for the job's report; `None` selects fio's defaults.
     pub percentiles: Option<Vec<f64>>,
     /// File or device that all clones of the job share, if the job names one.
     pub filename: Option<String>,
     pub(super) directory: Option<String>,
-    /// Access of the job's I/Os to its file: direct or through the page cache.
+    /// Settings of the job's access to its file.
     pub access: Access,
     pub(super) kind: Kind,
     pub(super) shape: IoShape,
@@ -52,23 +52,23 @@ pub struct JobSpec {
 /// Settings of a job's access to its file: direct or through the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Bypass the page cache.
+    /// If true, I/Os bypass the page cache.
     pub direct: bool,
-    /// Drop the file from the page cache before the job starts.
+    /// If true, the file is dropped from the page cache before the job starts.
     pub invalidate: bool,
     pub(super) engine: Engine,
-    /// Advice to the page cache about reads; `None` takes the advice from the job's kind.
+    /// Advice to the page cache about reads. `None` derives the advice from the kind of I/O.
     pub(super) advice: Option<Advice>,
 }
 
-/// Value of `ioengine`, as far as it decides which thread does the I/O.
+/// Value of `ioengine`, reduced to the thread that does the I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
-    /// The job's thread does the I/O, one at a time: `psync` and its like.
+    /// `psync` and similar engines: the job's thread does the I/O, one at a time.
     Sync,
-    /// The kernel does direct I/O; other I/O is done by the thread that submits: `libaio`.
+    /// `libaio`: the kernel does direct I/O; the submitting thread does other I/O.
     Aio,
-    /// The kernel does the I/O, in its own threads if an I/O might block: `io_uring`.
+    /// `io_uring`: the kernel does the I/O, in its own threads if an I/O might block.
     Uring,
 }
 
@@ -88,20 +88,19 @@ pub(super) struct IoShape {
     pub(super) percent_random: [u8; 3],
     pub(super) sequence: Sequence,
     pub(super) zones: Option<Zones>,
-    /// True if each block is covered once per pass, unless another option prevents it.
+    /// True if each pass covers each block once, unless another option prevents this.
     pub(super) map: bool,
     pub(super) seed: u64,
-    /// False if every run uses a different seed.
+    /// True if every run uses the same seed (`randrepeat`).
     pub(super) repeat: bool,
     pub(super) verify: Option<Verify>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// Number of bytes skipped between two sequential I/Os; negative to go backwards.
+    /// Number of bytes skipped after each sequential I/O; negative to go backwards.
     pub(super) gap: i64,
-    /// Number of I/Os for each random offset: the first I/O goes to the offset, the others follow
-    /// sequentially.
+    /// Number of I/Os per random offset: one at the offset, and the others sequentially after it.
     pub(super) length: u32,
 }
 
@@ -111,8 +110,8 @@ impl Default for Sequence {
     }
 }
 
-/// Zones: after `size` bytes of I/O in a zone of `range` bytes, the job continues in the next zone,
-/// which begins `skip` bytes after this zone's end.
+/// Zones of a job: after `size` bytes of I/O in a zone of `range` bytes, the job continues in the
+/// next zone. Between two zones, `skip` bytes are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Zones {
     pub(super) size: u64,
@@ -122,8 +121,8 @@ pub(super) struct Zones {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
-    /// True if blocks are read and checked, either after the job wrote them or by a job that only
-    /// reads.
+    /// True if blocks are read and checked: blocks that the job wrote, or, in a job that only
+    /// reads, blocks that another job wrote.
     pub(super) read_back: bool,
 }
 
@@ -132,11 +131,12 @@ pub(super) struct Region {
     pub(super) size: Option<Amount>,
     pub(super) io_size: Option<Amount>,
     pub(super) offset: Option<Amount>,
-    /// Alignment of an offset that is given in percent; `None` means the smallest I/O size.
+    /// Alignment in bytes of offsets that are given in percent; `None` selects the smallest I/O
+    /// size.
     pub(super) offset_align: Option<u64>,
     pub(super) offset_increment: Option<Amount>,
     pub(super) file_size: Option<u64>,
-    /// Use the whole device and ignore `size`.
+    /// If true, the job uses the whole device and ignores `size`.
     pub(super) fill: bool,
     pub(super) number_ios: Option<u64>,
 }
@@ -162,7 +162,7 @@ pub(super) struct IssueRules {
 pub(super) struct Flow {
     pub(super) id: u64,
     pub(super) weight: u64,
-    /// Pause in nanoseconds of a job that is ahead of the other jobs of its flow.
+    /// Pause in nanoseconds of a job that is ahead of the other jobs with the same `flow_id`.
     pub(super) sleep_ns: u64,
 }
 
@@ -210,7 +210,7 @@ impl JobSpec {
         }
     }
 
-    /// Returns true if the job goes on to the end of its device (`fill_device`).
+    /// Returns true if the job writes until its device is full (`fill_device`).
     pub fn fills_device(&self) -> bool {
         self.region.fill
     }

@@ -14,12 +14,12 @@ pub struct JobLine {
     /// Number of jobs whose results are summed in this line.
     pub members: u32,
     pub group: u32,
-    /// `read`, `write`, `trim` or `sync`.
+    /// Kind of operation: `read`, `write`, `trim` or `sync`.
     pub kind: &'static str,
     pub ios: u64,
     pub bytes: u64,
     pub runtime_ns: u64,
-    /// Completion latencies, as fio has them: from submission to completion.
+    /// Latencies from submission to completion, as fio's `clat`.
     pub clat: JobTimes,
     /// Percentiles of `clat` that the job's `percentile_list` names, as pairs of percentage and
     /// nanoseconds.
@@ -48,7 +48,8 @@ impl JobLine {
 }
 
 impl JobReport {
-    /// Returns a line for each kind of operation that the job did, or one line without I/Os.
+    /// Returns one line for each kind of operation that the job did. A job without I/Os has one
+    /// empty line.
     pub fn lines(&self, file: &JobFile) -> Vec<JobLine> {
         let tally = &self.tally;
         let percents = file.jobs[self.job].percentiles.as_deref().unwrap_or_default();
@@ -95,8 +96,8 @@ impl JobReport {
         self.tally.first_error.as_deref()
     }
 
-    /// Returns the largest queue depth that met `latency_target` (for several jobs, the smallest of
-    /// their results), and whether the search had ended.
+    /// Returns the largest queue depth that met `latency_target`, and true if the search had ended.
+    /// A group of jobs has the smallest depth of its jobs.
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }

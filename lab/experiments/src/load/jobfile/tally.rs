@@ -7,8 +7,8 @@
 const OCTAVE: u64 = 64;
 const BUCKETS: usize = 64 * 59;
 
-/// Minimum, maximum, mean and standard deviation of a series of values. Holds exact sums, because a
-/// running mean costs a division for each value, and each I/O adds three values.
+/// Minimum, maximum, mean and standard deviation of values. Keeps exact sums instead of a running
+/// mean, which would cost a division for each value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Spread {
     pub(super) count: u64,
@@ -47,8 +47,8 @@ impl Spread {
         if self.count < 2 {
             return 0.0;
         }
-        // The sum of squared distances from the mean is the sum of squares less sum^2 / count. The
-        // subtraction uses integers, since both terms may agree in more digits than a float has.
+        // The sum of squared deviations is the sum of squares minus sum^2 / count. The subtraction
+        // uses integers, because the terms may agree in more digits than a float has.
         let (sum, count) = (u128::from(self.sum), u128::from(self.count));
         let (whole, rest) = (sum / count * sum, sum % count * sum);
         let squares = self.squares.saturating_sub(whole) as f64 - rest as f64 / count as f64;
@@ -82,7 +82,7 @@ impl Buckets {
         self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Returns the buckets that have values: the middle of each, and its number of values.
+    /// Returns the buckets that are not empty, each with its middle value and its count.
     pub(super) fn bins(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let middle = |place: u64| match place {
             0..OCTAVE => place,
@@ -95,7 +95,7 @@ impl Buckets {
         some.map(move |(place, count)| (middle(place), *count))
     }
 
-    /// Returns the percentiles of the values, for each of `percents` in rising order.
+    /// Returns the percentiles of the values for `percents`, which must be in ascending order.
     pub(super) fn percentiles(&self, percents: &[f64]) -> Vec<u64> {
         let total: u64 = self.0.iter().sum();
         let mut bins = self.bins();
@@ -137,10 +137,10 @@ pub(super) struct DirectionTally {
     pub(super) slat: Spread,
     pub(super) clat: Times,
     pub(super) lat: Spread,
-    /// Samples of half a second: KiB a second, and I/Os a second.
+    /// Bandwidth in KiB/s and IOPS, each from samples of half a second.
     pub(super) bw: Spread,
     pub(super) iops: Spread,
-    /// Totals of bytes and I/Os at the start of the present half second.
+    /// Number of bytes and of I/Os at the start of the present sample.
     since: (u64, u64),
 }
 
@@ -168,24 +168,25 @@ impl DirectionTally {
     }
 }
 
-/// Number of samples of a depth or batch size in the classes 0, 1, 2, 4 and so on; see
-/// [`Tally::depth`].
+/// Counts of depths or batch sizes in classes: 0, 1, 2 to 3, 4 to 7, and so on, up to 64 and more.
 pub(super) type Levels = [u64; 8];
 
-/// Upper limits of fio's latency classes, in the class's unit; the last class of milliseconds has
-/// no limit.
+/// Upper limits of fio's latency classes, in the class's unit. The last millisecond class has no
+/// limit.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Tally {
     pub(super) flows: [DirectionTally; 3],
     pub(super) sync: Times,
-    /// Number of I/Os by the number in flight, including themselves: 1, 2, 4, up to 64 and more.
+    /// Number of I/Os by the number of I/Os in flight at their submission, including the I/O
+    /// itself.
     pub(super) depth: Levels,
-    /// Number of batches by their size, for submissions and completions.
+    /// Number of submitted batches by size. `completed` counts batches of completions.
     pub(super) submitted: Levels,
     pub(super) completed: Levels,
-    /// Number of I/Os in classes of nanoseconds, microseconds and milliseconds, and of slower ones.
+    /// Number of I/Os in the classes of nanoseconds, microseconds and milliseconds. `slower` counts
+    /// the I/Os above the last class.
     pub(super) classes: [[u64; 10]; 3],
     pub(super) slower: [u64; 2],
     pub(super) runtime_ns: u64,
@@ -194,7 +195,7 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) first_error: Option<String>,
     pub(super) verified: u64,
-    /// Deepest queue that met `latency_target`, and whether the search had ended.
+    /// Largest queue depth that met `latency_target`, and true if the search had ended.
     pub(super) depth_found: Option<(u32, bool)>,
 }
 
@@ -223,7 +224,7 @@ impl Usage {
     }
 }
 
-/// Returns the index of a depth among levels: 0, 1, 2, 4 to 64 and more.
+/// Returns the class of a depth or batch size in [`Levels`].
 #[inline]
 pub(super) fn level(depth: u32) -> usize {
     match depth {
@@ -258,7 +259,7 @@ impl Tally {
             Ok(()) => self.verified += 1,
             Err(text) => {
                 self.errors += 1;
-                // fio's errno for blocks that do not verify.
+                // Errno that fio reports for blocks that fail verification.
                 self.errno = libc::EILSEQ;
                 self.first_error.get_or_insert_with(|| format!("verify: {text}"));
             }
@@ -279,7 +280,7 @@ impl Tally {
         let classes = self.classes.as_flattened_mut().iter_mut().chain(&mut self.slower);
         let theirs = other.classes.as_flattened().iter().chain(&other.slower);
         classes.zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
-        // The fractions of processor time refer to the sum of the jobs' run times.
+        // Run times are summed, because fractions of processor time refer to the sum.
         self.runtime_ns += other.runtime_ns;
         self.usage = self.usage.with(other.usage, |mine, theirs| mine + theirs);
         self.errors += other.errors;

@@ -1,9 +1,10 @@
 //! Parsers for the values in a job file: numbers with units, times, percentages, switches, and
 //! lists with one value for each direction.
 //!
-//! The errors of these pure functions say what to write instead. Units have the meanings of fio
-//! 3.33: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is 1000; with
-//! `kb_base=1000`, `k`, `kb` and `ki` are 1000 and `kib` is 1024. `words` and `draft` call them.
+//! The parsers are pure functions, and their errors say what to write instead. Units have the
+//! meanings of fio 3.33: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is
+//! 1000; with `kb_base=1000`, `k`, `kb` and `ki` are 1000 and `kib` is 1024. `words` and `draft`
+//! call the parsers.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Amount {
@@ -11,7 +12,7 @@ pub(super) enum Amount {
     Percent(f64),
 }
 
-/// Number of bytes that `k` and `kib` stand for.
+/// Number of bytes in the units `k` and `kib`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Base {
     k: u64,
@@ -19,7 +20,7 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// Units of the default, `kb_base=1024`.
+    /// Units with `kb_base=1024`, which is the default.
     pub(super) const BINARY: Base = Base { k: 1024, kib: 1000 };
     /// Units of `kb_base=1000`.
     pub(super) const DECIMAL: Base = Base { k: 1000, kib: 1024 };
@@ -55,7 +56,7 @@ impl Base {
             .ok_or_else(|| format!("{text:?} does not fit in 64 bits; write a smaller number"))
     }
 
-    /// Parses a number of bytes, or a percentage of at most `percent_max`.
+    /// Parses a number of bytes, or a percentage from 0 to `percent_max`.
     pub(super) fn amount(self, text: &str, percent_max: f64) -> Result<Amount, String> {
         match text.trim().strip_suffix('%') {
             Some(share) => match share.trim().parse::<f64>() {
@@ -66,8 +67,8 @@ impl Base {
         }
     }
 
-    /// Parses a range such as `4k-16k` or `4k:16k` and returns its lower end first; one number is
-    /// both ends.
+    /// Parses a range such as `4k-16k` or `4k:16k`, and returns the lower end first. A single
+    /// number is both ends.
     pub(super) fn range(self, text: &str) -> Result<(u64, u64), String> {
         let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
         let (first, last) = (self.number(first)?, self.number(last)?);
@@ -84,7 +85,7 @@ impl Amount {
     }
 }
 
-/// Parses a time and returns nanoseconds; a number without a unit counts `unit_ns`.
+/// Parses a time and returns nanoseconds. A number without a unit is in units of `unit_ns`.
 pub(super) fn time_ns(text: &str, unit_ns: u64) -> Result<u64, String> {
     const UNITS: [(&str, u64); 11] = [
         ("d", 86_400_000_000_000),
@@ -119,7 +120,7 @@ pub(super) fn float(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("{text:?}: write a number such as 1.2"))
 }
 
-/// Parses a switch; an empty value means on.
+/// Parses a boolean; an empty value means true.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "" | "1" | "true" => Ok(true),
@@ -136,8 +137,8 @@ pub(super) fn whole(text: &str, least: u64, most: u64) -> Result<u64, String> {
     }
 }
 
-/// Parses a value for each direction. The last value also applies to the directions after it; an
-/// empty value is `None`.
+/// Parses a comma-separated list with a value for each direction. The last value also applies to
+/// the directions that follow; an empty value gives `None`.
 pub(super) fn each<T: Clone>(
     text: &str,
     read: impl Fn(&str) -> Result<T, String>,

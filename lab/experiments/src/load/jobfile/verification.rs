@@ -1,6 +1,6 @@
 //! Verification: reads back the blocks that a job wrote, and checks them.
 //!
-//! A `Worker` with `verify` does this at its end: it reads each block that it wrote once, and
+//! At the end of a job with `verify`, its `Worker` reads once each block that it wrote, and
 //! compares the block with the last generation written. The job's counts include these reads, as in
 //! fio.
 
@@ -63,7 +63,7 @@ impl Worker<'_> {
         self.tally.flows[READ].runtime_ns = Native::now() - began_ns;
         self.tally.verified = result.verified;
         if let Some(text) = result.first_error {
-            // fio reports this errno for blocks that fail verification.
+            // Errno that fio reports for blocks that fail verification.
             self.tally.errno = libc::EILSEQ;
             self.tally.errors += result.errors;
             self.tally.first_error = Some(text);

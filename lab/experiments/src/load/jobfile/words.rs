@@ -1,7 +1,8 @@
 //! The options of job files that millrace supports, as a table of names and parsers.
 //!
-//! To add an option, add a row to this table and a row to docs/lab/bench.md. `options` has ignored
-//! options and aliases. `draft` calls the parsers, which store the values in the draft's fields.
+//! To add an option, add a row to this table and a row to docs/lab/bench.md. Ignored options and
+//! aliases are in `options`. `draft` calls the parsers, which store the values in the draft's
+//! fields.
 
 use millrace_drives::Advice;
 
@@ -14,7 +15,7 @@ use super::value::{Base, each, float, switch, time_ns, whole};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Value,
-    /// The value may be missing; the option alone switches a setting on.
+    /// The value is optional: the name of the option alone switches a setting on.
     Nothing,
 }
 
@@ -32,8 +33,8 @@ const fn flag(name: &'static str, read: fn(&mut Draft, &str) -> Result<(), Strin
     Word { name, needs: Needs::Nothing, read }
 }
 
-/// Supported options, by their usual names, in this order: files, regions, single I/Os, rates,
-/// times, and relations to other jobs.
+/// Supported options by their usual names, grouped: files, regions, single I/Os, rates, times, and
+/// relations to other jobs.
 pub(super) static WORDS: [Word; 69] = [
     word("name", |d, v| put(&mut d.job.name, Ok(v.to_owned()))),
     flag("description", |d, v| put(&mut d.job.description, Ok(Some(v.to_owned())))),
@@ -85,7 +86,7 @@ pub(super) static WORDS: [Word; 69] = [
     word("iodepth_batch_submit", |d, v| {
         put(&mut d.job.flow.batch, number(v, 0, 65_536).map(|batch| Some(batch).filter(|n| *n > 0)))
     }),
-    // A rate of 0 is no limit.
+    // A rate of 0 means no limit.
     word("rate", |d, v| {
         set(&mut d.job.flow.rate, each(v, |part| d.base.number(part).map(some_of)))
     }),
@@ -159,7 +160,7 @@ fn engine(name: &str) -> Option<Engine> {
     }
 }
 
-/// Parses `fadvise_hint`; `None` leaves the advice to the job's kind.
+/// Parses `fadvise_hint`. `None` means that the kind of I/O determines the advice.
 fn advice(value: &str) -> Result<Option<Advice>, String> {
     match value {
         "0" | "none" => Ok(Some(Advice::Normal)),
@@ -235,14 +236,14 @@ fn signed(base: Base, text: &str) -> Result<i64, String> {
     }
 }
 
-/// Parses a size for each direction. As in fio, colons and hyphens also separate sizes, and text
-/// after a slash or after the third size is ignored, so that a list for `bssplit` is accepted, too.
+/// Parses a size for each direction. As in fio, colons and hyphens also separate sizes. Text after
+/// a slash and after the third size is ignored, so that a list for `bssplit` is accepted, too.
 fn sizes(base: Base, value: &str) -> Result<[Option<u32>; 3], String> {
     let parts: Vec<&str> = value.split([',', ':', '-']).take(3).collect();
     each(&parts.join(","), |part| blocks::size(base, part.split('/').next().unwrap_or("")))
 }
 
-/// Parses `percentile_list`, and returns it in rising order.
+/// Parses `percentile_list`, and returns the percentiles in ascending order.
 fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     let wrong = || format!("{value:?}: write 1 to 20 numbers of 0 to 100, such as 50:99:99.9");
     let mut list = value.split(':').map(float).collect::<Result<Vec<f64>, _>>()?;
@@ -253,7 +254,7 @@ fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     Ok(list)
 }
 
-/// Returns true if this kind of `verify` checks blocks. All kinds check the same pattern here.
+/// Returns true if this value of `verify` checks blocks. All values that do use the same pattern.
 fn verifies(value: &str) -> Result<bool, String> {
     const KINDS: &str = "md5 crc64 crc32 crc32-intel crc32c crc32c-intel crc16 crc7 sha1 sha256 \
         sha512 sha3-224 sha3-256 sha3-384 sha3-512 xxhash meta pattern pattern_hdr";
@@ -269,7 +270,7 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets the values that are given.
+/// Replaces the values of the directions for which `given` has a value.
 fn set<T>(values: &mut [T; 3], given: Result<[Option<T>; 3], String>) -> Result<(), String> {
     for (value, given) in values.iter_mut().zip(given?) {
         if let Some(given) = given {
@@ -279,7 +280,7 @@ fn set<T>(values: &mut [T; 3], given: Result<[Option<T>; 3], String>) -> Result<
     Ok(())
 }
 
-/// Sets optional values that are given, as `set` does.
+/// Like `set`, for values that are optional.
 fn some<T>(
     values: &mut [Option<T>; 3],
     given: Result<[Option<T>; 3], String>,

@@ -1,11 +1,11 @@
 //! The loop of one job's thread: issues the I/Os of the job's source, within the rate limits, until
 //! the job is done.
 //!
-//! A worker owns a channel of an `IoContext` and the I/Os in flight in the channel; `run` calls it
-//! on a thread of its own. Each round has fio's order: a pause that is due, a flush that is due,
-//! then the next I/O if the rate limit allows it. All I/Os that may go are submitted together. A
-//! job ends after its bytes, its number of I/Os or its time, at the first error, or when it is
-//! interrupted; it then waits for its I/Os in flight.
+//! A worker owns a channel of an `IoContext` and the channel's I/Os in flight. `run` starts each
+//! worker on a thread of its own. Each round has fio's order: a pause that is due, a flush that is
+//! due, then the next I/O if the rate limit allows it. All I/Os that may be issued are submitted
+//! together. A job ends after its bytes, its number of I/Os or its time, at the first error, or
+//! when it is interrupted; it then waits for its I/Os in flight.
 
 use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
@@ -24,7 +24,7 @@ use crate::load::bench::{Interrupt, thread_usage};
 use crate::load::verify::{self, WrittenBlocks};
 
 const SAMPLE_NS: u64 = 500_000_000;
-/// Interval in nanoseconds at which a waiting job checks for an interrupt.
+/// Interval, in nanoseconds, at which a waiting job checks for an interrupt of the run.
 const LOOK_NS: u64 = 50_000_000;
 
 fn is_write(io: &Io) -> bool {
@@ -36,7 +36,7 @@ pub(super) struct Setting<'a> {
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
     pub(super) clone: u64,
-    /// Number added to the seed if every run must be different.
+    /// Number added to the seed; not 0 if every run must use a different seed.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }
@@ -48,7 +48,8 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// I/Os that were drawn and not issued yet; the second one is of the mix's other direction.
+    /// I/Os that were drawn and not issued yet. The second one is of the mix's other direction,
+    /// done while the rate limit delays the first one.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
     pub(super) search: Option<DepthSearch>,
@@ -62,7 +63,7 @@ pub(super) struct Worker<'a> {
 pub(super) struct Clock {
     measured_ns: u64,
     sampled_ns: u64,
-    /// Time in nanoseconds at which a synchronous I/O has just ended; 0 if it is not known.
+    /// Time at which the last synchronous I/O ended, in nanoseconds; 0 if unknown.
     seen_ns: u64,
     ramp_ns: Option<u64>,
     pub(super) end_ns: u64,
@@ -146,8 +147,8 @@ impl<'a> Worker<'a> {
         self.setting.job.access.engine == Engine::Sync
     }
 
-    /// Submits the I/Os that the limits allow. Returns the time at which to try again if there is
-    /// room for more, and `None` at the job's end.
+    /// Submits as many I/Os as the limits allow. Returns the time of the next attempt, or 0 to wait
+    /// for a completion; `None` at the job's end.
     fn fill(&mut self) -> Result<Option<u64>, Error> {
         let most = self.setting.job.flow.batch.unwrap_or(u32::MAX) as usize;
         loop {
@@ -175,7 +176,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Submits an I/O or a flush; returns false if the channel has no room.
+    /// Submits an I/O, or a flush for `None`. Returns false if the channel has no room.
     fn submit(&mut self, io: Option<Io>, counted: FlushAccounting, now_ns: u64) -> bool {
         let Some(slot) = self.slots.free.pop() else { return false };
         let bio = match io {
@@ -212,8 +213,8 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Sends the submitted batch and records the time. If there is no room for more, or no batch
-    /// size, the poll for completions sends it, and the wait is in the same system call.
+    /// Sends the batch to the drives and records the time. Without a batch size, or if no slot is
+    /// free, the wait for completions makes the system call that sends the batch.
     fn commit(&mut self) -> Result<(), Error> {
         if self.slots.batch.is_empty() {
             return Ok(());
@@ -225,7 +226,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.tally.submitted[level(self.slots.batch.len() as u32)] += 1;
-        // A synchronous engine has no submission latency, because the I/O is one system call.
+        // A synchronous I/O is one system call, so it has no submission latency.
         let issued_ns = if self.is_sync() { None } else { Some(Native::now()) };
         let Slots { batch, flights, .. } = &mut self.slots;
         for slot in batch.drain(..) {
@@ -246,8 +247,7 @@ impl<'a> Worker<'a> {
         let handed = channel.poll(|Completion { user_data: slot, status, mut bio, q_ns, c_ns }| {
             let mut flight = flights[slot as usize];
             if is_sync {
-                // With one I/O in flight, use the timestamps of the I/O itself, so that the clock
-                // is not read again.
+                // Use the bio's own timestamps, because reading the clock again would take time.
                 (flight.start_ns, flight.issue_ns, now_ns) = (q_ns, q_ns, c_ns.max(q_ns));
             } else if now_ns == 0 {
                 now_ns = Native::now();
@@ -285,7 +285,7 @@ impl<'a> Worker<'a> {
             {
                 written.landed(io.offset);
             }
-            // A bio that timed out has left its memory with the block layer, and cannot be reused.
+            // Do not reuse a bio that timed out, because the block layer has kept its memory.
             if bio.op().has_data() && bio.nr_segments() > 0 {
                 idle.push(bio);
             }
@@ -334,10 +334,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sleeps until an I/O completes or until `wake_ns`; 0 means without a time limit.
+    /// Sleeps until an I/O completes or until the time `wake_ns`; 0 means no time limit.
     pub(super) fn sleep(&mut self, wake_ns: u64) -> Result<(), Error> {
-        // No I/O has completed, so this thread must check for timeouts of requests that no drive
-        // answers.
+        // Check for request timeouts, because no completion has arrived.
         self.channel.tick();
         let now_ns = Native::now();
         let channel_ns = self.channel.sleep_until().unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Searches servers' disks for data: block status reports ranges of zeroes, and samples of the
+//! Searches servers' disks for data. Ranges of zeroes are known from block status; samples of the
 //! other ranges are read.
 //!
 //! Benchmarks close the connection afterwards; a replay goes on with the same connection.
@@ -58,7 +58,7 @@ pub(crate) fn nbd_contents(connection: &mut Connection) -> Result<DiskContents, 
     contents(connection, &unknown, (size_bytes, most_bytes))
 }
 
-/// Searches a disk for data, of which no range is known to be zeroes.
+/// Searches a whole disk for data, because its server cannot report ranges of zeroes.
 pub(crate) fn guest_contents(
     queue: &mut impl Client,
     size_bytes: u64,
@@ -68,8 +68,8 @@ pub(crate) fn guest_contents(
     contents(queue, &all, (size_bytes, most_bytes.into()))
 }
 
-/// Searches the ranges of a disk that are not known to be zeroes. If they hold data, looks at the
-/// start of the disk for the mark of a known format.
+/// Searches the ranges `unknown` of a disk for data. If there is data, looks at the start of the
+/// disk for the mark of a known format.
 fn contents(
     client: &mut impl Client,
     unknown: &[Range<u64>],
@@ -89,7 +89,7 @@ fn contents(
     }))
 }
 
-/// Returns the ranges of whole blocks that the server does not report as zeroes, in order.
+/// Returns, in order, the ranges of whole blocks that the server does not report as zeroes.
 fn unknown(client: &mut NbdClient, size: u64, block: u64) -> std::io::Result<Vec<Range<u64>>> {
     let (mut at, mut list) = (0, Vec::<Range<u64>>::new());
     let mut add = |range: Range<u64>| {

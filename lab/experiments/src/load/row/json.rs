@@ -1,9 +1,9 @@
-//! A row as JSON: flat, with fio's keys where the meaning is fio's.
+//! A row as a flat JSON object, with fio's keys where fio has one with the same meaning.
 //!
 //! This file defines the keys. These have fio's names and meanings: `jobname`, `numjobs`, `rw`,
 //! `bs`, `iodepth`, `total_ios`, `io_bytes`, `runtime` (milliseconds), `iops`, `bw_bytes`,
-//! `total_err`, and `lat_ns` with `N`, `mean`, `max` and `percentile`. fio nests them by job and
-//! direction; here a row is one flat object. docs/lab/bench.md lists all keys. serde calls this
+//! `total_err`, and `lat_ns` with `N`, `mean`, `max` and `percentile`. fio nests these keys by job
+//! and direction; here a row is one flat object. docs/lab/bench.md lists all keys. serde calls this
 //! file for `bench --json`.
 
 use serde::ser::SerializeMap;

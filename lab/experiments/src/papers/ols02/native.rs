@@ -16,13 +16,13 @@ use crate::simulation::{
     InterfaceKind, Irq, Length, Linux24, Readv, Service, SimPlan, Watch, run_metered,
 };
 
-/// Number of counted reads, and size of each in bytes, as in the paper.
+/// Number of reads in the counted run, and size of a read in bytes, as in the paper.
 const READS: u64 = 128;
 const READ_BYTES: u32 = 131_072;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Calls {
-    /// Buffer heads submitted, each of which asks for a request.
+    /// Number of submitted buffer heads, each of which asks for a request.
     pub(super) submitted: u64,
     /// Number of submitted buffer heads that were merged with a request.
     pub(super) merged: u64,

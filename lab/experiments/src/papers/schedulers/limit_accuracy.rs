@@ -1,7 +1,7 @@
 //! `LimitAccuracy`: accuracy of a rate limit, from the times at which I/Os completed.
 //!
-//! The drive completes I/Os at once, so their completion times are the times at which the limit let
-//! them pass, plus the time that a thread takes to wake up and to look.
+//! The drive completes I/Os at once, so an I/O's completion time is the time at which the limit let
+//! the I/O pass, plus the time until a thread has woken up and polled.
 
 use millrace_block::GroupLimits;
 
@@ -12,16 +12,17 @@ const WINDOW_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitAccuracy {
-    /// Rate that the group should reach: the limit, or the rate that its threads reach without a
-    /// limit if that is lower.
+    /// Rate that the group should reach: the limit, or the rate of its threads without a limit if
+    /// that rate is lower.
     pub(super) due_iops: f64,
     pub(super) iops: f64,
-    /// Length of the window that slides over the measured time.
+    /// Length, in nanoseconds, of a window that slides over the measured time.
     pub(super) window_ns: u64,
-    /// Lowest and highest rate in such a window.
+    /// Lowest and highest rate in any position of the window.
     pub(super) range_iops: (f64, f64),
-    /// Greatest excess of any window (of any length, warm-up included) over the limit's rate for
-    /// its length plus one I/O, divided by the burst that the group may save up.
+    /// Largest burst as a fraction of the token bucket. A burst is the number of I/Os in a window
+    /// of any length, warm-up included, minus the I/Os that the rate allows in this time, minus
+    /// one.
     pub(super) burst: f64,
 }
 
@@ -46,8 +47,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// Returns two deviations as fractions of the due rate: that of the whole run's rate, and the
-    /// largest of any window.
+    /// Returns two deviations as fractions of the due rate: the deviation of the whole run, and the
+    /// largest deviation of any window.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
@@ -55,8 +56,9 @@ impl LimitAccuracy {
     }
 }
 
-/// Returns the largest number of I/Os by which any window exceeds its rate plus one I/O. The window
-/// from I/O `i` to I/O `j` has `j - i + 1` I/Os; the rate allows `rate * (t[j] - t[i])` of them.
+/// Returns the largest number of I/Os by which any window exceeds its allowance plus one I/O. The
+/// window from I/O `i` to I/O `j` has `j - i + 1` I/Os, and its allowance is `rate * (t[j] -
+/// t[i])`.
 fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for (number, at_ns) in times_ns.iter().enumerate() {
@@ -68,8 +70,8 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
 }
 
 /// Returns the smallest and the largest number of I/Os in any window of `window_ns` between two
-/// times. A window begins at an I/O: the largest number counts that I/O, the smallest does not, as
-/// if the window began just after it.
+/// times. A window begins at an I/O. The largest number includes this I/O; the smallest does not,
+/// as if the window began just after the I/O.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

@@ -22,7 +22,7 @@ pub(crate) struct Access<'a, M: Host> {
     channel: Channel<M>,
 }
 
-/// A range of the volume: first sector, number of sectors.
+/// A range of the volume: first sector and number of sectors.
 pub(crate) type Span = (Sector, u64);
 
 impl<'a, M: Host> Access<'a, M> {
@@ -58,8 +58,8 @@ impl<'a, M: Host> Access<'a, M> {
         &self.shared.costs
     }
 
-    /// Lets the thread spend the time of a system call, and `ns` nanoseconds of kernel work outside
-    /// of the block layer.
+    /// Charges the time of a system call, and `ns` nanoseconds of kernel work outside of the block
+    /// layer.
     pub(crate) fn works(&self, ns: u64) {
         M::system_call();
         M::kernel_work(ns);
@@ -88,7 +88,7 @@ impl<'a, M: Host> Access<'a, M> {
         self.shared.depth
     }
 
-    /// Lets the thread spend the time in which one system call submits this many direct I/Os.
+    /// Charges the time of one system call that submits this many direct I/Os.
     pub(crate) fn direct(&self, ios: u32) {
         M::system_call();
         M::work(Stage::Interface, ios);
@@ -111,12 +111,12 @@ impl<'a, M: Host> Access<'a, M> {
         self.reap(usize::MAX);
     }
 
-    /// Waits until at least `least` I/Os have completed; returns how many did.
+    /// Waits until at least `least` I/Os have completed. Returns the number of completed I/Os.
     pub(crate) fn reap(&mut self, least: usize) -> usize {
         let errors = &self.shared.errors;
         self.channel.wait(least, |done| {
             if !done.status.is_ok() {
-                // Relaxed: the count orders nothing.
+                // Relaxed: no data depends on the count.
                 errors.fetch_add(1, Order::Relaxed);
             }
         })

@@ -33,8 +33,8 @@ impl LineParser for Blkparse {
         if text.starts_with("CPU") && text.contains(" (") {
             return Ok(LineKind::End);
         }
-        // Skip two kinds of lines: names of input files, which blkparse prints with `-q` or `-o`,
-        // and `discarded traces containing ...` at the end of traces with driver data.
+        // Skip the names of input files, which blkparse prints with `-q` or `-o`, and the line
+        // `discarded traces containing ...` at the end of traces with driver data.
         let is_input = text.starts_with("Input file ") && text.ends_with(" added");
         if !is_input
             && !text.starts_with("discarded traces containing ")
@@ -55,8 +55,8 @@ impl LineParser for Blkparse {
     }
 }
 
-/// Parses the line of an event; its device is the index in the list of devices. None for an event
-/// that has no I/O.
+/// Parses an event line. The record's device is the index in the list of devices. None for an event
+/// without an I/O.
 fn event(text: &str, devices: &mut DeviceNames) -> Result<Option<Record>, Problem> {
     let mut words = text.split_ascii_whitespace();
     let head: Fields<'_> = words.by_ref().take(6).collect();
@@ -76,7 +76,7 @@ fn event(text: &str, devices: &mut DeviceNames) -> Result<Option<Record>, Proble
         }
         _ => (0, 0),
     };
-    // Sector and length must also fit when converted to bytes.
+    // Check that sector and length do not overflow when they are converted to bytes.
     scaled("the sector", sector, SECTOR_BYTES)?;
     let bytes = u32::try_from(scaled("the length", sectors, SECTOR_BYTES)?)
         .map_err(|_| format!("the length is {sectors} sectors, which is too large"))?;
@@ -85,8 +85,8 @@ fn event(text: &str, devices: &mut DeviceNames) -> Result<Option<Record>, Proble
     Ok(Some(Record { time_ns, sector, bytes, action, device, ..Record::default() }))
 }
 
-/// Returns the blktrace categories of an RWBS string such as `FWFS`; None for a kind without data
-/// that is not a flush.
+/// Returns the blktrace categories for an RWBS string such as `FWFS`. None if the string is neither
+/// for an I/O with data nor for a flush.
 fn categories(kind: &str, sectors: u64) -> Option<u16> {
     let (preflush, kind) = kind.strip_prefix('F').map_or((0, kind), |rest| (category::FLUSH, rest));
     let op = match kind.as_bytes().first() {

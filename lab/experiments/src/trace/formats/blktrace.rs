@@ -39,7 +39,7 @@ impl<R: Read> Blktrace<R> {
         Blktrace { reader, events: PairedEvents::default(), naming: DeviceNaming::Names }
     }
 
-    /// Ends the trace; an error if its events give no I/Os.
+    /// Ends the trace. Returns an error if its events contain completions only.
     fn end(&mut self) -> Result<StreamState, ReadError> {
         self.events.spans.names = self.reader.names().clone();
         if !self.events.spans.has_completions_only() {

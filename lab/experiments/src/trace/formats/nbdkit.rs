@@ -22,10 +22,10 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
-    /// Numbers in `pending` of requests without a reply, by connection and request id.
+    /// For each request without a reply, by connection and request id, its number in `pending`.
     open: HashMap<(u64, u64), u64>,
     exports: HashMap<u64, u32>,
-    /// Requests skipped because they move no data.
+    /// Number of skipped requests, which move no data.
     skipped: u64,
 }
 
@@ -64,10 +64,11 @@ impl NbdkitLog {
         let io = TraceIo { at_ns, device, op, fua, offset_bytes, len_bytes, latency_ns };
         let number = self.pending.push(io);
         if let Some(before) = self.open.insert((connection, id), number) {
-            // The log contains two runs, and the first one's request was never completed.
+            // The same id again: the log continues with another run, and the earlier request never
+            // completed.
             self.pending.release(before);
         }
-        // Requests that were output without a reply are no longer waited for.
+        // Forget requests that were already output without a reply.
         if self.open.len() > 2 * PENDING_MAX {
             self.open.retain(|_, number| self.pending.holds(*number));
         }
@@ -94,13 +95,13 @@ impl NbdkitLog {
 
 const DEFAULT_EXPORT: &str = "nbd";
 
-/// Returns the value of `name=value` among a line's arguments.
+/// Returns the value of the argument `name=value` in a line.
 fn argument<'a>(arguments: &'a str, name: &str) -> Option<&'a str> {
     let mut words = arguments.split(' ');
     words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Parses the argument `name`, a hexadecimal number after 0x.
+/// Parses the value of the argument `name`, a hexadecimal number that begins with 0x.
 fn hex(arguments: &str, name: &str) -> Result<u64, Problem> {
     let text = argument(arguments, name).unwrap_or_default();
     let number = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -108,7 +109,8 @@ fn hex(arguments: &str, name: &str) -> Result<u64, Problem> {
         .ok_or_else(|| format!("{name} is {}; 0x and hexadecimal digits are expected", shown(text)))
 }
 
-/// Converts a local date and time with microseconds to nanoseconds since 1970, as if it were UTC.
+/// Converts a local date and time with microseconds to nanoseconds since 1970, ignoring the time
+/// zone.
 fn moment(text: &str) -> Result<u64, Problem> {
     const FORM: &[u8] = b"0000-00-00 00:00:00.000000";
     let parse = || {

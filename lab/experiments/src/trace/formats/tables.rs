@@ -25,7 +25,7 @@ fn blanks(text: &str) -> Result<Fields<'_>, Problem> {
     Ok(text.split_whitespace().collect())
 }
 
-/// Properties that most tables have in common.
+/// Default values for the tables below.
 const CSV: ColumnTable =
     ColumnTable { example: "", head: None, split: commas, columns: &[], skipped: "", note: None };
 
@@ -133,8 +133,8 @@ pub(in crate::trace) static FIU: ColumnTable = ColumnTable {
     ..CSV
 };
 
-/// Splits a line of FIU's. A process name may contain blanks, so the following fields are located
-/// from `R` or `W`, the first such word that has numbers around it.
+/// Splits a line of the FIU format. Process names may contain blanks, so the fields after the name
+/// are located by the operation: the first `R` or `W` with numbers on both sides.
 fn around_operation(text: &str) -> Result<Fields<'_>, Problem> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let place = (5..words.len().saturating_sub(2)).find(|place| {
@@ -147,7 +147,7 @@ fn around_operation(text: &str) -> Result<Fields<'_>, Problem> {
     Ok(words[..3].iter().copied().chain(around).collect())
 }
 
-/// Actions of fio's I/O logs. Each file of a log is a device.
+/// Actions in fio's I/O logs. Each file named in a log is a device.
 const IOLOG_ACTIONS: Column = Column::Op(&[
     ("read", READ),
     ("write", WRITE),

@@ -22,9 +22,9 @@ const REQUEST: u64 = 0x2560_9513;
 const LOG: u64 = 0x2560_9514;
 const REPLY: u64 = 0x6744_6698;
 const CHUNK: u64 = 0x668e_33ef;
-/// Value of the offset field in the log's own records.
+/// Value of the offset field in records that the log adds itself.
 const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
-/// Command of the log's record that turns logging of written data on and off.
+/// Command of the log's own record that turns the logging of written data on or off.
 const SET_DATALOG: u64 = 1;
 /// Command flag of NBD that asks for FUA.
 const FLAG_FUA: u64 = 1;
@@ -48,7 +48,7 @@ impl Trlog {
         Box::new(Trlog { records: TraceRecords::new(input), with_data: false, io: None })
     }
 
-    /// Reads the rest of a request, after its magic.
+    /// Reads the part of a request that follows its magic number.
     fn request(&mut self, devices: &mut DeviceNames) -> Result<(), ReadError> {
         let bytes = self.records.more(24)?;
         let (flags, command) = (number(&bytes[..2]), number(&bytes[2..4]));

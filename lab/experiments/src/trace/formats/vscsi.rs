@@ -22,10 +22,10 @@ use crate::trace::parser::{Problem, TraceParser, scaled};
 use crate::trace::pending::StreamState;
 
 const RECORD_BYTES: [usize; 2] = [32, 40];
-/// Number of records that detection needs, unless the trace is a single record.
+/// Number of records that detection needs, unless the trace has a single record.
 const RECORDS_TRIED: usize = 2;
 
-/// Returns true if every complete record of a trace's first bytes states the same version.
+/// Returns true if every complete record in a trace's first bytes has the same version.
 pub(in crate::trace) fn has_version(head: &[u8]) -> bool {
     [(RECORD_BYTES[0], 15, 1), (RECORD_BYTES[1], 3, 2)].into_iter().any(|(bytes, at, version)| {
         let mut records = head.chunks_exact(bytes);
@@ -42,7 +42,7 @@ pub(in crate::trace) struct Vscsi {
 }
 
 impl Vscsi {
-    /// Creates a reader; the version is 1 unless the first record states 2.
+    /// Creates a reader. The version is 2 if the first record says so, otherwise 1.
     pub(in crate::trace) fn boxed(input: InputStream) -> Box<dyn TraceParser> {
         let version = if input.head().get(3) == Some(&2) { 2 } else { 1 };
         Box::new(Vscsi { records: TraceRecords::new(input), version, skipped: 0, io: None })
@@ -84,7 +84,7 @@ fn operation(command: u64) -> Option<(Op, bool)> {
     match command {
         0x08 | 0x28 | 0xa8 | 0x88 => Some((Op::Read, false)),
         0x0a | 0x2a | 0xaa | 0x8a => Some((Op::Write, false)),
-        // WRITE AND VERIFY compares the data on the medium, so it is durable on completion.
+        // WRITE AND VERIFY is durable on completion, because it compares the data on the medium.
         0x2e | 0xae | 0x8e => Some((Op::Write, true)),
         0x35 | 0x91 => Some((Op::Flush, false)),
         0x41 | 0x93 => Some((Op::WriteZeroes, false)),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{ArrivalSlot, DeviceCount, PowerBins, TraceProfile};
 
 impl TraceProfile {
-    /// Returns the JSON object; `devices` are the device names of the source.
+    /// Returns the JSON object. `devices` are the device names of the trace.
     pub fn json(&self, devices: &[String]) -> Value {
         let [all, read, written] = self.working_set().map(|bytes| bytes.round() as u64);
         json!({

@@ -1,6 +1,6 @@
 //! The figures and tables of a `TraceProfile`.
 //!
-//! Owns the selection of figures, their titles and captions; `crate::page` draws them.
+//! This file selects the figures and has their titles and captions; `crate::page` draws them.
 
 use millrace_block::Op;
 
@@ -11,7 +11,7 @@ const DEVICES_SHOWN: usize = 16;
 const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
 
 impl TraceProfile {
-    /// Adds the figures and tables to a page; `devices` are the device names of the source.
+    /// Adds the figures and tables to a page. `devices` are the device names of the trace.
     pub(in crate::trace) fn add_to(&self, page: &mut Page, devices: &[String]) {
         page.figures.extend([self.rates(), self.sizes(), self.strides(), self.touched()]);
         page.figures.extend(self.has_latency().then(|| self.latencies()));
@@ -189,7 +189,7 @@ impl TraceProfile {
     }
 }
 
-/// Builds a table of counts by powers of two, with a column for each of `bins`.
+/// Returns a table of counts with a row for each power of two, and a column for each of `bins`.
 fn bins_table(title: (&str, &str), caption: &str, bins: [(&str, &PowerBins); 2]) -> DataTable {
     let counts = |bin: usize| bins.map(|(_, bins)| bins.0[bin]);
     let row = |bin: usize| {

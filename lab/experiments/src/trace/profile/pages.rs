@@ -56,7 +56,8 @@ impl PageSketch {
     }
 }
 
-/// Ertl's correction for empty registers; `share` is their fraction, below 1.
+/// Ertl's correction for empty registers. `share` is the fraction of registers that are empty,
+/// below 1.
 fn sigma(mut share: f64) -> f64 {
     let (mut factor, mut sum) = (1.0, share);
     loop {
@@ -70,8 +71,7 @@ fn sigma(mut share: f64) -> f64 {
     }
 }
 
-/// Ertl's correction for saturated registers; `share` is the fraction of registers that are not
-/// saturated.
+/// Ertl's correction for saturated registers. `share` is the fraction of the other registers.
 fn tau(mut share: f64) -> f64 {
     if share == 0.0 || share == 1.0 {
         return 0.0;

@@ -1,11 +1,11 @@
 //! Writes I/Os as blktrace events to the file of CPU 0: Q (queued) and D (issued) when an I/O
 //! arrives, and C (completed) when it completes, if the source has its latency.
 //!
-//! Owns the completions still to come, ordered by time, so that the file is in order. Devices with
-//! names such as `8,0` keep their numbers; others get the major number of millrace's drives and a
-//! message with their name, which `trace` shows. Sectors have 512 bytes; an I/O that is not aligned
-//! to them is widened. A flush has its time in place of the sector. Times begin at one second, as
-//! blkparse takes 0 for unset.
+//! The writer keeps completions that must be written later, ordered by time, so that the file is in
+//! order. Devices with names such as `8,0` keep their numbers; others get the major number of
+//! millrace's drives and a message with their name, which `trace` shows. Sectors have 512 bytes; an
+//! I/O that is not aligned to them is widened. A flush has its time in place of the sector. Times
+//! begin at one second, as blkparse takes 0 for unset.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,18 +19,18 @@ use super::format_writer::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 
 const START_NS: u64 = 1_000_000_000;
-/// Largest number of completions still to come; completions beyond it are left out.
+/// Largest number of completions to be written later. Further completions are left out.
 const FLYING_MAX: usize = 262_144;
-/// Largest length of one record: a multiple of the sector size below 4 GiB.
+/// Largest length of one record in bytes: below 4 GiB, and a multiple of the sector size.
 const RECORD_LEN_MAX: u64 = 1 << 31;
-/// Largest number of records per I/O: 2 TiB, so that a huge length in a hostile trace does not fill
-/// the disk.
+/// Largest number of records per I/O, which is 2 TiB. Without a limit, a huge length in a hostile
+/// trace would fill the disk.
 const PARTS_MAX: u64 = 1_024;
 const SECTOR_BYTES: u64 = 512;
-/// Major number of devices that have only a name.
+/// Major number for devices whose names are not of the form `8,0`.
 const MAJOR_NAMED: u32 = 240;
 
-/// A completion still to come: time, sequence number, sector, bytes, device, categories.
+/// A completion to be written later: time, sequence number, sector, bytes, device and categories.
 type PendingCompletion = (u64, u64, u64, u32, u32, u16);
 
 #[derive(Debug, Default)]
@@ -75,8 +75,8 @@ impl BlktraceEvents {
         Ok(())
     }
 
-    /// Returns the number of a device; for a new device that has only a name, writes a message with
-    /// the name first.
+    /// Returns the number of a device. If a new device has only a name, writes a message with the
+    /// name first.
     fn device(
         &mut self,
         out: &mut dyn Write,
@@ -128,7 +128,8 @@ impl FormatWriter for BlktraceEvents {
         let first = io.offset_bytes / SECTOR_BYTES;
         let mut bytes_left = (end.div_ceil(SECTOR_BYTES) - first).saturating_mul(SECTOR_BYTES);
         let kind = categories(io);
-        // As in recordings of millrace: the time lets a reader tell flushes apart.
+        // A flush has its time as the sector, as in recordings of millrace, so that readers can
+        // tell flushes apart.
         let mut sector = if io.op == Op::Flush { time_ns } else { first };
         loop {
             let bytes = bytes_left.min(RECORD_LEN_MAX) as u32;
@@ -169,8 +170,8 @@ impl FormatWriter for BlktraceEvents {
             return Ok(());
         }
         let events = u32::try_from(dropped_events).unwrap_or(u32::MAX);
-        // As in recordings of millrace: the gap in the sequence numbers makes blkparse report the
-        // dropped events, too.
+        // Leave a gap in the sequence numbers, as in recordings of millrace, so that blkparse also
+        // reports the dropped events.
         self.sequence = self.sequence.wrapping_add(events);
         let device = self.devices.values().copied().next().unwrap_or_default();
         self.message(out, self.last_ns, device, &format!("{DROPPED_EVENTS}{events}"))

@@ -19,7 +19,8 @@ pub(in crate::trace) trait FormatWriter {
         lost: &mut OmittedFields,
     ) -> io::Result<()>;
 
-    /// Writes the end of the trace, and a note about dropped events if the format has one.
+    /// Writes the end of the trace. Adds a note about dropped events if the format can represent
+    /// it.
     fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()>;
 }
 
@@ -30,7 +31,7 @@ pub(in crate::trace) struct OmittedFields {
     pub(super) fua: u64,
     pub(super) unaligned: u64,
     pub(super) completions: u64,
-    /// True if I/Os have lost their times.
+    /// True if times of I/Os were left out.
     pub(super) times: bool,
 }
 

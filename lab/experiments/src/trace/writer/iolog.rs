@@ -1,10 +1,10 @@
 //! Writes I/Os as fio's log, version 2 or 3, for `fio --read_iolog`.
 //!
 //! Each device is a file of the log, added and opened at its first I/O, with blanks in its name
-//! replaced. Version 2 gets no waits: fio's manual defines them in microseconds since the previous
-//! wait, but fio 3.33 sleeps until that many milliseconds since its own start, so a trace of a
-//! second would take a quarter of an hour. Without waits it replays as fast as it can, as a note
-//! tells the user.
+//! replaced. Version 2 is written without `wait` lines: fio's manual defines a wait in microseconds
+//! since the previous one, but fio 3.33 sleeps until that many milliseconds since its own start, so
+//! a trace of a second would take a quarter of an hour. Without waits, fio replays the log as fast
+//! as it can, and a note tells the user so.
 //!
 //! Source: fio's documentation, "Trace file format"; its `read_iolog_get`.
 
@@ -36,7 +36,7 @@ impl IologLines {
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
     }
 
-    /// Returns the start of a line: in version 3 the time in microseconds.
+    /// Returns the text before a line's device: in version 3, the time in microseconds.
     fn time(&self) -> String {
         if self.is_timed { format!("{} ", self.last_us) } else { String::new() }
     }

@@ -2,7 +2,8 @@
 //!
 //! Only reads and writes can be represented. A device named `HOST_NUMBER` becomes a host and its
 //! disk; any other name becomes the host, with the device's number as the disk. The first I/O is at
-//! the beginning of 1970. An unknown latency is written as 0, as these traces have no other way.
+//! the beginning of 1970. An unknown latency is written as 0, because the format has no other value
+//! for it.
 
 use std::io::{self, Write};
 
@@ -43,7 +44,7 @@ impl FormatWriter for MsrRows {
         let (host, disk) = own.unwrap_or((device, &number));
         let host = host.replace([',', ' '], "-");
         let at = START + io.at_ns / TICK_NS;
-        // 0 stands for an unknown latency.
+        // The format has 0 for an unknown latency, so a known latency is written as 1 or more.
         let answer = io.latency_ns.map_or(0, |latency_ns| (latency_ns / TICK_NS).max(1));
         writeln!(out, "{at},{host},{disk},{kind},{},{},{answer}", io.offset_bytes, io.len_bytes)
     }

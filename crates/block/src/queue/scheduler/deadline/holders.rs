@@ -23,14 +23,14 @@ type GroupClass = (GroupId, usize);
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// Reports of every group and class that ever had a chain in this queue, in no particular
-    /// order.
+    /// The last report about each group and class that ever had a chain in this queue, in no
+    /// particular order.
     said: Vec<(GroupClass, ReportedWaits)>,
     /// Indices into `said`.
     places: BTreeMap<GroupClass, usize>,
     /// Class of the chain dispatched last; chains of lower classes wait because of priority.
     class: usize,
-    /// Indices of reports whose chains began to wait after that chain was dispatched.
+    /// Indices of the reports whose chains began to wait after the last dispatch.
     fresh: Vec<usize>,
 }
 

@@ -18,16 +18,16 @@ pub(crate) type SortKey = (Sector, u64);
 /// A chain that waits.
 pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: BioChain<M>,
-    /// Time when its oldest part was admitted, in nanoseconds.
+    /// Time when the oldest of the merged chains was admitted, in nanoseconds.
     pub(crate) came_ns: u64,
-    /// Time when that part was inserted into the queue, in nanoseconds.
+    /// Time when the oldest of the merged chains was inserted into the queue, in nanoseconds.
     pub(crate) inserted_ns: u64,
 }
 
 /// Waiting chains of one direction at one hardware queue.
 pub(crate) struct SortedChains<M: Machine> {
     pub(crate) chains: BTreeMap<SortKey, WaitingChain<M>>,
-    /// Sectors of chains by age: arrival number to sector.
+    /// Maps the arrival number of each chain to its sector, so that the oldest chain comes first.
     pub(crate) ages: BTreeMap<u64, Sector>,
     /// Sector at which the chain dispatched last ended.
     head: Sector,
@@ -38,7 +38,8 @@ impl<M: Machine> SortedChains<M> {
         SortedChains { chains: BTreeMap::new(), ages: BTreeMap::new(), head: 0 }
     }
 
-    /// Merges a chain with an adjacent waiting one; returns the chain if there is none.
+    /// Merges a chain with an adjacent waiting chain. Returns the chain if no waiting chain is
+    /// adjacent.
     pub(crate) fn merge(
         &mut self,
         chain: BioChain<M>,

@@ -1,13 +1,13 @@
 //! `SharedAllocation`: the periodic decision how groups and hardware queues divide a shared drive.
 //!
-//! The queue that finds an allocation due makes it, under the allocation's lock, at most every 50
-//! us. It reads all queues' mailboxes, advances each group's virtual time by the cost of its I/O
-//! over its weight, and grants each queue a budget for each group until the next allocation: so
-//! much that the group may get ahead, by at most a window, of the waiting group that is furthest
-//! behind. So groups that wait at different queues advance side by side, and a group that does not
-//! use its share delays no other group. Groups have two levels, and weights are relative to those
-//! of the other active groups. depth.rs decides how many requests may be at the drive. Kernel
-//! counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
+//! The first queue to find that an allocation is due makes it, under the allocation's lock, at most
+//! every 50 us. That queue reads all queues' mailboxes, advances each group's virtual time by the
+//! cost of its I/O over its weight, and grants each queue a budget for each group until the next
+//! allocation. With its budget, a group may get ahead of the waiting group that is furthest behind,
+//! but by at most a window. So groups that wait at different queues advance side by side, and a
+//! group that does not use its share delays no other group. Groups have two levels, and weights are
+//! relative to those of the other active groups. depth.rs decides how many requests may be at the
+//! drive. Kernel counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
 
 use alloc::vec::Vec;
 
@@ -31,31 +31,32 @@ use crate::queue::scheduler::share::times::class_of;
 
 /// Nanoseconds without a report after which a queue's chains no longer count as always waiting.
 const STALE_NS: u64 = 5_000_000;
-/// Nanoseconds for which a report stays valid, because requests may take long at a drive. A report
-/// whose requests have all completed is valid for [`STALE_NS`]: a client that sends in batches has
-/// nothing in flight in between.
+/// Nanoseconds for which a report stays valid; long, because a drive may need long for a request. A
+/// report whose requests have all completed stays valid only for [`STALE_NS`], which bridges the
+/// pauses of a client that sends in batches.
 const GONE_NS: u64 = 2_000_000_000;
-/// Nanoseconds for which a drive counts as contended after several groups were last active.
+/// Nanoseconds for which a drive still counts as contended after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// Lead that a group may get over waiting groups, in nanoseconds at the drive's present rate.
+/// Lead in service that a group may get over waiting groups, in nanoseconds at the drive's present
+/// rate.
 const WINDOW_NS: u64 = 2_000_000;
-/// Minimum lead for each active group, as a number of I/Os of the largest cost.
+/// Minimum lead in service for each active group, as a number of I/Os of the largest cost.
 const WINDOW_IOS: u64 = 4;
 
-/// Nanoseconds between two samples of usual demand and service.
+/// Nanoseconds between two samples for the averages of demand and service.
 const SAMPLE_NS: u64 = 400_000;
-/// Usual demand, in 16ths of a small request, below which a group counts as inactive.
+/// Average demand, in 16ths of a small request, below which a group counts as inactive.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Nanoseconds with I/O for which a slow drive keeps its depth limit, at least.
+/// Minimum time with I/O, in nanoseconds, for which a slow drive keeps its depth limit.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
 /// Time with I/O, in nanoseconds, for which a drive of unknown speed has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
 /// Number of fast requests that end the depth limit of a drive of unknown speed earlier.
 const FAST_IOS: u64 = 32;
 
-/// Nanoseconds for which a drive counts as mixed after it did both reads and writes.
+/// Nanoseconds within which a drive must do both reads and writes to count as mixed.
 const WAYS_NS: u64 = 50_000_000;
-/// Factor by which the minimum depth of a mixed drive is larger.
+/// Factor by which the minimum depth is larger for a mixed drive.
 const MIXED: u64 = 4;
 
 /// Totals of a group over all queues.
@@ -68,9 +69,9 @@ struct GroupTotal {
     served: u64,
     demand: u64,
     wants: u64,
-    /// Usual demand in 16ths of a small request.
+    /// Average demand, in 16ths of a small request.
     usually_wants: u64,
-    /// Usual service in 32nds of a small request.
+    /// Average service, in 32nds of a small request.
     usually_served: u64,
     /// Cost served since the last sample.
     to_sample: u64,
@@ -89,12 +90,12 @@ struct GroupTotal {
 }
 
 impl GroupTotal {
-    /// Returns the group's weight among active groups.
+    /// Returns the group's weight relative to the other active groups.
     fn weight(&self) -> u64 {
         (1 << 40) / self.slope.max(1)
     }
 
-    /// Returns true if the group is active, and its usual demand is within its part.
+    /// Returns true if the group is active and its average demand fits into its part of the depth.
     fn has_all(&self) -> bool {
         self.is_active && self.usually_wants <= self.part
     }
@@ -104,8 +105,8 @@ impl GroupTotal {
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
-    /// Nanoseconds with I/O for which the drive still counts as slow, since `made_ns`. Times
-    /// without I/O do not count, because the first I/O after them may be 32 MiB long.
+    /// Nanoseconds with I/O, from `made_ns` on, for which the drive still counts as slow. Time
+    /// without I/O does not count, because the first I/O after it may be 32 MiB long.
     slow_for_ns: u64,
     /// Time of the last allocation.
     made_ns: u64,
@@ -113,9 +114,10 @@ pub(crate) struct SharedAllocation<M: Machine> {
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
-    /// Indexed by group number; groups that are not in `here` have initial values.
+    /// Totals by group number. Groups that are not in `here` have initial values.
     totals: Vec<GroupTotal>,
-    /// Numbers of the groups that ever had I/O at this drive; most groups may be elsewhere.
+    /// Numbers of the groups that have ever had I/O at this drive. Most groups may use only other
+    /// drives.
     here: Vec<u16>,
     /// For each group: true if it is in `here`, and the sum of its active children's weights.
     known: Vec<(bool, u64)>,
@@ -176,7 +178,7 @@ impl<M: Machine> SharedAllocation<M> {
         seen.served = self.here().map(|(_, total)| total.served).sum();
         self.cut(shared, &seen, now_ns);
         if !bounded && self.depth.is_off() {
-            // There was no limit and there is none now, so there is nothing to post.
+            // The depth was unlimited and stays unlimited, so there is nothing to post.
             return;
         }
         self.weigh();
@@ -185,7 +187,8 @@ impl<M: Machine> SharedAllocation<M> {
             // A drive with mixed I/O needs some reads and some writes at any time.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // A single group disturbs no other, and latency targets show which groups are disturbed.
+        // A single group disturbs no other. With latency targets, the targets show which groups are
+        // disturbed.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -198,13 +201,14 @@ impl<M: Machine> SharedAllocation<M> {
         shared.epoch.fetch_add(1, Order::Release);
     }
 
-    /// Decides whether the drive is so slow that its depth must be limited even for a single group,
-    /// or its queues share so few tags that another group would find none.
+    /// Decides whether the depth must be limited even for a single group, because the drive is slow
+    /// or its queues share so few tags that another group would find none free.
     fn look_for_slowness(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let is_slow = match self.depth.is_off() {
             _ if seen.counts.short && shared.mails.len() > 1 => true,
             true => seen.counts.sums.usual_ns() >= SLOW_NS,
-            // Chains that are held back would otherwise be at the drive.
+            // The demand includes chains that the depth limit holds back: without it, they would be
+            // at the drive.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
                 seen.counts.full && (1..=demand).contains(&self.usual_load(shared))
@@ -231,7 +235,7 @@ impl<M: Machine> SharedAllocation<M> {
     /// Updates the longest request of the drive.
     fn cut(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let sectors = self.piece.sectors();
-        // Service times are stored by size class, and the longest sizes share one class.
+        // Service times are stored by size class, and all of the longest sizes share one class.
         let differs = |other| class_of(Op::Read, other) != class_of(Op::Read, sectors);
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = DriveSample {
@@ -247,10 +251,11 @@ impl<M: Machine> SharedAllocation<M> {
         if !self.piece.look(&pace, &shared.cost.read, now_ns) {
             return;
         }
-        // Relaxed: a plain size that orders nothing else.
+        // Relaxed: no other data depends on this size.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // The shortest service time of requests of the new size is not known.
+            // The shortest service time of requests of the new size is not known yet, so it is
+            // measured soon.
             self.depth.look_soon(now_ns);
         }
     }
@@ -330,14 +335,14 @@ impl<M: Machine> SharedAllocation<M> {
         self.sample(now_ns);
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
-            // A client that collects replies and sends again in batches has nothing in flight in
-            // between.
+            // A client that sends in batches has nothing in flight between two batches, but stays
+            // active.
             total.is_active |= total.usually_wants >= HALF;
         }
         seen
     }
 
-    /// Updates the usual demand and service of groups, and the drive's rate.
+    /// Updates the averages of each group's demand and service, and the drive's rate.
     fn sample(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.sampled_ns);
         let is_due = elapsed_ns >= SAMPLE_NS;
@@ -353,8 +358,8 @@ impl<M: Machine> SharedAllocation<M> {
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
                 let sum = total.usually_wants * 15 + total.wants;
-                // Rounded towards the present demand, so that the value of a group that has gone
-                // reaches 0.
+                // The average is rounded towards the present demand, so that it reaches 0 for a
+                // group that has gone.
                 total.usually_wants = match total.wants > total.usually_wants {
                     true => sum.div_ceil(16),
                     false => sum / 16,
@@ -362,8 +367,9 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // The rate grows fast, since I/O that the window holds back would never be measured.
-            // It drops slowly, because a shorter window forgives debts.
+            // The rate grows fast, because I/O held back by a window that is too short cannot be
+            // measured. The rate drops slowly, because a shorter window would cancel part of the
+            // lead that a group has to pay for.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -373,8 +379,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Divides the depth among groups, and finds those that want more than their part. Returns true
-    /// if some group gets less service than its weight entitles it to.
+    /// Divides the depth among the groups, and finds groups that want more than their part. Returns
+    /// true if some group gets less service than its weight entitles it to.
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
@@ -426,11 +432,12 @@ impl<M: Machine> SharedAllocation<M> {
             }
             let weight = total.weight();
             total.part = level.map_or(*left, |level| level.part(weight));
-            // A difference of an eighth is noise.
+            // Only a difference of more than an eighth counts; less is noise.
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
-            // A group without requests to send does not wait, or the others would wait for it.
+            // A group without requests to send does not count as waiting. Otherwise the others
+            // would wait for it.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
@@ -439,8 +446,8 @@ impl<M: Machine> SharedAllocation<M> {
         is_shallow
     }
 
-    /// Computes the slope of each group from its weight among its active siblings, and its parent's
-    /// weight.
+    /// Computes the slope of each group, its virtual time for a unit of cost, from its weight among
+    /// its active siblings and from its parent's weight.
     fn weigh(&mut self) {
         let parents = |at: &u16| {
             let row = self.view.row(GroupId(*at))?;
@@ -458,8 +465,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
         for at in &self.here {
             let Some(row) = self.view.row(GroupId(*at)) else { continue };
-            // In 1,024ths. A parent with I/O of its own uses its weight in addition to its
-            // children.
+            // Weights are in 1,024ths here. A parent with I/O of its own has its weight for that
+            // I/O, in addition to the weight that its children divide.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
@@ -489,7 +496,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Computes each group's budget: up to a window ahead of the waiting groups.
+    /// Computes each group's budget, with which a group may get up to a window ahead of waiting
+    /// groups.
     fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
@@ -500,10 +508,11 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // Virtual time that passes when all groups together spend this cost.
+        // The window is the virtual time that passes while all groups together spend this cost.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
-        // Idle priority gets what is left: nothing while other groups wait or fill the drive.
+        // Groups of idle priority get what is left: nothing while other groups wait or fill the
+        // drive.
         let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
@@ -515,7 +524,7 @@ impl<M: Machine> SharedAllocation<M> {
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
             // A group that does not wait has no claim to past capacity. A group that used capacity
-            // which no other wanted does not pay for it later.
+            // which no other group wanted does not pay for it later.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -525,7 +534,7 @@ impl<M: Machine> SharedAllocation<M> {
                 Priority::Realtime => u64::MAX,
                 _ if free => u64::MAX,
                 _ => {
-                    // Rounded up, so that the group furthest behind may send one request, whatever
+                    // Rounding up lets the group that is furthest behind send one request, whatever
                     // its weight.
                     let behind = ahead.saturating_sub(total.virtual_ns);
                     behind.div_ceil(u128::from(total.slope.max(1))) as u64
@@ -534,8 +543,9 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns a queue's part of the depth, in 16ths of a small request: its groups' parts, each
-    /// scaled by the share of the group's demand at this queue. `None` if there is no demand.
+    /// Returns a queue's part of the depth, in 16ths of a small request; `None` if the queue has no
+    /// demand. The result adds up the parts of the queue's groups, each scaled by the fraction of
+    /// the group's demand that is at this queue.
     fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
@@ -551,12 +561,13 @@ impl<M: Machine> SharedAllocation<M> {
             wanted += here(total.part.min(total.usually_wants));
             is_over |= total.usually_wants > total.part;
         }
-        // If all groups have what they want, a burst may use their full parts.
+        // If all groups have what they want, they may use their full parts for a burst.
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns the wait reason, by direction, of chains that the depth holds back: the drive's
-    /// depth, unless targets leave less than that, or groups share the depth.
+    /// Returns, by direction, the wait reason of chains that the depth limit holds back: latency
+    /// targets if they set the limit, weights if several groups wait, and otherwise the drive's
+    /// depth.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };
@@ -586,7 +597,8 @@ impl<M: Machine> SharedAllocation<M> {
                 let budget = match total.budget {
                     u64::MAX => u64::MAX,
                     budget if !total.steady => budget,
-                    // Each queue gets budget in proportion to the group's demand there.
+                    // Each queue gets a part of the budget in proportion to the group's demand at
+                    // this queue.
                     budget => {
                         let own = u128::from(budget) * u128::from(entry.demand());
                         (own / u128::from(total.demand.max(1))) as u64

@@ -10,8 +10,8 @@
 use crate::queue::scheduler::cost;
 use crate::queue::scheduler::share::seen::QueueReports;
 
-/// In a high phase, the depth exceeds the base by a quarter of the base (the base divided by
-/// `PART`), and at least by one small request.
+/// Divisor that gives the extra depth of a high phase: a quarter of the base, but at least one
+/// small request.
 const PART: u64 = 4;
 const REQUEST: u64 = cost::REQUEST as u64;
 /// Minimum time, in nanoseconds, at the start of a phase that is not measured, because requests of
@@ -24,10 +24,10 @@ const TURN_NS: u64 = 8_000_000;
 /// Minimum number of I/Os in the measured part of a phase.
 const TURN_IOS: u64 = 128;
 /// Gain in throughput, in 1,024ths, from which the extra quarter of depth is worthwhile: 1 %. Where
-/// more depth helps less and less, as for random I/O over several units, this reaches 95 % of the
-/// drive's maximum.
+/// throughput levels off gradually, as for random I/O over several units, the search then reaches
+/// 95 % of the drive's maximum.
 const WORTH: i64 = 10;
-/// Largest gain or loss, in 1,024ths, that a phase counts as.
+/// Largest gain or loss in throughput, in 1,024ths, that is counted for one phase.
 const MOST: i64 = 256;
 /// Divisor that turns a gain in throughput into the change of the depth.
 const STEP: i64 = 2;
@@ -40,7 +40,7 @@ struct SearchPhase {
     since_ns: u64,
     ios: u64,
     served: u64,
-    /// True if the depth held requests back.
+    /// True if the depth limit held requests back during the phase.
     full: bool,
     counts: bool,
 }
@@ -51,8 +51,8 @@ pub(crate) struct ThroughputSearch {
     is_on: bool,
     is_high: bool,
     turn: SearchPhase,
-    /// Cost served per nanosecond in the previous phase, in 65,536ths; `None` if the depth held no
-    /// requests back in that phase.
+    /// Cost served per nanosecond in the previous phase, in 65,536ths; `None` if the depth limit
+    /// held no requests back in that phase.
     other: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl ThroughputSearch {
         self.is_on = false;
     }
 
-    /// Adds the queues' reports. Returns by how many 1,024ths the base moves.
+    /// Adds the queues' reports. Returns the change of the base, in 1,024ths.
     pub(crate) fn look(&mut self, seen: &QueueReports, base: u64, now_ns: u64) -> i64 {
         if !self.is_on {
             *self = ThroughputSearch { is_on: true, ..ThroughputSearch::default() };
@@ -106,15 +106,14 @@ fn extra(base: u64) -> u64 {
     (base / PART).max(REQUEST)
 }
 
-/// Returns by how many 1,024ths the depth moves after a high and a low phase with these rates.
+/// Returns the change of the depth, in 1,024ths, after a high and a low phase with these rates.
 fn step((high, low): (u64, u64), base: u64) -> i64 {
     let gain = (high << 10) / low.max(1);
     // If the extra depth is more than a quarter of the base, the gain must be proportionally
     // larger.
     let worth = WORTH * (extra(base) * PART) as i64 / base.max(1) as i64;
     let by = (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(worth) / STEP;
-    // A depth without enough gain in throughput is given up quickly, even if the gain is nearly
-    // enough.
+    // A depth whose gain is too small is given up quickly, even if the gain is nearly large enough.
     if by < 0 { by.min(-LEAST) } else { by }
 }
 

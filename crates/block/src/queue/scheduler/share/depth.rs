@@ -1,10 +1,10 @@
 //! `DriveDepth`: decides how many requests may be at a shared drive.
 //!
-//! The depth is as small as keeps the drive busy; the other requests wait in queues, where they can
-//! still be reordered. For `fair` there are two rules. While some group has less at the drive than
-//! its share of the depth, the rule compares service times with the shortest ones lately seen for
-//! the same size class and direction: above some multiple of these the depth shrinks, and below a
-//! lower multiple it grows if it held requests back. Every few seconds a few requests run on a
+//! The depth is the smallest that keeps the drive busy; further requests wait in queues, where they
+//! can still be reordered. For `fair` there are two rules. While some group has less at the drive
+//! than its share of the depth, the rule compares service times with the shortest ones lately seen
+//! for the same size class and direction: above some multiple of these the depth shrinks, and below
+//! a lower multiple it grows if it held requests back. Every few seconds a few requests run on a
 //! nearly empty drive to measure the shortest time. While all groups have more than their share,
 //! the dispatch order alone determines the shares, and the depth grows as long as throughput grows
 //! with it (climb.rs). For `latency`, the groups' targets limit the other groups as well
@@ -22,30 +22,29 @@ use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of}
 /// The rule by which a drive is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// The drive is shared by weights, with as many requests at the drive as keep it busy.
+    /// The drive is shared by weights, with just enough requests at the drive to keep it busy.
     Weights,
-    /// The drive is shared by latency targets, with as many requests of other groups at the drive
-    /// as the targets allow.
+    /// The drive is shared by latency targets, with as many requests of groups without a target at
+    /// the drive as the targets allow.
     Targets,
 }
 
 /// Number of requests that suffice for a decision about the depth.
 const DECIDE_IOS: u64 = 64;
-/// Number of requests that suffice for a decision if only groups without waiting requests count.
+/// Number of requests that suffice for a decision that counts only groups without waiting requests.
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two decisions about the depth, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
 /// Limits of the service time relative to the shortest one, as base-2 logarithms in 64ths: above
 /// 1.3 times the depth stops growing, above 1.5 times it shrinks.
 const SHALLOW: [u64; 2] = [24, 37];
-/// Limits as in [`SHALLOW`], 1.7 and 2.25 times, for the case that requests at the drive are larger
-/// than two small ones on average: even a few large requests delay others.
+/// Limits as in [`SHALLOW`], but of 1.7 and 2.25 times. Used while requests at the drive are larger
+/// than two small ones on average, because even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [u64; 2] = [48, 75];
-/// Growth limit while all groups have more than their share, in the same unit: the depth grows fast
-/// below 1.6 times the shortest service time.
+/// Growth limit while all groups have more than their share, as a base-2 logarithm in 64ths: the
+/// depth grows fast while service times are below 1.6 times the shortest one.
 const DEEP: u64 = 43;
-/// Lower and upper limit of the smallest depth, which is otherwise one request for each active
-/// queue.
+/// Bounds of the smallest depth, which is one request for each active queue within these bounds.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
@@ -64,7 +63,7 @@ const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Phase of a latency probe, which measures the shortest service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbePhase {
-    /// The probe waits for requests that were dispatched before it to a busy drive.
+    /// The probe waits for requests that were dispatched earlier, while the drive was busy.
     Drains,
     /// The probe measures the service times of requests dispatched to the nearly empty drive.
     Counts,
@@ -77,8 +76,8 @@ pub(crate) struct DriveDepth {
     depth: Option<[u32; 2]>,
     /// Smallest depth that the drive may get, in requests.
     least: u32,
-    /// The depth that keeps the drive busy, and its maximum: `most`, scaled to the present mean
-    /// weight of a request.
+    /// The depth that keeps the drive busy. `bound_max` is its maximum: `most`, scaled to the
+    /// present mean weight of a request.
     bound: u64,
     bound_max: u64,
     /// Largest number of requests, counted as if each were small.
@@ -87,7 +86,8 @@ pub(crate) struct DriveDepth {
     /// Counts since the last decision.
     counts: QueueCounts,
     decided_ns: u64,
-    /// Shortest mean service time of each class: since the last probe, and before that probe.
+    /// Shortest mean service time of each class: first since the last probe, then before that
+    /// probe.
     shortest: [[u64; CLASSES]; 2],
     /// Time of the next probe.
     probe_ns: u64,
@@ -141,13 +141,13 @@ impl DriveDepth {
         [u32::MAX; 2]
     }
 
-    /// Returns true if the depth is limited and no probe holds requests back.
+    /// Returns true if the depth is limited and no latency probe is running.
     pub(crate) fn is_usual(&self) -> bool {
         self.depth.is_some() && self.probing.is_none()
     }
 
-    /// Returns, for reads and for writes, true if targets leave less depth than keeps the drive
-    /// busy.
+    /// Returns, for reads and for writes, true if latency targets limit the depth further than
+    /// needed to keep the drive busy.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
@@ -167,7 +167,7 @@ impl DriveDepth {
         }
         self.counts.add(&seen.counts);
         if self.depth.is_none() && now_ns >= self.probe_ns {
-            // The delay lets I/O complete that bypassed the scheduler while a single group was
+            // The delay lets I/O complete that bypassed the scheduler while only one group was
             // active.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
@@ -189,7 +189,7 @@ impl DriveDepth {
     fn look_at_times(&mut self, seen: &QueueReports, now_ns: u64) {
         let ios = self.counts.sums.ios();
         let lasts = now_ns.saturating_sub(self.decided_ns) >= PROBE_HALF_NS;
-        // Each queue may have at least one request in flight.
+        // Each queue may always have one request in flight.
         let few = seen.in_flight <= self.least.max(seen.queues);
         match self.probing {
             Some(ProbePhase::Drains) if few && ios >= PROBE_IOS || lasts => {
@@ -226,8 +226,8 @@ impl DriveDepth {
         if is_known {
             self.learn();
         }
-        // Only groups that the depth protects count, because a group with many requests delays only
-        // itself.
+        // Only groups that the depth limit protects count, because a group with many requests
+        // delays only itself.
         let over = self.over(if is_light { &self.counts.light } else { &self.counts.sums });
         let [grows, most] = match seen.shallow {
             true if seen.taken > u64::from(2 * REQUEST * seen.in_flight) => SHALLOW_BESIDE_LARGE,
@@ -263,7 +263,7 @@ impl DriveDepth {
         }
     }
 
-    /// Returns how much longer than the shortest time requests of the worst class took, as a
+    /// Returns by how much requests of the worst class exceeded their shortest service time, as a
     /// logarithm in 64ths.
     fn over(&self, sums: &ClassSums) -> u64 {
         let mut most = 0;

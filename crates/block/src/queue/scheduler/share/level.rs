@@ -18,14 +18,13 @@ pub(crate) struct FairShare {
 }
 
 impl FairShare {
-    /// Divides the amount by weight, whatever the demands are.
+    /// Divides the amount by weight, without regard to demands.
     pub(crate) fn even(amount: u64, wants: impl Iterator<Item = ShareDemand>) -> FairShare {
         FairShare { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
-    /// Returns the share of the participants whose demand exceeds it; `None` if all demands are
-    /// met. Needs one pass over the participants for each round in which further demands turn out
-    /// to be met.
+    /// Returns the share of the participants that want more than it; `None` if all demands are met.
+    /// Makes another pass over the participants whenever further demands turn out to be met.
     pub(crate) fn of(
         amount: u64,
         wants: impl Iterator<Item = ShareDemand> + Clone,

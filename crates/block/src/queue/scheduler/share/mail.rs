@@ -1,7 +1,7 @@
 //! `QueueMailbox`: exchanges reports and grants between a hardware queue and the shared allocation.
 //!
-//! Each queue has one, under a lock of its own. The queue posts the cost that it served and its
-//! demand; the allocation posts budgets and depths. Called by share.rs and agreement.rs.
+//! Each queue has a mailbox, under a lock of its own. The queue posts the cost that it served and
+//! its demand; the allocation posts budgets and depths. Called by share.rs and agreement.rs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
-    /// Written by the queue: total cost dispatched.
+    /// Total cost dispatched; written by the queue.
     pub(crate) served: u64,
     /// Depth that the group's waiting chains would take, in 16ths of a small request.
     pub(crate) waiting: u32,
@@ -27,13 +27,13 @@ pub(crate) struct MailboxEntry {
     /// Value of `steady` when the queue last posted a report.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// Written by the allocation: the part of `served` already accounted for.
+    /// The part of `served` that the allocation has already counted; written by the allocation.
     pub(crate) known: u64,
-    /// Limit of `served` until the next allocation.
+    /// Largest value that `served` may reach before the next allocation.
     pub(crate) ceiling: u64,
     /// Slope of the group's virtual time; 0 before the first allocation.
     pub(crate) slope: u64,
-    /// True if the group's demand is within its part of the depth.
+    /// True if the group's demand fits into its part of the depth.
     pub(crate) has_all: bool,
 }
 
@@ -42,7 +42,8 @@ impl MailboxEntry {
         u64::from(self.waiting) + u64::from(self.in_flight)
     }
 
-    /// Returns the demand that the depth limits; chains that wait for their budget do not count.
+    /// Returns the demand that counts for the depth. Chains that wait for their budget do not
+    /// count.
     pub(crate) fn wants(&self) -> u64 {
         if self.served >= self.ceiling { self.in_flight.into() } else { self.demand() }
     }
@@ -51,7 +52,8 @@ impl MailboxEntry {
 /// The limit on a queue's requests in flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthLimit {
-    /// By direction, in 16ths of a small request; with targets it applies to groups without one.
+    /// Limit by direction, in 16ths of a small request. With latency targets, the limit applies
+    /// only to groups without a target.
     pub(crate) depth: [u32; 2],
     /// Wait reason, by direction, of chains that the limit holds back.
     pub(crate) held_by: [WaitReason; 2],

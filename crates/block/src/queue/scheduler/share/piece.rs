@@ -12,13 +12,13 @@ use crate::queue::scheduler::cost::{OpCost, SLOW_NS};
 
 /// Initial length of the longest request, in sectors: 64 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
-/// Smallest length of the longest request, in sectors: 32 KiB.
+/// Minimum length of the longest request, in sectors: 32 KiB.
 const LEAST_SECTORS: u32 = 64;
-/// Largest size in sectors: 32 MiB.
+/// Maximum length of the longest request, in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
-/// Nanoseconds for which the size does not grow after growth has slowed down small reads.
+/// Nanoseconds for which the size does not grow again after growth has slowed down small reads.
 const STAY_NS: u64 = 60_000_000_000;
-/// Nanoseconds after a small read during which more are expected.
+/// Nanoseconds after a small read during which further small reads are expected.
 const SMALL_NS: u64 = 10_000_000_000;
 /// Nanoseconds for which a drive is observed before a decision.
 const WINDOW_NS: u64 = 50_000_000;
@@ -31,14 +31,14 @@ pub(crate) struct PieceSize {
     served: u64,
     /// True if the drive was kept busy all the time.
     busy: bool,
-    /// Cost that the drive serves in [`SLOW_NS`], by the last window; 0 if unknown.
+    /// Cost that the drive serves in [`SLOW_NS`], measured in the last window; 0 if unknown.
     usual_cost: u64,
     /// Service time of small reads before the size was doubled.
     grown_from_ns: Option<u64>,
     /// Time until which the size does not grow, because small reads slowed down after the last
     /// growth.
     stays_until_ns: u64,
-    /// Time until which small reads are expected, even if there are too few to measure them.
+    /// Time until which small reads are expected, even if they are too few for measurements.
     small_until_ns: u64,
 }
 
@@ -92,7 +92,7 @@ impl PieceSize {
         }
     }
 
-    /// Returns the cost that the drive serves before it counts as slow; 0 if unknown.
+    /// Returns the cost that the drive serves in [`SLOW_NS`]; 0 if unknown.
     pub(crate) fn usual_cost(&self) -> u64 {
         self.usual_cost
     }
@@ -129,8 +129,8 @@ impl PieceSize {
                 let now = u64::from(self.sectors);
                 let moved = moved(self.usual_cost / 2, cost);
                 let is_long = moved * 5 < now * 3;
-                // A drive that is not kept busy may be faster than measured. Occasional small reads
-                // would be delayed by trying larger sizes.
+                // A drive that is not kept busy may be faster than measured. Trying larger sizes
+                // would delay occasional small reads.
                 match now_ns >= self.small_until_ns && pace.is_length_free() {
                     true if pace.may_double => self.sectors * 2,
                     true => self.sectors,
@@ -146,9 +146,9 @@ impl PieceSize {
 }
 
 impl PieceSize {
-    /// Returns the next size from service times of small reads and of pieces. If both are equal,
-    /// small reads may only be slow because they wait for pieces: then growing makes them slower
-    /// still.
+    /// Returns the next size, from the service times of small reads and of pieces. If both times
+    /// are equal, small reads may be slow only because they wait for pieces, and growth would slow
+    /// them down further.
     fn beside_small(&mut self, (small_ns, piece_ns): (u64, u64), now_ns: u64) -> u32 {
         let grown_from_ns = self.grown_from_ns.take();
         if grown_from_ns.is_some_and(|before_ns| small_ns * 5 > before_ns * 7) {
@@ -167,7 +167,7 @@ impl PieceSize {
     }
 }
 
-/// Returns how many sequential sectors a drive transfers for this cost.
+/// Returns how many sequential sectors a drive transfers for a cost of `moved_ns` nanoseconds.
 fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
     let moved_ps = u128::from(moved_ns.saturating_sub(cost.random_ns.into())) * 1_000;
     (moved_ps / (512 * u128::from(cost.byte_ps)).max(1)).min(1 << 32) as u64

@@ -16,7 +16,7 @@ use crate::bio::group_id::GroupId;
 
 /// Nanoseconds within which a message is not repeated.
 const SAID_NS: u64 = 10_000_000;
-/// Nanoseconds after which a depth that differs by only 1 is reported.
+/// Nanoseconds after which even a change of the depth by 1 is reported.
 const STEP_NS: u64 = 100_000_000;
 /// Nanoseconds after which a lasting state is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
@@ -25,28 +25,28 @@ const LASTS_NS: u64 = 1_000_000_000;
 /// the next one must report the depth again.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
-/// The messages already written about one group and one wait reason.
+/// Times of the last messages about one group and one wait reason.
 #[derive(Default)]
 struct ReportTimes {
-    /// Number of the check at which the group was last held back.
+    /// Number of the last check in which the group was held back.
     look: u64,
     held_ns: Option<u64>,
     rests_ns: Option<u64>,
 }
 
-/// The messages already written, by group and wait reason.
+/// The times of the last messages, by group and wait reason.
 #[derive(Default)]
 pub(crate) struct ReportedDecisions {
     /// Number of checks, and the time of the last one.
     looks: u64,
     looked_ns: u64,
     of: BTreeMap<(GroupId, u8), ReportTimes>,
-    /// The last reported depth, and when it was reported.
+    /// The last reported depth, and the time of that report.
     said_depth: Option<([u32; 2], u64)>,
 }
 
 impl ReportedDecisions {
-    /// Counts a check of the groups that are held back.
+    /// Begins a new check of the groups that are held back.
     fn look(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.looked_ns) >= FORGOTTEN_NS {
             *self = ReportedDecisions::default();
@@ -54,7 +54,7 @@ impl ReportedDecisions {
         (self.looks, self.looked_ns) = (self.looks + 1, now_ns);
     }
 
-    /// Returns true if it must be reported that `hold` holds a group back.
+    /// Returns true if a message is due that the group is held back for the reason `hold`.
     fn begins(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let looks = self.looks;
         let said = self.of.entry((group, hold as u8)).or_default();
@@ -67,7 +67,7 @@ impl ReportedDecisions {
         begins
     }
 
-    /// Returns true if it must be reported that the queue pauses because `hold` holds a group back.
+    /// Returns true if a message is due that the queue pauses, with the group held back for `hold`.
     fn rests(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let said = self.of.entry((group, hold as u8)).or_default();
         let tells = is_over(said.rests_ns, now_ns, SAID_NS);
@@ -77,13 +77,13 @@ impl ReportedDecisions {
         tells
     }
 
-    /// Returns true if a depth must be reported.
+    /// Returns true if a message about this depth is due.
     fn changes(&mut self, depth: [u32; 2], now_ns: u64) -> bool {
         let tells = match self.said_depth {
             None => true,
             Some((said, said_ns)) => {
                 let elapsed_ns = now_ns.saturating_sub(said_ns);
-                // A depth of one or two requests alternates by one all the time.
+                // A depth of one or two requests often alternates by one.
                 let least = if elapsed_ns >= STEP_NS { 1 } else { 2 };
                 let differ = |(said, depth): (&u32, &u32)| {
                     let by = said.abs_diff(*depth);
@@ -104,12 +104,13 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
     said_ns.is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= period_ns)
 }
 
-/// A group, its wait reason, and the limit of requests at the drive that applies to the group.
+/// A group that is held back: its number, its wait reason, and the limit on requests at the drive
+/// that applies to the group.
 type WaitingGroup = (GroupId, WaitReason, u32);
 
 impl ReportedDecisions {
-    /// Reports which of the groups held back now have started to wait. A message is lost if there
-    /// is no room for it; this also applies to the functions below.
+    /// Reports which of the groups held back now have started to wait. Messages that find no room
+    /// are lost, here and in the functions below.
     #[cold]
     pub(crate) fn holds<M: Machine>(
         &mut self,

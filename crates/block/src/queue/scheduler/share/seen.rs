@@ -2,7 +2,7 @@
 //! `QueueCounts`, the part of a report that is a sum.
 //!
 //! agreement.rs makes the sum from the mailboxes; depth.rs and its helpers (climb.rs,
-//! target_depth.rs) use it to decide how many requests may be at the drive.
+//! target_depth.rs) use the sum to decide how many requests may be at the drive.
 
 use alloc::vec::Vec;
 
@@ -10,14 +10,14 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// Counts of completed requests, of one queue or of several, and whether depth or tags held other
-/// requests back meanwhile.
+/// Counts of completed requests, of one queue or of several, and whether the depth limit or a lack
+/// of tags held other requests back meanwhile.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
     /// The part of `sums` that belongs to groups without waiting requests.
     pub(crate) light: ClassSums,
-    /// True if the depth held requests back.
+    /// True if the depth limit held requests back.
     pub(crate) full: bool,
     /// True if chains waited for a tag.
     pub(crate) short: bool,

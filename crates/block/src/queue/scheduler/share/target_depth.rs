@@ -17,7 +17,7 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 
 /// Number of requests of a group after which its target is checked.
 const TARGET_IOS: u64 = 200;
-/// Nanoseconds after which a group's target is checked even if it had fewer requests.
+/// Nanoseconds after which a group's target is checked even after fewer requests.
 const TARGET_NS: u64 = 50_000_000;
 /// Number of requests needed to conclude that a target is met.
 const ENOUGH_IOS: u64 = 10;
@@ -53,12 +53,13 @@ impl TargetDepth {
         }
     }
 
-    /// Returns the depth left to reads and to writes.
+    /// Returns the depth that the targets leave to reads and to writes.
     pub(crate) fn ways(&self) -> [u64; 2] {
         self.ways
     }
 
-    /// Adds the queues' reports, and adjusts the depth by how far groups are from their targets.
+    /// Adds the queues' reports, and adjusts the depth by how far the groups' latencies are from
+    /// their targets.
     pub(crate) fn look(&mut self, seen: &QueueReports, bound: u64, now_ns: u64) {
         self.counts.add(&seen.counts);
         for (group, target, counts) in &seen.targets {
@@ -76,14 +77,14 @@ impl TargetDepth {
         if most < TARGET_IOS && elapsed_ns < TARGET_NS {
             return;
         }
-        // No request completed in twice the time of the shortest target.
+        // True if no request has completed for twice the time of the shortest target.
         let silent = most == 0 && elapsed_ns / 2 >= seen.waits_for_ns;
         let over = match silent {
             true => Some(2048),
             false => self.targets.iter().map(|(_, target, counts)| counts.over(*target)).max(),
         };
-        // A few slow requests suffice to shrink the depth; more are needed to conclude that all is
-        // well.
+        // A few slow requests suffice to shrink the depth; more are needed to conclude that targets
+        // are met.
         let is_known = most >= ENOUGH_IOS || elapsed_ns >= FEW_NS;
         match over {
             Some(over) if over > 1024 || is_known => {
@@ -100,13 +101,14 @@ impl TargetDepth {
     /// Adjusts the depth of one direction. `over` is the measured latency in 1,024ths of the
     /// target.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // The part of the depth above `bound` was not available, so it did not affect the latency.
+        // Depth beyond `bound` was not available, so it did not affect the latency.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);
             (self.missed_at[way], self.ways[way]) = (depth, (depth * 2 / 3).max(least));
         } else if over < 870 && self.counts.full {
-            // Grows fast if no target was missed near this depth lately, slowly otherwise.
+            // The depth grows slowly near a depth at which a target was missed lately, and fast
+            // otherwise.
             let missed_at = &mut self.missed_at[way];
             let near = depth * 8 > *missed_at * 7;
             *missed_at = (*missed_at + *missed_at / 512).min(NO_MISS);
@@ -115,8 +117,8 @@ impl TargetDepth {
         }
     }
 
-    /// Applies the built-in targets: slow reads shrink the depth of writes, and slow writes that of
-    /// reads.
+    /// Applies the built-in targets: slow reads shrink the depth of writes, and slow writes the
+    /// depth of reads.
     fn look_at_ways(&mut self, bound: u64) {
         let over = [0, 1].map(|way| (self.counts.sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
         self.steer(1, bound, over[0]);

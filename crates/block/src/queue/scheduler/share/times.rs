@@ -28,11 +28,11 @@ pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
     way + size as usize
 }
 
-/// Returns the base-2 logarithm of a time in 64ths; differences far below [`SLACK_NS`] vanish.
+/// Returns the base-2 logarithm of a time, in 64ths. Differences far below [`SLACK_NS`] vanish.
 fn log_of(ns: u64) -> u64 {
     let ns = ns.saturating_add(SLACK_NS);
     let log = u64::from(ns.ilog2());
-    // Interpolated linearly between powers of two, which is off by at most 6 %.
+    // The value is interpolated linearly between powers of two, which is off by at most 6 %.
     let part = if log >= 6 { (ns >> (log - 6)) & 63 } else { (ns << (6 - log)) & 63 };
     log * 64 + part
 }
@@ -109,7 +109,7 @@ impl LatencyCounts {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, more)| *own += more);
     }
 
-    /// Adds the counts of `other` and empties it.
+    /// Adds the counts of `other`, and empties `other`.
     pub(crate) fn take(&mut self, other: &mut LatencyCounts) {
         self.add(other);
         *other = LatencyCounts::default();
@@ -128,7 +128,7 @@ impl LatencyCounts {
                     left -= count.min(left);
                     found
                 });
-                // The middle of the bucket.
+                // The result is the middle of the bucket.
                 let place = place.unwrap_or(0) as u64;
                 let start = (4 + (place & 3)) << (place / 4) >> 2;
                 start + (1 << (place / 4)) / 8

@@ -1,9 +1,11 @@
 //! Splits the latency of a group's I/Os on a volume into causes, from two reports.
 //!
-//! Pure arithmetic. I/Os that still wait count with their wait so far. Time held by limits and
-//! schedulers is counted by group. The rest was spent in the drives or their queues, and is divided
-//! between the two in the proportion of all I/Os of these drives. Each part of a split I/O counts
-//! at its drive. Back pressure precedes submission, so its time is added to the time of the I/Os.
+//! Pure arithmetic. I/Os that still wait count with their wait so far. Limits and schedulers count
+//! the time that they hold I/Os separately for each group. The remaining latency was spent in the
+//! drives or their queues. Reports do not divide that part by group, so it is split between the two
+//! in the proportion that all I/Os of these drives had. The parts of a split I/O count separately
+//! at their drives. An I/O's latency begins at submission, so earlier time under back pressure is
+//! added to it.
 
 use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
@@ -37,14 +39,14 @@ pub struct Explained {
     pub p99_ms: f64,
     pub limits: Vec<String>,
     pub waiting: u64,
-    /// Mean time that the I/Os held now have been held so far, in milliseconds.
+    /// Mean time, in milliseconds, that the I/Os which are held now have waited so far.
     pub waiting_ms: f64,
     /// Share of the total cost of I/Os on the volume's drives, by the drives' cost model, in
     /// percent.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Mean time before dispatch to the drive, in milliseconds: of the completed I/Os, or of the
-    /// waiting I/Os if these have waited longer.
+    /// Mean time before dispatch to the drive, in milliseconds. The larger of two means: that of
+    /// the I/Os in the interval, and that of the I/Os which still wait.
     pub waited_ms: f64,
 }
 
@@ -90,8 +92,7 @@ impl AtDrives {
         sum
     }
 
-    /// Names the cause of queueing: tags or drive capacity if these ran short, else the queue
-    /// itself.
+    /// Returns the cause of queueing time: missing tags, a busy drive, or the queue itself.
     fn queue(&self) -> &'static str {
         match (self.tag_waits, self.requeues) {
             (0, 0) => QUEUE,
@@ -105,15 +106,16 @@ fn data_ios(volume: &Volume) -> u64 {
     volume.ops.iter().filter(|op| op.op != FLUSH).map(|op| op.ios).sum()
 }
 
-/// Explains the groups that did I/O on a volume between two reports or have waiting I/O. Groups
-/// whose I/Os waited longest come first.
+/// Explains each group that completed I/O on a volume between two reports, or has I/O waiting.
+/// Groups whose I/Os waited longest come first.
 pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let seconds = now.seconds_since(Some(before));
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
     let mut drives = AtDrives::between(volume, now, before);
-    // Time held by schedulers is counted by group, so it is subtracted from the queueing time.
+    // The drives' queueing time includes the time that schedulers held I/Os. That time is reported
+    // by group and reason, so it is subtracted here.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
     let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;
@@ -182,8 +184,8 @@ fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     causes
 }
 
-/// Returns the limits that delay a group, as in the configuration: its own or its parent's if only
-/// one of them is used up now, else both.
+/// Returns the limits that delay a group, as in the configuration. If only the group's own limits
+/// or only its parent's are used up now, only these are returned; otherwise both are.
 fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
     let of = |name: &str| -> Vec<String> {
         let settings = report.groups.iter().find(|one| one.name == name).map(|one| &one.settings);

@@ -13,19 +13,20 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// Least number of I/Os of a drive that is compared with others, and least mean latency, in
-/// milliseconds, of one that counts as slow.
+/// Least number of I/Os for which a drive's mean latency is compared with that of other drives, and
+/// least mean latency, in milliseconds, of a drive that is reported as slow.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
-/// Time without a completion, in seconds, from which on a drive is reported.
+/// Time without a completion, in seconds, after which a drive is reported as silent.
 const SILENT_S: f64 = 0.5;
-/// Minimum number of read pages from which a cache's hit rate is judged.
+/// Least number of pages read for which a cache's hit rate is judged.
 const READ_PAGES: u64 = 100;
-/// Rate of unaligned requests, or of requests waiting for memory, that is reported, per second.
+/// Least rate of unaligned requests, or of requests waiting for memory, that is reported. The unit
+/// is requests per second.
 const MANY_PER_S: f64 = 10.0;
-/// Number of requests per discard that counts as many.
+/// Least number of requests per discard, for each drive, that is reported.
 const MANY_PIECES: f64 = 4.0;
-/// Share of the daemon's time without a CPU from which on it is reported.
+/// Least share of the time without a CPU at which the daemon is reported as starved.
 const STARVED: f64 = 0.2;
 
 struct Interval<'a> {
@@ -181,7 +182,8 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Returns the number of completed operations of some kinds, for clients and at the drives.
+    /// Returns the number of completed operations of the selected kinds: those of clients, and
+    /// those at the drives.
     fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let of = |report: &Report| {
             let is_it = |one: &&Volume| one.name == self.volume;

@@ -1,9 +1,10 @@
 //! Warnings about access that a plan opens to other users of this host or to the network, and about
-//! key files that they can read. Covers all keys and flags.
+//! key files that other users can read.
 //!
-//! Such access is allowed and may be intended. A warning states where it is configured, who gets
-//! access, what they may do, and how to prevent it. All functions are pure, except for reading file
-//! modes and the umask. warnings.rs calls them for `--check` and for a start, so that both agree.
+//! Every key and flag that can open access has a warning. Such access is allowed and may be
+//! intended. A warning states where it is configured, who gets access, what they may do, and how to
+//! prevent it. All functions are pure, except for reading file modes and the umask. warnings.rs
+//! calls them for `--check` and for a start, so that both agree.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -48,7 +49,7 @@ fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
         return if tls.required { None } else { at(listener.tls_line, text) };
     }
     let handed_over = match address {
-        // The value is `None` during `--check`, because systemd passes no sockets to it.
+        // During `--check` there is no address, because systemd passes no sockets to a check.
         Listen::Inherited(name) => handed_over_address(name),
         _ => None,
     };
@@ -157,8 +158,9 @@ fn of_control(plan: &ServePlan) -> Option<Warning> {
     Some((Position::Line(line), format!("control: unix:{}: {text}", path.display())))
 }
 
-/// Returns a note if members of `control-group` could change anything in earlier versions, or if
-/// members of `control-admin-group` cannot open the socket.
+/// Returns a note about the group keys of the control socket. Without `control-admin-group`,
+/// members of `control-group` may no longer change anything, as they could in earlier versions.
+/// With two different groups, administrators may be unable to open the socket.
 pub fn control_note(plan: &ServePlan) -> Option<String> {
     let group = plan.daemon.control_access.group?;
     let text = match plan.daemon.control_admin_group {

@@ -101,8 +101,8 @@ impl Findings {
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would listen on. The control socket is skipped if its
-    /// path is derived from a client socket that cannot be created either.
+    /// Checks the Unix sockets that a start would listen on. A default control socket lies beside a
+    /// client socket; if that one cannot be created, only the client socket is reported.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let own = client_sockets(plan).filter(|one| one.is_own);
         let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();

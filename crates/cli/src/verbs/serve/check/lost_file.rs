@@ -2,7 +2,8 @@
 //!
 //! A missing file with a configured size is created. But if other drives of its volume have been
 //! written, the file was lost or its file system is not mounted, and an empty file in its place
-//! would be served as zeroes. start/drives.rs calls this module before any drive is opened.
+//! would be served as zeroes. A start, a reload and `--check` call this module before any drive is
+//! opened.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -31,8 +32,8 @@ fn state_of(path: &Path) -> FileState {
 }
 
 /// Returns the index of a drive that is missing but cannot be new, and the index of a drive that
-/// has data. A linear volume may get new drives at its end; a stripe has all drives from the
-/// beginning.
+/// has data. A linear volume may get new drives at its end. A stripe has all its drives from the
+/// beginning, so none of them can be new.
 fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> {
     let written = |at: &usize| states[*at] == Some(FileState::Written);
     let missing = |at: &usize| states[*at] == Some(FileState::Missing);

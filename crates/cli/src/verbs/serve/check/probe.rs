@@ -1,9 +1,9 @@
-//! Finds out why a socket could not be created or a port not be used, by looking only.
+//! Finds out why a socket cannot be created or a port cannot be used, without creating anything.
 //!
-//! For `--check`, which must report what a start would report but change nothing: it creates no
-//! name in any folder and connects to nobody. A start also uses it to find the socket at fault, and
+//! `--check` must report everything that a start would report but change nothing, so this module
+//! creates no file and connects to nobody. A start also calls it to name the socket at fault, and
 //! the process that it waits for. Locks are tried and released at once; a daemon that starts
-//! meanwhile retries by itself. Called by findings.rs, view_sockets.rs and start/drives.rs.
+//! meanwhile retries by itself. findings.rs, view_sockets.rs and start/drives.rs call this module.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -25,7 +25,8 @@ pub fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// Repeats `held` until it returns `None` or the deadline has passed. Returns its last value.
+/// Calls `held`, which returns the current holder, until nobody holds the resource or the deadline
+/// has passed. Returns the remaining holder.
 fn wait_for<T>(deadline: Instant, held: impl Fn() -> Option<T>) -> Option<T> {
     loop {
         let found = held()?;

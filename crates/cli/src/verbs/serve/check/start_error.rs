@@ -73,8 +73,8 @@ fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
     let drives: Vec<_> = plan.drives().collect();
     let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);
     match (plan.file.as_str(), (drive.spec.file(), other.spec.file())) {
-        // Without a configuration file, the message names the files, because the user named no
-        // drives.
+        // Files on the command line get generated drive names, so the message names the files
+        // instead.
         ("", (Some(file), Some(same))) if file == same => {
             format!("{}: this file is named twice; name it only once", file.display())
         }

@@ -1,4 +1,5 @@
-//! Sockets of the daemon's views: their paths and addresses, bound just before those of clients.
+//! Paths and addresses of the control socket and of the metrics page. A start binds both just
+//! before it binds the sockets of clients.
 //!
 //! This module owns the rule for the default path of the control socket. An address in use is a
 //! problem at the line that names it. `serve` calls this module.
@@ -22,7 +23,7 @@ use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
 pub struct ControlSocket<'a> {
     pub path: Option<PathBuf>,
-    /// Line of the configuration that decides the path.
+    /// Line of the configuration that determines the path.
     pub line: usize,
     /// Client socket that the daemon creates and from which the default path is derived. `None` if
     /// the plan names the path.
@@ -66,8 +67,9 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     ControlSocket { path: control_beside(first.path), line: first.line, beside }
 }
 
-/// Returns the paths at which the daemon of a plan may have its control socket. Each is derived
-/// from a client socket that may have been the first one when the daemon started.
+/// Returns the paths at which a daemon with this plan may have its control socket. The default path
+/// depends on the first client socket when the daemon started, so each client socket gives a
+/// candidate.
 pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     let own = control(plan).path.into_iter();
     if plan.daemon.control.is_some() {
@@ -133,8 +135,8 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
 
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
     let ControlSocket { path, line, beside } = control(plan);
-    // The client socket is reported rather than the default control socket, whose path is derived
-    // from it.
+    // An unusable client socket also makes the default control path beside it unusable. The error
+    // names the client socket, because only that one is in the configuration.
     if let Some(client) = beside
         && let Some(why) = probe::socket(client.path, Instant::now())
     {

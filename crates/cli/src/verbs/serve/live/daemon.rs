@@ -1,4 +1,4 @@
-//! `LiveDaemon`: the running daemon as its views see it.
+//! `LiveDaemon`: the running daemon as the control socket and the metrics page see it.
 //!
 //! `LiveDaemon` owns handles to the volumes and to the server's counters, the current trace
 //! recording, and current lock statistics. Otherwise it only reads counters, so that a request
@@ -39,8 +39,8 @@ use crate::views::{
 
 /// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// Maximum time that a reload waits until nobody reads the former lists. It checks every
-/// `READERS_LOOK`.
+/// Maximum time that a reload waits for the last reader of the former lists. The wait is a poll
+/// every `READERS_LOOK`.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
@@ -56,8 +56,8 @@ pub trait Reloader: Send + Sync {
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
-/// State of a running daemon. Requests on the control socket and the metrics page read and change
-/// drives and volumes through the current `ServedLists`.
+/// State of a running daemon. Requests on the control socket and the metrics page reach drives and
+/// volumes through the current `ServedLists`.
 pub struct LiveDaemon {
     started: Instant,
     pub reloader: Box<dyn Reloader>,
@@ -131,7 +131,7 @@ impl LiveDaemon {
 
     /// Returns why the daemon cannot continue: a thread that it needs has died.
     pub fn failure(&self) -> Option<String> {
-        // A reload in progress reports its own failures.
+        // A reload holds this lock and reports its own failures.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());

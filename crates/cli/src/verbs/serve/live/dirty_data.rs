@@ -1,7 +1,7 @@
 //! Messages about data that exists only in a cache's memory: how much, on which drives, why, and
 //! the remedy.
 //!
-//! watch.rs calls this when a write-back has failed, while a daemon stops, and when it ends.
+//! watch.rs calls this module when a write-back has failed, while the daemon stops, and at its end.
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
@@ -95,15 +95,15 @@ impl DirtySnapshot {
     }
 }
 
-/// Returns a line about a cache with dirty data while the daemon stops: how much, how fast it
-/// shrinks since `before`, and the drives that delay it.
+/// Returns a line about a cache with dirty data while the daemon stops: the amount, the rate of
+/// write-back since `before`, and the drives that delay it.
 pub fn while_stopping(
     cache: &Cache<Native>,
     (before, now): (&DirtySnapshot, &DirtySnapshot),
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    // The pace is computed from the bytes written, because dirty data may grow again when requests
+    // The rate is computed from the bytes written, because dirty data may grow again when requests
     // that waited for space continue.
     let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);

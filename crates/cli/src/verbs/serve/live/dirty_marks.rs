@@ -82,8 +82,8 @@ impl MarkFile {
         self.is_current && is_at(&self.file, &self.path)
     }
 
-    /// Replaces the file by one that has all marks, unless the path now leads to another directory,
-    /// which may be another daemon's.
+    /// Replaces the file by one that has all marks. Fails if the path now leads to another
+    /// directory, because another daemon may own that one.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;
@@ -126,7 +126,7 @@ impl MarkFile {
         });
         let path = self.path.display().to_string();
         if self.volumes.is_empty() {
-            // A file that another daemon has put at this path is not removed.
+            // A file that another daemon has put at this path stays.
             let removed = match is_at(&self.file, &self.path) {
                 true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
                 false => Ok(()),
@@ -158,8 +158,8 @@ impl MarkFile {
 }
 
 impl DirtyMarks {
-    /// Locks the directory, if one is configured, takes over the marks of an earlier daemon, and
-    /// prepares marks for these volumes.
+    /// Locks the configured directory, takes over the marks of an earlier daemon, and prepares a
+    /// clean mark for each of `volumes`. Does nothing if no directory is configured.
     pub fn open<'a>(
         folder: Option<&Path>,
         volumes: impl Iterator<Item = &'a str>,
@@ -207,8 +207,7 @@ impl DirtyMarks {
         }
     }
 
-    /// Makes each cache mark its volume before the cache becomes dirty for the first time. Volumes
-    /// without a mark, such as write-through ones, get none.
+    /// Makes each cache mark its volume before the cache becomes dirty for the first time.
     pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
         for cache in caches.filter(|_| self.is_kept()) {
             let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());
@@ -327,7 +326,8 @@ fn locked(path: &Path) -> anyhow::Result<File> {
         Err(error) => bail!("{shown}: cannot open this directory: {error}"),
     };
     let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
-    // A check in another process releases the lock at once, so another attempt is made.
+    // A `--check` in another process locks the directory only briefly, so a busy lock is tried
+    // again.
     let mut done = lock();
     for _ in 0..TRIES {
         if done != Err(rustix::io::Errno::WOULDBLOCK) {

@@ -1,8 +1,8 @@
 //! Number of requests that each drive failed in the last minute.
 //!
-//! This module owns a window for each drive, fed with the drive's failure count once per second and
-//! with each report. A drive without failures has an empty window. The kernel has no such count,
-//! and SMART has only totals, which stay high after a drive has recovered.
+//! This module owns a sliding window for each drive. The drive's failure count is recorded in it
+//! once per second and with each report. A drive without failures has an empty window. The kernel
+//! has no such count, and SMART has only totals, which stay high after a drive has recovered.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use millrace_console::counted;
 use super::served_lists::NamedStates;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Failures within this time count as one entry.
+/// Failures within this time share one entry of the window, which limits its length.
 const MOMENT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! Counters of groups for `stats`, from the accounts of all volumes.
 //!
-//! daemon.rs calls this module on the views' thread. It only reads counters.
+//! daemon.rs calls this module for each report. Counters are only read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::views::groups::{GroupCounts, OnVolume};
 pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<GroupCounts> {
     let table = groups.table();
     let listed = table.list();
-    // The index of a group in the list is its number.
+    // A group's number is its index in the list.
     let name_of = |id: GroupId| listed.get(usize::from(id.0)).map(|(_, group)| group.name.clone());
     let booked: HashMap<GroupId, u64> = table.booked().into_iter().collect();
     let mut counts: HashMap<GroupId, Vec<OnVolume>> = HashMap::new();
@@ -37,7 +37,7 @@ pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<Gro
 fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
     let mut held: HashMap<GroupId, WaitSnapshot> = volume.held().into_iter().collect();
     let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();
-    // Groups whose first I/O still waits have counters of held I/Os only.
+    // A group whose first I/O still waits has no counters of completed I/Os yet.
     held.keys().for_each(|group| {
         stats.entry(*group).or_default();
     });

@@ -1,9 +1,8 @@
 //! The daemon's part of `millrace ctl set group`, and groups in `stats`.
 //!
-//! daemon.rs calls this module for the control socket, on the views' thread. A change is made
-//! completely or not at all: values are parsed into a copy of the settings by the table of the
-//! configuration (config/group.rs), and then the copy is put into force. The change is printed to
-//! standard output.
+//! daemon.rs calls this module for the control socket. A change is made completely or not at all:
+//! the table of configuration keys (config/group.rs) parses the values into a copy of the settings,
+//! and then the copy takes effect. The change is printed to standard output.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! `HeapTrim`: returns memory of disks without clients to the operating system.
+//! `HeapTrim`: returns the memory of disks without clients to the operating system.
 //!
-//! The tables of a disk and of its users are freed some seconds after its last client has left, but
-//! the allocator keeps the memory. daemon.rs calls this once per second, on the watching thread.
+//! The block layer frees its per-disk tables some seconds after the last client of a disk has left,
+//! but the allocator keeps the memory. daemon.rs calls this module once per second.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use millrace_block::{Volume, is_unused};
 use millrace_machine::Native;
 
-/// Time after the last client has left until its tables, which are freed in two steps, are gone.
+/// Time from the departure of the last client until the tables, which are freed in two steps, are
+/// gone.
 const QUIET: Duration = Duration::from_secs(5);
 /// Maximum time between two trims while clients connect and disconnect continually.
 const BUSY: Duration = Duration::from_secs(60);
@@ -21,20 +22,20 @@ pub struct HeapTrim(Mutex<TrimState>);
 struct TrimState {
     /// Number of clients that had left at the last check.
     left: u64,
-    /// Time since which a trim may free memory, and time at which the last client left.
+    /// Times at which the first and the last client left since the previous trim.
     since: Option<(Instant, Instant)>,
 }
 
 impl HeapTrim {
-    /// Trims the heap if it is time. `left` is the number of clients that have left so far.
+    /// Trims the heap if a trim is due. `left` is the number of clients that have left so far.
     pub fn look(&self, left: u64, volumes: &[Arc<Volume<Native>>]) {
         if !self.is_due(left, Instant::now()) {
             return;
         }
         for volume in volumes.iter().filter(|volume| !volume.disks().iter().all(|it| is_unused(it)))
         {
-            // Reading these counters frees the accounts of threads that have stopped using the
-            // disk.
+            // Reading these counters frees the per-thread counters of threads that no longer use
+            // the disk.
             let _ = volume.tenants();
             volume.drives().iter().for_each(|disk| drop(disk.queue_stats()));
         }

@@ -1,14 +1,14 @@
 //! Amount of payload memory in huge pages.
 //!
-//! The views need this number for each report. The kernel must walk the page tables of the process
-//! to compute it, so it is read at most every ten seconds.
+//! Each report needs this number. To compute it, the kernel walks the page tables of the process,
+//! so the number is read at most every ten seconds.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_machine::payload::huge_bytes;
 
-/// Time for which an answer stays valid.
+/// Time for which the last result is reported again.
 const FRESH: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]

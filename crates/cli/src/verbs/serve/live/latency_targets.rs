@@ -1,10 +1,11 @@
-//! Latency targets that no drive can keep: they are reported when set, and while missed.
+//! Reports latency targets that no scheduler can keep: once when the target is set, and while the
+//! target is missed.
 //!
 //! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
-//! group's own I/Os take longer than that at the drive itself, for several seconds in a row. The
-//! main thread checks the drives whose scheduler keeps targets once per second; without such groups
-//! a check costs nothing. Each finding is logged once, and reported to clients until the target is
-//! met or changed.
+//! group's own I/Os take longer than the target at the drive itself, for several seconds in a row.
+//! The main thread checks the drives whose scheduler keeps targets once per second; without such
+//! groups a check costs nothing. Each finding is logged once, and reported to clients until the
+//! target is met or changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,11 +22,11 @@ use crate::config::group::targets::TargetQuery;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Least length of the window over which a target is judged.
 const WINDOW: Duration = Duration::from_millis(900);
-/// Least number of I/Os by which a target is judged. For a percentile, `LEAST_ABOVE` of them must
-/// lie above it.
+/// Least number of I/Os in a window that is judged. For a percentile, at least `LEAST_ABOVE` of
+/// them must take longer than the judged time.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
-/// Least number of a drive's I/Os from which its median is meaningful.
+/// Least number of I/Os for which a drive's measured times are used rather than its model's.
 const KNOWN_IOS: u64 = 100;
 /// Maximum number of log lines per check, because one configuration may be wrong for a thousand
 /// clients at once.
@@ -42,11 +43,12 @@ pub struct LatencyTargets {
 
 struct DriveTarget {
     target: LatencyTarget,
-    /// Service times at the start of this window: of the group's I/Os, and in total of all I/Os.
+    /// Service times at the drive until the start of this window. `before` has those of the group's
+    /// I/Os, `all_before_ns` the total of all I/Os.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
-    /// Start of the first of consecutive windows in which the target was missed.
+    /// Start of the first of the consecutive windows in which the target was missed.
     missed_since: Option<Instant>,
     says: Option<String>,
 }
@@ -54,8 +56,8 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// The target is missed: the group's service times at the drive, and the mean numbers of I/Os
-    /// of the group and of other groups in the drive.
+    /// The target is missed. Has the group's service times at the drive in this window, and the
+    /// mean numbers of I/Os of the group and of other groups in the drive.
     Missed(Snapshot, (f64, f64)),
     Kept,
 }
@@ -69,8 +71,8 @@ impl DriveTarget {
         DriveTarget { target, before, all_before_ns, since, missed_since: None, says: None }
     }
 
-    /// Updates the state with the group's times at the drive so far, and the total time of all
-    /// I/Os.
+    /// Judges the window that ends now. `times` are the service times of the group's I/Os so far,
+    /// and `all_ns` is the total service time of all I/Os so far.
     fn look(&mut self, now: Instant, times: &Snapshot, all_ns: u64) -> TargetChange {
         let (window, elapsed) = (times.since(&self.before), now.duration_since(self.since));
         if elapsed < WINDOW || window.count() < LEAST {
@@ -85,7 +87,8 @@ impl DriveTarget {
         let others = at_a_time(all_ns.saturating_sub(window.sum_ns()));
         let there = (at_a_time(window.sum_ns()), others);
         let figure_ns = judged_ns(self.target, &window);
-        // Histogram buckets are a sixteenth wide.
+        // A percentile is the middle of a histogram bucket, so the true time may be a sixteenth
+        // shorter.
         if figure_ns - figure_ns / 16 <= self.target.ns() {
             self.missed_since = None;
             return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
@@ -98,8 +101,8 @@ impl DriveTarget {
     }
 }
 
-/// Returns the time that is compared with a target. With few I/Os, the slowest one alone does not
-/// count.
+/// Returns the mean or percentile that is compared with a target. With few I/Os a lower percentile
+/// is used, so that a single slow I/O cannot miss the target.
 fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
     match target {
         LatencyTarget::Mean(_) => window.mean_ns(),
@@ -217,7 +220,7 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // A target that changed since the last check is judged anew.
+            // A target that was changed since the last check has no finding until the next one.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {

@@ -1,8 +1,8 @@
 //! The daemon's part of `millrace locks`: lock statistics of all its drives, on request.
 //!
-//! This module owns the process's lock meter while it is in use. If a client dies, the next request
-//! or periodic check finds that it has sent no request for ten seconds and ends the statistics.
-//! daemon.rs calls it for the control socket, and watch.rs for the checks.
+//! This module owns the process's lock meter while statistics are taken. If a client dies, the next
+//! request or periodic check finds that it has sent no request for ten seconds, and ends the
+//! statistics. verbs/ctl.rs calls this module for the control socket, and daemon.rs for the checks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum time until the views show an opened file while further files are being opened.
+/// Maximum time until reports show an opened file while further files are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {
@@ -73,8 +73,8 @@ impl OpenFilesThreads {
         });
     }
 
-    /// Passes a job to the thread of its directory. Returns the job if too many are waiting. If the
-    /// caller drops a returned task, its client is refused.
+    /// Passes a job to the thread of its directory. Returns the job if the thread's queue is full
+    /// or no thread can be started. Dropping a returned `FileJob::Task` refuses its client.
     fn give(&self, directory: &str, job: FileJob) -> Option<FileJob> {
         let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if !directories.contains_key(directory) {
@@ -134,7 +134,8 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         for closing in unused {
             let directory = closing.directory().to_owned();
             let refused = daemon.open_files.give(&directory, FileJob::Close(closing));
-            // The file stays open without a client; a later check closes it.
+            // A full queue delays only the closing: the file stays open without a client, and a
+            // later check closes it.
             if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
             }
@@ -142,7 +143,8 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
     }
 }
 
-/// Makes a task search its next directory, or answers its client if it is done.
+/// Queues the next step of a task at the thread of its directory. A task without further steps
+/// answers its client.
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
@@ -156,9 +158,9 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
-    // Time since which opened and closed files are missing from the views.
+    // Time of the first opened or closed file that reports do not show yet.
     let mut behind: Option<Instant> = None;
-    // True if the views may still use the former lists, which keep closed drives open.
+    // True if the former `ServedLists` may still keep the drives of closed files open.
     let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };

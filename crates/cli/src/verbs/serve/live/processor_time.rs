@@ -10,12 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::views::report::ProcessorTime;
 
-/// Longest wait reported so far.
+/// Largest total wait reported so far.
 static WAITED_MAX_NS: Mutex<u64> = Mutex::new(0);
 
-/// Returns the times of this process. Neither decreases when a thread ends: its CPU time still
-/// counts, and the wait is the largest that the threads of one moment had together (0 if the kernel
-/// has no such counter).
+/// Returns the CPU time and the wait of this process; neither decreases when a thread ends. CPU
+/// time includes ended threads. The wait is summed over the running threads only, so the largest
+/// sum so far is returned (0 if the kernel has no such counter).
 pub fn of_process() -> ProcessorTime {
     let ran = clock_gettime(ClockId::ProcessCPUTime);
     let waited_ns = waited_ns(Path::new("/proc/self/task"));
@@ -28,7 +28,7 @@ pub fn of_process() -> ProcessorTime {
 /// Returns the sum of the waits of all threads that run now.
 fn waited_ns(dir: &Path) -> u64 {
     let threads = fs::read_dir(dir).into_iter().flatten().flatten();
-    // A thread that has ended in the meantime has no such file.
+    // The file of a thread that has ended meanwhile cannot be read, and is skipped.
     let texts = threads.filter_map(|t| fs::read_to_string(t.path().join("schedstat")).ok());
     texts.filter_map(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
 }

@@ -2,8 +2,8 @@
 //!
 //! `SampleRing` owns the memory, at most 4 MiB: one sample per second for an hour, and up to 32
 //! series of each kind with 8 bytes per second. If there are more names than series, a busier name
-//! replaces the least busy one and starts empty. All functions are pure: sampler.rs reads the
-//! counters.
+//! takes over the series of the least busy one, which then starts empty. All functions are pure:
+//! sampler.rs reads the counters.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,8 +11,8 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// A volume, drive or group takes over the series of another one whose load is below this fraction
-/// of its own.
+/// A volume, drive or group without a series takes over that of another one whose load is below
+/// this fraction of its own load.
 const LAZY: f64 = 0.5;
 
 /// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
@@ -76,7 +76,8 @@ impl BusiestSeries {
         }
     }
 
-    /// Starts series while there is space, or one that replaces the least busy series.
+    /// Starts series while there is space. Otherwise replaces the least busy series if another
+    /// volume, drive or group is busy enough.
     fn choose(&mut self) {
         if self.loads.len() == self.series.len() {
             return;

@@ -3,7 +3,7 @@
 //! `Sampler` owns the counters of the last sample, from which the next sample takes the difference.
 //! A volume that was never used costs one check of its drives' locks and no memory; a volume whose
 //! clients are idle costs the sum of their counters. So an idle daemon stays idle even with 10,000
-//! disks. watch.rs calls this; sample_ring.rs keeps the samples.
+//! disks. daemon.rs calls this module; sample_ring.rs keeps the samples.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -34,8 +34,8 @@ type UsedVolume = Option<VolumeCounters>;
 
 #[derive(Debug, Default, Clone)]
 struct VolumeCounters {
-    /// Volume of these counters. By the next sample another volume may have its name, for example
-    /// that of a file which was closed and opened again.
+    /// Volume of these counters. At the next sample the same name may belong to another volume, for
+    /// example if a file was closed and opened again.
     of: Weak<Volume<Native>>,
     clients: TenantSnapshot,
     drives: Vec<DriveCounters>,
@@ -74,7 +74,8 @@ impl Sampler {
             if !was_used(volume) {
                 return None;
             }
-            // A cache may use drives while clients are idle.
+            // Write-back and read-ahead of a cache use the drives even while clients are idle, so
+            // the drives' counters are read again.
             let before = before.as_ref().filter(|_| !cached.contains(volume.name()));
             Some(VolumeCounters::read(volume, before))
         };
@@ -96,8 +97,8 @@ fn was_used(volume: &Volume<Native>) -> bool {
 }
 
 impl VolumeCounters {
-    /// Reads the counters of a volume. While its clients are idle, the counters of its drives and
-    /// groups are copied from `before`.
+    /// Reads the counters of a volume. If its clients and drives were idle since `before`, copies
+    /// the counters of drives and groups from there.
     fn read(volume: &Arc<Volume<Native>>, before: Option<&VolumeCounters>) -> VolumeCounters {
         let mut clients = TenantSnapshot::default();
         volume.tenants().iter().for_each(|(_, stats)| clients.merge(stats));
@@ -195,8 +196,8 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     rows.map(|(row, count)| (row as u8, rate(count, since).max(1) as u32)).collect()
 }
 
-/// Returns the I/Os of volumes, drives and groups between two samples. If there are more volumes
-/// than series, a volume is included from its first use on.
+/// Returns the I/Os of volumes, drives and groups between two samples. Unused volumes are included
+/// only if there are at most as many volumes as series.
 fn readings(
     volumes: &[Arc<Volume<Native>>],
     groups: &ServedGroups,

@@ -1,8 +1,9 @@
-//! `ServedLists`: volumes, caches and exports that the views read.
+//! `ServedLists`: the current volumes, caches and exports, for the control socket and the metrics
+//! page.
 //!
-//! A reload creates new lists and never changes old ones: a view takes the current lists and reads
-//! counters through them. Lists keep their drives open, so no view may keep them for long.
-//! daemon.rs and reload.rs use them.
+//! A reload creates new lists and never changes old ones. A request takes the current lists and
+//! reads counters through them. Lists keep their drives open, so no request may keep them for long.
+//! daemon.rs and reload.rs use this module.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use crate::views::report;
 pub struct ServedLists {
     pub volumes: Vec<Arc<Volume<Native>>>,
     pub caches: Vec<Arc<Cache<Native>>>,
-    /// Exports without their error counts.
+    /// Exports as in reports. Their error counts are filled in for each report.
     pub exports: Vec<report::Export>,
     pub servers: Observers,
     pub schedulers: Vec<&'static str>,
     pub targets: LatencyTargets,
-    /// Groups of exports whose volume has a cache, with the volume.
+    /// Pairs of a group and a cached volume that an export of the group uses.
     pub cached: Vec<(String, String)>,
 }
 
@@ -66,7 +67,8 @@ impl<T> Default for NamedStates<T> {
 }
 
 impl<T: Clone + Default> NamedStates<T> {
-    /// Returns the states for these names, which may differ from those of the last call.
+    /// Returns the states in the order of `names`. States of known names are kept; new names get a
+    /// default state.
     pub fn of<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) -> &mut [T] {
         if !names.clone().eq(self.names.iter().map(String::as_str)) {
             let before = self.names.drain(..).zip(self.states.drain(..));

@@ -1,4 +1,5 @@
-//! Selects the volumes that reports show: if there are many, those that were used.
+//! Selects the volumes that a report contains. If there are many volumes, those that were never
+//! used are left out.
 //!
 //! A report of a thousand idle disks would be megabytes of zeroes and take seconds to create.
 //! daemon.rs calls this module for each report.
@@ -12,12 +13,12 @@ use millrace_machine::Native;
 use crate::views::StatsQuery;
 use crate::views::report::IdleCounts;
 
-/// Maximum number of volumes up to which all volumes are shown.
+/// Up to this number of volumes, a report contains all of them.
 pub const VOLUMES_SHOWN: usize = 64;
 
 pub struct ShownVolumes<'a> {
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Numbers of volumes and drives left out. The caller counts the exports.
+    /// Numbers of volumes and drives left out. The caller fills in the number of exports.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }

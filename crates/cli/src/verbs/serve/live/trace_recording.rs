@@ -1,8 +1,9 @@
 //! The daemon's part of `millrace trace record`: one recording at a time, on request.
 //!
 //! `TraceRecording` owns the current recorder. If its client dies, the recording ends after ten
-//! seconds without a request. Volumes and drives in a request must exist and its files must not, so
-//! that the daemon never overwrites anything. daemon.rs calls it for the control socket.
+//! seconds without a request. The requested volumes and drives must exist, and the requested files
+//! must not, so that the daemon never overwrites anything. verbs/ctl.rs calls this module for the
+//! control socket.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use crate::views::{Refusal, TraceStart};
 
 /// Longest time without a request from the client before a recording ends.
 const LEASE: Duration = Duration::from_secs(10);
-/// Maximum number of CPUs that a machine may have.
+/// Largest number of CPUs for which a recording can be made.
 const CPUS_MAX: u32 = 4096;
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! The daemon's part of `millrace ctl set`: changes settings of a served volume.
 //!
-//! daemon.rs calls this module for the control socket, on the views' thread. Either all drives of
-//! the volume get the setting, or none. The change is printed to standard output.
+//! verbs/ctl.rs calls this module for the control socket. Either all drives of the volume get the
+//! setting, or none. The change is printed to standard output.
 
 use std::sync::Arc;
 

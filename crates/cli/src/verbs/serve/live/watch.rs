@@ -35,7 +35,8 @@ pub struct DaemonWatch {
     is_stopping: bool,
 }
 
-/// Drives of a cache that hung at the last check, and the number of checks until others are logged.
+/// Drives of a cache that hung at the last check and were logged, and the number of checks until
+/// further drives may be logged.
 #[derive(Debug, Clone, Default)]
 struct StuckDrives {
     drives: Vec<usize>,
@@ -59,13 +60,13 @@ impl StuckDrives {
 #[derive(Debug, Clone, Copy, Default)]
 struct FailureLog {
     count: u64,
-    /// Number of checks during which nothing may be logged yet.
+    /// Number of further checks for which log lines about this drive or export are suppressed.
     quiet: u32,
 }
 
 impl FailureLog {
-    /// Returns how many of `count` failures to log now; 0 if there are no new ones, or it is too
-    /// early.
+    /// Returns how many failures to log now, given the total `count` so far. Returns 0 if there are
+    /// no new failures, or if the last log line is too recent.
     fn news(&mut self, count: u64) -> u64 {
         if self.quiet > 0 {
             self.quiet -= 1;
@@ -87,8 +88,8 @@ impl DaemonWatch {
         DaemonWatch { daemon, exports, drives, caches, stuck, is_stopping: false }
     }
 
-    /// Checks the server until the sender of `done` is dropped. Stops a server that has lost an I/O
-    /// thread or a drive's worker, as SIGTERM would.
+    /// Checks the server once per second until the sender of `done` is dropped. If the server has
+    /// lost an I/O thread or a drive's worker, raises SIGTERM to stop the daemon.
     pub fn watch(&mut self, done: &Receiver<()>) {
         // Failures that happened during the start are logged first.
         self.look();
@@ -133,8 +134,8 @@ impl DaemonWatch {
         }
     }
 
-    /// Logs data that caches could not write, and drives that hang. While the daemon stops,
-    /// `watch_stop` logs these instead.
+    /// Logs data that caches could not write, and drives that hang. Does nothing while the daemon
+    /// stops, because `watch_stop` then logs these.
     fn look_at_caches(&mut self, lists: &ServedLists) {
         if self.is_stopping {
             return;

@@ -1,7 +1,8 @@
 //! Opens the drives of a plan and creates its volumes. The first failure undoes everything.
 //!
-//! `serve` calls this between checking and binding. In addition to `millrace::Opening`, this module
-//! records created files, and logs which drive waits for a file that another process has locked.
+//! `serve` calls this module after the checks and before binding sockets. In addition to
+//! `millrace::Opening`, this module records created files, and logs which drive waits for a file
+//! that another process has locked.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -31,7 +32,7 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     let (done, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let current = &current;
-        // If no thread can be started, drives that wait are not logged.
+        // Without this thread, no message names a drive that waits. The start continues.
         let _ =
             thread::Builder::new().spawn_scoped(scope, move || watch(current, &waiting, startup));
         let _done = done;
@@ -63,12 +64,12 @@ fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, st
     }
 }
 
-/// Logs the process or cluster that a drive waits for, if it is known. Returns true once it was
-/// logged.
+/// Logs the process or cluster that a drive waits for. Returns true once this was logged, and false
+/// if the cause of the wait is unknown.
 fn say(drive: &DriveConfig, startup: &Startup) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
-    // A step fails if a signal has ended the start; the signal thread reports that.
+    // Recording the step fails if a signal has ended the start. The signal thread reports that.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

@@ -50,8 +50,8 @@ pub struct ImageArgs {
 }
 
 impl ImageArgs {
-    /// Returns the name of the first of these flags that is given. All of them require files
-    /// without a configuration.
+    /// Returns the first given flag of this struct. These flags require files instead of a
+    /// configuration.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             ("--layout", self.layout.is_some()),
@@ -83,7 +83,7 @@ fn socket(text: &str) -> Result<String, String> {
 
 struct ImageDrive {
     name: String,
-    /// Lines of the `[[drive]]` section below its name.
+    /// Text of the `[[drive]]` section after its `name` line.
     what: String,
 }
 
@@ -153,8 +153,8 @@ fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
-        // Without a socket for clients there is no path from which the control socket's path could
-        // be derived.
+        // The default control socket lies beside a Unix socket of clients. Without such a socket,
+        // its path is written into the configuration.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
         let _ = writeln!(server, "control = {control}");
     }

@@ -65,7 +65,8 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     text
 }
 
-/// `data_dir` is the directory of a volume for trials, which commands to paste may overwrite.
+/// Returns the report of a start. `data_dir` is the directory of the built-in trial volume, which
+/// the suggested commands may overwrite.
 pub fn serving(
     plan: &ServePlan,
     opened: &Opened,
@@ -162,7 +163,7 @@ fn volume_of<'a>(export: &ExportConfig, volumes: &VolumesByName<'a>) -> &'a Volu
     volumes.get(export.volume.as_str()).expect("each export's volume is in the plan")
 }
 
-/// Returns the words about read-only access. An export is also read-only if its drives are.
+/// Returns `, read-only`, or nothing. An export is also read-only if its drives are.
 fn access(export: &ExportConfig, volumes: &VolumesByName<'_>) -> &'static str {
     let features = &volume_of(export, volumes).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }
@@ -272,8 +273,8 @@ fn queues(disk: &Disk<Native>, design: &str) -> String {
     format!("{design} {software} -> {hardware}, {runner}")
 }
 
-/// Returns commands to paste. They leave the user's disks and files unchanged: copies get new
-/// names.
+/// Returns commands to paste. The commands leave the user's disks and files unchanged: copies get
+/// new names.
 fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,

@@ -31,7 +31,7 @@ enum SignalRequest {
     Stop,
     PowerCut,
     Reload,
-    /// Do nothing except log a line, because the sender may expect a reaction.
+    /// Only log a line that the signal has no function.
     Nothing,
 }
 
@@ -66,7 +66,7 @@ impl Signals {
     }
 
     fn unblock() {
-        // Unblocking cannot fail for this set of signals. If it did, the signals would have no
+        // Unblocking cannot fail for this set of signals. After a failure, signals would have no
         // effect.
         let _ = set().thread_unblock();
     }
@@ -80,7 +80,8 @@ impl Signals {
         }
     }
 
-    /// Waits for a stop signal, and ends a start in progress. Handles other signals meanwhile.
+    /// Waits for a stop signal, and ends the start if it is still in progress. Handles other
+    /// signals meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
         Self::unblock();
         let (mut cuts, mut ignored) = (0, IgnoredSignal::default());
@@ -101,8 +102,8 @@ impl Signals {
         }
     }
 
-    /// Makes a further stop signal, half a second later or more, end the process with status 1.
-    /// Calls `last_words` first.
+    /// Makes the next stop signal end the process with status 1, after calling `last_words`. A
+    /// signal within `SAME_REQUEST` belongs to the current stop and is ignored.
     pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
         let body = move || {
             Self::unblock();

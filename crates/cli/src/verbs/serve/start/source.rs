@@ -2,9 +2,9 @@
 //! default.
 //!
 //! This module owns the default configuration, and the rule that distinguishes a configuration from
-//! a disk image: the name of a configuration ends with `.toml`, or `--config` names it. Only
-//! regular files of limited length are read as a configuration, so that a disk never is. `serve`
-//! calls this module; images.rs creates the text for files to serve.
+//! a disk image: a configuration has a name that ends with `.toml`, or is given with `--config`.
+//! Only regular files of limited length are read as a configuration, so that a disk is never
+//! mistaken for one. `serve` calls this module; images.rs creates the text for files to serve.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};

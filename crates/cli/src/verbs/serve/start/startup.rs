@@ -27,7 +27,7 @@ pub struct Startup {
     state: Mutex<StartState>,
     changed: Condvar,
     cancel: Cancel,
-    /// The daemon, set once it serves.
+    /// Handle to the daemon, set once the daemon serves.
     daemon: OnceLock<Weak<LiveDaemon>>,
 }
 
@@ -53,7 +53,7 @@ impl Startup {
         &self.cancel
     }
 
-    /// Records the next step of the main thread. Fails if a signal has ended the start.
+    /// Records the step that the main thread begins. Fails if a signal has ended the start.
     pub fn step(&self, step: impl Into<String>) -> anyhow::Result<()> {
         let mut state = self.lock();
         state.step = step.into();
@@ -86,15 +86,15 @@ impl Startup {
     pub fn serves(&self) -> anyhow::Result<()> {
         self.step("serving")?;
         let mut state = self.lock();
-        // A signal may have ended the start since the last step.
+        // A signal may have ended the start after the call of `step`.
         anyhow::ensure!(state.phase == StartPhase::Opening, "the start was stopped by a signal");
         state.phase = StartPhase::Serving;
         (state.files, state.folder) = (Created::default(), None);
         Ok(())
     }
 
-    /// Removes all created files. The main thread calls this after dropping everything else.
-    /// Returns the line to log if a signal has ended the start.
+    /// Removes all created files. The main thread calls this after it has dropped all drives and
+    /// sockets. Returns the line to log if a signal has ended the start.
     pub fn undo(&self) -> Option<String> {
         let said = self.remove();
         let mut state = self.lock();
@@ -118,8 +118,8 @@ impl Startup {
         }
     }
 
-    /// Ends a start in progress. Returns when the daemon serves or the main thread has undone the
-    /// start; otherwise exits the process.
+    /// Ends a start in progress. Returns if the daemon serves, or after the main thread has undone
+    /// the start. If the main thread takes too long, undoes the start and exits the process.
     pub fn stop(&self) {
         let mut state = self.lock();
         if state.phase != StartPhase::Opening {

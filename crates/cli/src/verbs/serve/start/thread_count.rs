@@ -1,9 +1,10 @@
 //! Computes the number of threads that a configuration needs, and tries to start as many before
-//! anything is served, so that a limit that is too low ends the start.
+//! anything is served. A system limit that is too low thus ends the start.
 //!
-//! Counted are the threads of the servers, the drives' workers, the caches and the views, and the
-//! helpers of file drives: a kernel worker for each I/O thread with io_uring, else the threads of
-//! the process's pool. docs/operations.md has the same sum.
+//! The count includes the threads of the servers, the drives' workers, the caches, the control
+//! socket and the metrics page. It also includes helpers of file drives: with io_uring a kernel
+//! worker for each I/O thread, otherwise the threads of the process's pool. docs/operations.md has
+//! the same sum.
 
 use std::collections::HashSet;
 
@@ -21,7 +22,8 @@ struct ThreadCount {
     io: usize,
     /// Number of workers of drives and flushers of caches.
     workers: usize,
-    /// Number of threads for vhost-user control, views and certificates.
+    /// Number of threads for vhost-user control (one per export), for the control socket and
+    /// metrics page, and for certificates.
     others: usize,
     /// Number of helper threads of file drives.
     helpers: usize,
@@ -33,7 +35,7 @@ impl ThreadCount {
     }
 }
 
-/// Starts and ends as many threads as serving needs.
+/// Starts and ends as many threads as serving needs, to learn whether the system allows them.
 pub fn check(plan: &ServePlan, opened: &Opened) -> anyhow::Result<()> {
     let needed = needed(plan, opened);
     Native::try_threads(needed.total()).map_err(|(found, error)| {
@@ -84,7 +86,7 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();
-    // The views need one thread, and certificates one if TLS is used.
+    // The control socket and metrics page need one thread, and certificates one if TLS is used.
     needed.others += 1 + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
     let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
     let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));

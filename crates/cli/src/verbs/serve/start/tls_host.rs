@@ -1,7 +1,7 @@
 //! Host name in commands to paste for a server with TLS: a name in its certificate.
 //!
-//! Clients compare the host of a URI with the names in the certificate, so a certificate that lacks
-//! the address would be refused.
+//! A client compares the host of a URI with the names in the server's certificate. If the
+//! certificate does not contain the listener's address, a URI with the address would be refused.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,7 +25,8 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
-/// Chooses the first name that leads to the address, else the first name that a URI can have.
+/// Chooses the first certificate name that leads to the address. Without one, chooses the first
+/// certificate name that a URI can contain.
 fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
     let local: &[&str] = match address.ip() {

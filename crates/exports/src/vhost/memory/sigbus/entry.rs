@@ -1,9 +1,10 @@
 //! `MappingEntry`: one slot of the table in which a SIGBUS handler looks up mappings.
 //!
 //! A signal handler reads entries at any time and may not lock. So an entry has a state with a
-//! generation: values read from it are valid only if the state is unchanged afterwards. A handler
-//! that uses an entry pins it first, and a thread that retires a mapping waits for pins. The type
-//! is generic over its words, so that model.rs can run it in the model checker.
+//! generation: values read from the entry are valid only if the state is unchanged afterwards. A
+//! handler that uses an entry pins it first, and a thread that retires a mapping waits until no pin
+//! is left. The type is generic over its atomic words, so that model.rs can run it in the model
+//! checker.
 //!
 //! Invariants: start, end and page change only in the state `CHANGING`. A pinned entry keeps its
 //! mapping.
@@ -16,7 +17,7 @@ const FREE: u64 = 0;
 const CHANGING: u64 = 1;
 /// The mapping is in force: signal handlers may use the entry.
 const IN_FORCE: u64 = 2;
-/// Mask of these three states. The bits above count generations.
+/// Mask of the states `FREE`, `CHANGING` and `IN_FORCE`. The bits above the mask count generations.
 const PHASE: u64 = 3;
 const GENERATION: u64 = 4;
 
@@ -42,7 +43,7 @@ pub(super) struct MappingEntry<W> {
 impl<W: Word> MappingEntry<W> {
     /// Puts a mapping in force in this entry. Returns false if the entry is in use.
     pub(super) fn claim(&self, mapping: Mapping) -> bool {
-        // Relaxed: the value is a hint, which the exchange verifies.
+        // Relaxed: the value is a hint, which the following compare-exchange verifies.
         let free = self.state.load(Order::Relaxed);
         if free & PHASE != FREE {
             return false;
@@ -66,15 +67,15 @@ impl<W: Word> MappingEntry<W> {
         true
     }
 
-    /// Retires the mapping: no handler uses it after this returns. Only the thread that claimed the
-    /// entry may call this, and never in a signal handler.
+    /// Retires the mapping. Once this has returned, no handler uses the mapping. Only the thread
+    /// that claimed the entry may call this, and never in a signal handler.
     pub(super) fn retire<M: Machine>(&self) {
         // Relaxed: only the owner changes the state of a claimed entry.
         let idle = self.state.load(Order::Relaxed) & !PHASE;
-        // SeqCst, as for the load of pins: either a handler sees this state, or its pin is seen
-        // here.
+        // SeqCst for the store of the state and the load of `pins`: either a handler sees this
+        // state, or `retire` sees the handler's pin.
         self.state.store(idle | CHANGING, Order::SeqCst);
-        // The load also pairs with the Release of `unpin`.
+        // SeqCst, as for the store above. The load also pairs with the Release of `unpin`.
         M::spin_until(u64::MAX, || self.pins.load(Order::SeqCst) == 0);
         // Release pairs with the Acquire of `claim`.
         self.state.store(idle | FREE, Order::Release);
@@ -95,11 +96,12 @@ impl<W: Word> MappingEntry<W> {
         if !(start..end).contains(&address) {
             return None;
         }
-        // SeqCst, as for the next load: see `retire`.
+        // SeqCst for the pin and the load of the state: either `retire` sees this pin, or this load
+        // sees the state that `retire` stored.
         self.pins.fetch_add(1, Order::SeqCst);
         let now = self.state.load(Order::SeqCst);
-        // An entry that has changed cannot contain the address, because a mapping stays while a
-        // thread accesses it.
+        // An entry whose state has changed cannot contain the address, because a mapping stays in
+        // force while a thread accesses it.
         if now != state {
             self.unpin();
             return None;
@@ -108,7 +110,7 @@ impl<W: Word> MappingEntry<W> {
     }
 
     pub(super) fn unpin(&self) {
-        // Release pairs with the load in `retire`.
+        // Release pairs with the load of `pins` in `retire`.
         self.pins.fetch_add(u64::MAX, Order::Release);
     }
 

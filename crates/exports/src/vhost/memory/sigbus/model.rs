@@ -20,7 +20,7 @@ fn mapping(start: u64, end: u64) -> Mapping {
     Mapping { start, end, page: start }
 }
 
-/// A single entry holds first a mapping above the faulting address, then one below it.
+/// A single table entry holds first a mapping above the faulting address, then one below it.
 fn another_mapping_takes_the_entry() {
     let entry = entry();
     let (high, low) = (mapping(40, 50), mapping(10, 20));
@@ -41,7 +41,7 @@ fn a_fault_between_two_mappings_of_one_entry_is_in_neither() {
     holds_but_for("one entry, two mappings", explorer, &bugs, another_mapping_takes_the_entry);
 }
 
-/// A mapping is unmapped while a thread faults in it, and its entry is reused.
+/// One thread unmaps a mapping while another thread faults in it, and the table entry is reused.
 fn a_mapping_is_unmapped() {
     let (entry, place) = (entry(), Arc::new(CheckedLine::new(())));
     let first = mapping(10, 20);

@@ -1,7 +1,7 @@
 //! Parses the texts of `--client` into clients and their groups.
 //!
-//! This module owns the keys. It opens nothing. An error quotes the flag's text, the key and a
-//! valid value.
+//! This module owns the list of keys, and opens no groups. An error quotes the flag's text, the key
+//! and a valid value.
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_block::{GroupConfig, GroupId, LatencyTarget, Priority};
@@ -30,8 +30,8 @@ const GROUP_KEYS: [&str; 10] = [
 /// Largest size of an I/O in bytes.
 const BS_MAX: u64 = 1 << 30;
 
-/// Parses the texts. Returns the clients, and their groups in the order in which they are to be
-/// opened.
+/// Parses the values of all `--client` flags. Returns the groups, in the order in which they are to
+/// be opened, and the clients.
 pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
     let (mut groups, mut clients): (Vec<GroupKeys<'_>>, _) = (Vec::new(), Vec::new());
     for text in texts {
@@ -87,7 +87,7 @@ fn add<'a>(
     Ok(())
 }
 
-/// Splits a text into keys and values, each key once.
+/// Splits the value of a `--client` flag into keys and values. A repeated key is an error.
 fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     for piece in text.split(',').filter(|piece| !piece.is_empty()) {
@@ -130,7 +130,7 @@ fn block_size(text: &str) -> Result<u32, String> {
     if fits { Ok(bytes as u32) } else { Err("write a multiple of 512 up to 1g, such as 4k".into()) }
 }
 
-/// Returns the group with this name, after adding the settings that one more of its clients gives.
+/// Adds a client's settings to the group `name`, which is created first if necessary.
 fn join<'a>(
     name: &str,
     settings: &[(&'a str, &'a str)],

@@ -1,6 +1,6 @@
 //! The table of `bench --client`: a row for each client, 80 columns wide, or with all columns.
 //!
-//! Pure text from a result. Settings that all clients share are in a line above the table.
+//! Formats a result as text. Settings that all clients share are in a line above the table.
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Side, WIDTH, wrapped};

@@ -9,7 +9,7 @@ use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
 use crate::verbs::bench::row_flags::rows_only;
 
-/// Flags that have no meaning for a virtual machine.
+/// Flags that `--vm` excludes, because they have no meaning for a virtual machine.
 const OTHERS: &str = "\
     client calibrate connect virtqueue controller chunk stack scheduler software_queues \
     hardware_queues cpus cpu_list serving workers plug_high plug_low states stamp trace locks \
