@@ -479,10 +479,12 @@ impl Shard {
     /// Returns true if the page was stranded.
     pub(crate) fn unstrand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
-        let was = extent.stranded & 1 << page != 0;
-        extent.stranded &= !(1 << page);
-        self.stranded -= u32::from(was);
-        was
+        let bit = extent.stranded & 1 << page;
+        extent.stranded &= !bit;
+        // Not `u32::from(bit != 0)`: rustc 1.95 drops that subtraction where this function is
+        // inlined into an `if` (rust-lang/rust#158206).
+        self.stranded -= bit.count_ones();
+        bit != 0
     }
 
     /// Returns true if pages that wait for failing drives occupy all memory of the shard, so that

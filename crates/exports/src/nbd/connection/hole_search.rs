@@ -20,9 +20,10 @@ pub(crate) struct HoleSearch {
 
 impl HoleSearch {
     pub(crate) fn is_due(&mut self) -> bool {
-        let is_due = self.left == 0;
-        self.left -= u8::from(!is_due);
-        is_due
+        let left = self.left;
+        // Not `-= u8::from(left != 0)`, which rustc 1.95 can miscompile (rust-lang/rust#158206).
+        self.left = left.saturating_sub(1);
+        left == 0
     }
 
     /// Records that the read was in a hole, so that the drive is asked about the next read as well.
