@@ -307,7 +307,8 @@ impl AsyncDevice {
         if !(1..=BUFFER_MAX_BYTES).contains(&len_bytes) {
             let name = self.volume.name();
             let text = format!(
-                "volume {name}: {len_bytes} bytes at {offset_bytes}: 1 to {BUFFER_MAX_BYTES} bytes"
+                "volume {name}: cannot transfer {len_bytes} bytes at offset {offset_bytes}: a \
+                 buffer must have 1 to {BUFFER_MAX_BYTES} bytes"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }

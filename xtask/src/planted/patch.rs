@@ -131,8 +131,7 @@ pub fn parse(text: &str) -> Result<Vec<Patch>> {
             patch.hunks.push(Hunk { name, line: number, ..Hunk::default() });
             continue;
         }
-        let hunk =
-            patch.hunks.last_mut().expect("every patch has a first hunk, for the end of the file");
+        let hunk = patch.hunks.last_mut().expect("a patch is created with one hunk");
         let (stays, goes) = (line.starts_with(' '), line.starts_with('-'));
         if !(stays || goes || line.starts_with('+')) {
             bail!("line {number}: must begin with `--- `, `@@ `, a blank, `-` or `+`");

@@ -65,7 +65,8 @@ fn settings_of(spec: &Spec) -> Result<FaultSettings, SpecError> {
     let inner = Spec::from_str(drive);
     let inner = inner.map_err(|error| spec.invalid("drive", &format!("{error}; {form}")))?;
     if let Some(name) = &inner.controller {
-        let expected = format!("name its controller at the outer drive, as in fault@{name}:...");
+        let expected =
+            format!("move the controller's name to the fault drive, as in fault@{name}:...");
         return Err(spec.invalid("drive", &expected));
     }
     Ok(FaultSettings { config, dead, inner: open::settings_of(&inner)? })

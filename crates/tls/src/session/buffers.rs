@@ -159,6 +159,6 @@ impl Outgoing {
 
     pub(super) fn add_record(&mut self, bytes: usize) {
         self.end += bytes;
-        assert!(self.end <= self.buffer.len(), "a record is written into its room");
+        assert!(self.end <= self.buffer.len(), "a record must fit into the rest of the buffer");
     }
 }

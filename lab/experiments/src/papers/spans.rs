@@ -240,7 +240,8 @@ fn figure(drives: &[DriveSpans]) -> Figure {
 }
 
 fn check(drives: &[DriveSpans]) -> Check {
-    let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
+    let paper =
+        Quantity::new("Q2G, G2I and I2D together are below 10 % of Q2C (4 % in the paper)", []);
     let Some(nvme) = drives.first() else {
         return Check::not_yet("walk.spans", CheckKind::Qualitative, paper);
     };

@@ -98,8 +98,8 @@ impl VmSetting {
             let (word, most) = (self.mode.word(), usual.queues);
             let mend = match self.mode {
                 _ if threads == 0 => "write 1 or more",
-                Mode::Baseline => "write fewer, or mode mq or miot",
-                Mode::Mq | Mode::Miot => "write fewer, or more vcpus",
+                Mode::Baseline => "ask for fewer threads, or choose mode mq or miot",
+                Mode::Mq | Mode::Miot => "ask for fewer threads, or more vcpus",
             };
             return Err(refused(format!(
                 "threads={threads}: {word} has queues for 1 to {most}; {mend}"

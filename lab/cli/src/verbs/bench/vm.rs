@@ -246,7 +246,10 @@ mod tests {
     fn what_does_not_fit_names_its_option() {
         for (text, expected) in [
             ("--machine miot --vm mq --numjobs 9", "--vm: --numjobs 9: each process has a vCPU"),
-            ("--machine miot --vm baseline,threads=2", "write fewer, or mode mq or miot"),
+            (
+                "--machine miot --vm baseline,threads=2",
+                "ask for fewer threads, or choose mode mq or miot",
+            ),
             ("--machine miot --vm mq --drive null --drive null", "--drive: a virtual machine has"),
             ("--machine miott --vm mq", "did you mean miot?"),
             ("--machine p3-8way --vm mq,without=sharing", "machine p3-8way has no hyper-threads"),

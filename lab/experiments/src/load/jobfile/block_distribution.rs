@@ -54,7 +54,9 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
         }
         ("pareto", Some(h)) if h > 0.0 && h < 1.0 => Ok(Distribution::Pareto(h, center)),
         ("normal", Some(dev)) if dev > 0.0 && dev <= 100.0 => Ok(Distribution::Normal(dev, center)),
-        ("zoned_abs", _) => Err(format!("{text:?}: write zoned with percents of the region")),
+        ("zoned_abs", _) => Err(format!(
+            "{text:?}: write zoned:ACCESS/SIZE:... with sizes in percent instead of zoned_abs"
+        )),
         _ => Err(format!(
             "{text:?}: write random, zipf:THETA (above 0), pareto:H (between 0 and 1), \
              normal:DEVIATION (above 0, up to 100) or zoned:ACCESS/SIZE:..."

@@ -48,7 +48,7 @@ fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
         Some(name) => TlsHost {
             host: Some(bracketed(name)),
             remark: format!(
-                "The certificate does not name {what}; {} must lead to this host.",
+                "The certificate does not name {what}, so clients must reach this host as {}.",
                 visible(name)
             ),
         },
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(host, "b.a.test");
         assert_eq!(
             remark,
-            "The certificate does not name 127.0.0.1; b.a.test must lead to this host."
+            "The certificate does not name 127.0.0.1, so clients must reach this host as b.a.test."
         );
         let (host, remark) = chosen("0.0.0.0:7", &names[..3]);
         assert_eq!(host, "");
