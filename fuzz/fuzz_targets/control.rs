@@ -1,12 +1,12 @@
-//! Fuzzes what strangers may send to the daemon's views: one input is lines to the control socket,
-//! and the head of a request to the metrics page.
+//! Fuzzes the control socket and the metrics page of the daemon: one input is lines of requests to
+//! the socket, and also the header of an HTTP request.
 //!
-//! Besides "no panic" it demands: each line gets one reply, which is one line of JSON with the id
-//! of its request and either an answer or a refusal that says why; a recording that is accepted is
-//! the same when it is asked for again in its own words; a response of HTTP is whole, and a head
-//! that is too long is not waited for. Both parsers are compiled from their sources, so that
-//! nothing else of the program must build.
-//! Seeds in `corpus/control` are requests of docs/control.md, of browsers and of Prometheus.
+//! Demanded: no panic; one reply for each line, which is one line of JSON with the id of the
+//! request and either an answer or an error message; an accepted `trace-start` stays the same if
+//! its answer is sent as a request; complete HTTP responses; and an answer to an HTTP header that
+//! is too long. Both parsers are compiled from their sources, so that the rest of the program need
+//! not build. Seeds in `corpus/control` are requests of docs/control.md, of browsers and of
+//! Prometheus.
 
 #![no_main]
 
@@ -19,7 +19,7 @@ mod http;
 #[allow(dead_code, unfulfilled_lint_expectations)]
 mod protocol;
 
-/// Verbs as the daemon has them, with answers of any kind.
+/// Stand-in for the daemon's module of this name: the same requests, with answers of any type.
 mod requests {
     use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ use protocol::{ControlVerb, Question, Refusal};
 use requests::{HISTORY, STATS, StatsQuery, TRACE_START};
 use serde_json::{Map, Value, json};
 
-/// As the daemon's, of which it has the name and the shape.
+/// Same name and methods as the daemon's trait, which http.rs imports.
 pub trait Answers {
     fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
     fn metrics(&self, query: StatsQuery) -> String;
@@ -98,7 +98,7 @@ impl Answers for Daemon {
     }
 }
 
-/// Longest head that is waited for, in bytes.
+/// Maximum size of an HTTP header in bytes; a longer one gets an error response.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
 fuzz_target!(|input: &[u8]| {
@@ -128,7 +128,6 @@ fn line(line: &[u8]) {
     assert!(back.get("ok").is_some() != refused, "an answer, or why there is none");
 }
 
-/// A response with all of its head, and the body that its head says.
 fn whole(response: &[u8], to_head: bool) {
     let response = std::str::from_utf8(response).expect("a response is text");
     let (head, body) = response.split_once("\r\n\r\n").expect("a head ends");

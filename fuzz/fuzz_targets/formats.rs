@@ -1,9 +1,9 @@
-//! Fuzzes the reading of traces of other formats than blktrace's, and what is made of them.
+//! Fuzzes the readers of all trace formats except blktrace, and the statistics and writers behind
+//! them.
 //!
-//! The first byte says the format, or that it is to be found; the rest is the trace. Besides "no
-//! panic" it demands that times never step back, that devices are known, that nothing follows an
-//! error, and that what was read can be written as each format that is written.
-//! Seeds in `corpus/formats` are the hand-made traces of `lab/experiments/testdata`.
+//! The first byte selects the format, or detection of the format; the rest is the trace. Demanded:
+//! no panic; times that never decrease; known devices; nothing after an error; and that each writer
+//! accepts the I/Os. Seeds in `corpus/formats` are the traces in `lab/experiments/testdata`.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ use millrace_experiments::trace::{
     AnySource, Format, TraceIo, TraceProfile, TraceSource, TraceWriter,
 };
 
-/// I/Os that are written; a trace of this length has few more.
+/// Maximum number of I/Os written in each format; few inputs have more.
 const WRITTEN_MAX: usize = 1_000;
 
 fuzz_target!(|input: &[u8]| {

@@ -1,14 +1,13 @@
-//! Fuzzes the reading of fio's job files: an input is a file, and what it includes.
+//! Fuzzes the parser of fio's job files: one input is a job file and, after a zero byte, the
+//! content of every file that it includes.
 //!
-//! Besides "no panic" it demands that an error says something, and that a job that was read says
-//! how long its file must be, or that it cannot. Nothing is run.
+//! Demanded: no panic, errors with a text, and file sizes above 0. No job is run.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use millrace_experiments::load::jobfile::{Includes, JobFile};
 
-/// Every included file is what stands behind the first zero byte.
 struct Rest<'a>(&'a [u8]);
 
 impl Includes for Rest<'_> {

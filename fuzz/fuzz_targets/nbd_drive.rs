@@ -1,10 +1,10 @@
-//! Fuzzes what an NBD drive makes of a server's answers.
+//! Fuzzes the parser of an NBD client for replies of a server.
 //!
-//! The first byte chooses the style of replies and how the rest is cut into pieces; the rest is the
-//! server's stream. Four requests are in flight, two of them reads, and each that ends is followed
-//! by another one in its place. Demanded: no panic, no more used than given, each byte of a read
-//! placed once and inside of it, no read ends well with a byte missing, and the same outcome
-//! however the stream is cut. Seeds in `corpus/nbd_drive` are good answers and half a dozen bad ones.
+//! The first byte selects the style of replies and the size of the pieces in which the stream
+//! arrives; the rest is the server's stream. Four requests are in flight, two of them reads; each
+//! that completes is submitted again. Demanded: no panic, no more bytes consumed than received,
+//! each byte of a read stored once, no successful read with a missing byte, and an outcome that
+//! does not depend on the pieces. Seeds in `corpus/nbd_drive` are valid and invalid replies.
 
 #![no_main]
 
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// The requests in flight, and for each byte of the reads whether it came.
+/// `came` has a flag for each byte of each request: true once the byte was received.
 struct Drive {
     answers: Answers,
     came: [Vec<bool>; 4],
@@ -59,7 +59,7 @@ impl Drive {
         }
     }
 
-    /// What ended, in order, and why the connection did, if it did.
+    /// Returns the completed requests in order, and the error that ended the connection, if any.
     fn play(
         mut self,
         stream: &[u8],
@@ -85,7 +85,7 @@ impl Drive {
         (self.ended, None)
     }
 
-    /// Does what a drive does with an answer; false if it waits for more bytes.
+    /// Processes one event of the parser. Returns false if the parser needs more bytes.
     fn take(&mut self, answer: Answer, used: &mut usize, seen: usize) -> bool {
         match answer {
             Answer::NeedMore => return false,

@@ -1,12 +1,12 @@
-//! Fuzzes TLS under NBD's negotiation: what a client, a server, or somebody between them may send.
+//! Fuzzes TLS and the NBD negotiation inside it: bytes from a client, a server, or an attacker
+//! between them.
 //!
-//! The first byte chooses. As a client's stream: a server's session and, with what that decrypts,
-//! the negotiation of NBD. As a server's stream: a client's session. As somebody on the way: two
-//! sessions that know each other, whose ciphertext is cut into pieces, changed or left out. As a
-//! client that has the keys: records of any kind and content behind its handshake.
-//!
-//! Besides "no panic" it demands: no plaintext before the handshake is over, output that is
-//! bounded, an error that stays, and plaintext that arrives as it was sent or not at all.
+//! The first byte selects one of four cases. Client's stream: input of a server's session, whose
+//! plaintext goes to the NBD negotiation. Server's stream: input of a client's session. Attacker:
+//! ciphertext between two connected sessions is changed or truncated. Client with keys: encrypted
+//! records of any type and content after the handshake. Demanded: no panic, no plaintext before the
+//! end of the handshake, bounded output, the same error at each call after an error, and plaintext
+//! that is a prefix of the sent bytes.
 
 #![no_main]
 
@@ -29,7 +29,6 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Of a server, of a client, and of a client that is rustls's own.
 type Configs = (ServerConfig, ClientConfig, Arc<rustls::ClientConfig>);
 
 fn configs() -> &'static Configs {
@@ -53,7 +52,7 @@ fn configs() -> &'static Configs {
     })
 }
 
-/// Feeds a stream in pieces whose sizes follow from it; returns the plaintext.
+/// Feeds a stream in pieces, whose sizes depend on the bytes of the stream; returns the plaintext.
 fn feed(session: &mut Session, mut input: &[u8]) -> Vec<u8> {
     let (mut plain, mut into) = (Vec::new(), [0; 300]);
     while !input.is_empty() {
@@ -77,7 +76,7 @@ fn feed(session: &mut Session, mut input: &[u8]) -> Vec<u8> {
                 }
             }
         }
-        // Nobody takes the output here, so it must stay within its bound by itself.
+        // The output is not sent here, so the session itself must keep its size below the maximum.
         assert!(session.output().len() <= OUTPUT_BYTES);
     }
     plain
@@ -96,7 +95,7 @@ fn as_server(input: &[u8]) {
     assert!(!session.is_established(), "nobody can guess a handshake");
 }
 
-/// Two sessions that know each other.
+/// Returns a client and a server after their handshake with each other.
 fn pair() -> (Session, Session) {
     let (server, client, _) = configs();
     let mut client = Session::client(client, "localhost").unwrap();
@@ -134,14 +133,14 @@ fn between(input: &[u8]) {
         assert_eq!(arrived, plain, "not all that was sent");
     }
     negotiate(&arrived);
-    // An answer may be sealed whatever came in.
+    // The server may encrypt an answer even after invalid input.
     if server.write(b"answer").is_ok() {
         let _ = server.finish();
     }
 }
 
-/// The key, the vector and the next record's number of a client whose handshake with the server's
-/// session is over.
+/// Returns the key, the initialization vector and the next record number of a client, after its
+/// handshake with `server`.
 fn keys_of_client(server: &mut Session) -> (LessSafeKey, [u8; 12], u64) {
     let name = ServerName::try_from("localhost").unwrap();
     let mut client = rustls::ClientConnection::new(Arc::clone(&configs().2), name).unwrap();
@@ -157,7 +156,7 @@ fn keys_of_client(server: &mut Session) -> (LessSafeKey, [u8; 12], u64) {
         client.process_new_packets().unwrap();
     }
     let (number, secrets) = client.dangerous_extract_secrets().unwrap().tx;
-    // The server's choice, whatever the client offers.
+    // The server selects this cipher suite, independent of the client's offer.
     let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = secrets else { panic!("another cipher") };
     let key = UnboundKey::new(&AES_128_GCM, key.as_ref()).unwrap();
     (LessSafeKey::new(key), iv.as_ref().try_into().unwrap(), number)
@@ -170,7 +169,7 @@ fn as_client_with_keys(mut input: &[u8]) {
     while let [kind, len, rest @ ..] = input {
         let (content, rest) = rest.split_at(rest.len().min(usize::from(*len)));
         input = rest;
-        // Mostly a kind that there is, and now and then an alert or a message that is one.
+        // Half of the values select a valid content type (20 to 23), the others an invalid one.
         let kind = if *kind < 128 { 20 + kind % 4 } else { *kind };
         if kind == 23 {
             plain.extend_from_slice(content);
@@ -194,7 +193,7 @@ fn as_client_with_keys(mut input: &[u8]) {
     }
 }
 
-/// NBD's negotiation over what was decrypted, after the upgrade that every client asks for.
+/// Runs the NBD negotiation on the decrypted bytes, as after the client's STARTTLS.
 fn negotiate(plain: &[u8]) {
     let export = ExportInfo {
         name: "disk".to_owned(),

@@ -1,11 +1,10 @@
 //! Fuzzes the reading of blktrace files: one input is the files of up to three CPUs.
 //!
-//! Everything that looks at a trace is run over it: the merge, blkparse's lines, btt's spans, and
-//! the page. Besides "no panic" it demands that nothing follows an error, that lines end once, and
-//! that no more I/Os end than begin. The first byte says into how many files the rest is cut, and
-//! whether records get a magic and their CPU, without which few inputs would pass the first check,
-//! and whether there is to be a page.
-//! Seeds in `corpus/trace` are records that a kernel wrote.
+//! Every consumer of a trace runs over the input: the merge of the files, blkparse's lines, btt's
+//! times, and the HTML report. Demanded: no panic, nothing after an error, complete lines, and no
+//! more completed than queued I/Os. The first byte selects three things: the number of files,
+//! correction of each record's magic number and CPU (otherwise few inputs would pass the first
+//! check), and the HTML report. Seeds in `corpus/trace` are records that a kernel wrote.
 
 #![no_main]
 
@@ -62,7 +61,7 @@ fn read(inputs: &[Vec<u8>], with_page: bool) {
     assert!(ended + spans.in_flight() as u64 <= queued, "more I/Os end than begin");
     let _ = show.summary();
     let _ = (spans.text(None, Columns::All), spans.json(None));
-    // It takes longer than all of the above.
+    // The report takes longer than everything above, so only some inputs create it.
     if with_page {
         let _ = report_page(Some((&spans, &timeline)), &TraceProfile::default(), &[]).html();
     }

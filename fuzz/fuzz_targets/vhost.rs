@@ -1,10 +1,10 @@
-//! Fuzzes what a guest may write into its memory: one input is the memory of a guest with a ring of
-//! eight descriptors at its start, and what else there is behind it.
+//! Fuzzes the memory that a guest shares with a vhost-user server: one input is the content of this
+//! memory, which begins with a ring of eight descriptors.
 //!
-//! Besides "no panic" and what the address sanitizer sees it demands: every piece of a chain lies in
-//! the guest's memory; what the short way takes for a plain request is what the long way makes of
-//! it; data of a request are pieces of its chain, and as long as it says.
-//! Seeds in `corpus/vhost` are rings as Linux guests have them, and broken ones.
+//! Demanded, besides no panic and no report of the address sanitizer: every part of a descriptor
+//! chain lies in the guest's memory; `walk_plain`, the fast parser of simple requests, agrees with
+//! `walk`, the complete one; and the data of a request have the length that the request states.
+//! Seeds in `corpus/vhost` are rings of Linux guests, and invalid rings.
 
 #![no_main]
 
@@ -17,10 +17,10 @@ use millrace_exports::vhost::ring::{RingAreas, DescriptorChain, RingFeatures, Sp
 use millrace_exports::virtio::ID_BYTES;
 
 const SIZE: u16 = 8;
-/// Two regions, with nothing between them and the second behind the first.
+/// Size of each of the two adjacent memory regions.
 const REGION_BYTES: u64 = 4096;
 const USER: u64 = 1 << 40;
-/// Descriptor table, avail ring, used ring.
+/// Offsets of the descriptor table, the available ring and the used ring.
 const AREAS: [u64; 3] = [0, 128, 160];
 
 thread_local! {
@@ -86,7 +86,7 @@ fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
     let _ = ring.request_kick();
 }
 
-/// Writes the image over the memory, with zeroes behind it.
+/// Copies the input into the guest's memory and fills the rest with zeroes.
 fn fill(memory: &GuestMemory, image: &[u8]) {
     let mut rest = image;
     for region in memory.regions() {

@@ -22,8 +22,8 @@ const STEPS: [CargoStep; 2] = [
         "litmus tests of the checked machine",
         "test --config=xtask/models.toml --package=millrace-checker --lib --tests -- --nocapture",
     ),
-    // millrace-cli and millrace-tls are selected only because they enable features of shared
-    // dependencies; millrace-cli has no library to test.
+    // millrace-cli and millrace-tls only enable features of shared dependencies; millrace-cli has
+    // no library to test.
     step(
         "models of the block layer and of vhost-user",
         "test --config=xtask/models.toml --package=millrace-block --package=millrace-exports \

@@ -27,8 +27,8 @@ const USAGE: &str =
 /// Groups of mutants, the most important first.
 const GROUPS: &str = include_str!("../mutants/groups.txt");
 
-/// A set of files of a package, and the tests that must find the mutants in these files. `words`
-/// has the words behind each key of the group in `groups.txt`.
+/// Files of a package, and the tests that must find the mutants in these files. `words` has the
+/// words after each key of the group in `groups.txt`.
 struct MutantGroup {
     name: &'static str,
     words: BTreeMap<&'static str, Vec<&'static str>>,
@@ -86,7 +86,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
             .stdin(Stdio::null())
             .status()
             .context("cannot run cargo-mutants")?;
-        // Exit code 2: some mutants survived; 3: some timed out.
+        // cargo-mutants exits with 2 if mutants survived, and with 3 if some timed out.
         if !matches!(status.code(), Some(0 | 2 | 3)) {
             let log = report.join("mutants.out/log");
             bail!("cargo-mutants failed on {}: see the logs in {}", group.name, log.display());
@@ -109,8 +109,8 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         all.extend(values.iter().map(|value| format!("{option}={value}")));
     };
     add("--package", &[group.package()]);
-    // Select by file as well as by name: mutants named "delete field" match every `--re`
-    // (cargo-mutants 27.1.0).
+    // `--re` alone is not enough: mutants named "delete field" match every `--re` (cargo-mutants
+    // 27.1.0).
     let files: Vec<&str> = wanted.iter().map(|key| key.path()).collect();
     add("--file", if files.is_empty() { group.words("files") } else { &files });
     add("--exclude", group.words("but"));
@@ -118,9 +118,8 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         add("--shard", &[shard]);
         add("--sharding", &["round-robin"]);
     }
-    // `--cargo-arg` applies to building and running, arguments after `--` to running only. These
-    // two packages are selected only because they enable features of shared dependencies. With the
-    // same features as for `cargo test`, CI can copy the built dependencies from target/debug.
+    // `--cargo-arg` applies to building and running. These two packages only enable features of
+    // shared dependencies, so that CI can copy the dependencies built for `cargo test`.
     add("--cargo-arg", &["--package=millrace-cli", "--package=millrace-tls"]);
     add("--cargo-arg", group.words("tests"));
     all.extend(["--".to_owned(), "--".to_owned()]);
@@ -131,7 +130,7 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
 }
 
 /// Reads the results of a group from `folder`. Returns true if no mutant survived, and each mutant
-/// in `wanted` was tested; prints the others. A hanging test counts as failing.
+/// in `wanted` was tested; otherwise prints those mutants. A hanging test counts as failing.
 fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bool> {
     let read = |file: &str| {
         let path = folder.join(file);
@@ -159,8 +158,7 @@ fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bo
     Ok(missed.is_empty() && gone.is_empty())
 }
 
-/// Reads all groups of `groups.txt`: a group's name, and below it indented lines, each of a key and
-/// its words.
+/// Parses `groups.txt`: the name of each group, and below it indented lines of a key and words.
 fn groups() -> Vec<MutantGroup> {
     let mut groups: Vec<MutantGroup> = Vec::new();
     for line in GROUPS.lines().filter(|line| !line.trim().starts_with('#')) {

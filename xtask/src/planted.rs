@@ -98,8 +98,7 @@ fn place_of(plant: &str, lists: &BTreeMap<String, Vec<Patch>>) -> String {
     found.map_or_else(|| "nowhere".to_owned(), |(path, hunk)| format!("{path}, {}", hunk.name))
 }
 
-/// Returns the kind of the first violation in a summary, and the number of seeds until then (seeds
-/// begin with 0).
+/// Returns the kind of the first violation in the JSON of `explore`, and the seeds until then.
 fn first_of(summary: &str) -> Option<(String, String)> {
     let (_, list) = summary.split_once("\"violating_seeds\":[[")?;
     let (first, _) = list.split_once(']')?;

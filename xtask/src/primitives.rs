@@ -21,8 +21,8 @@ const PRIMITIVES: &str = "counter_add counter_get counter_raise cpu fence line_h
                           line_write lock_lock lock_try_lock word_compare_exchange word_fetch_add \
                           word_fetch_and word_fetch_or word_load word_store word_swap work";
 
-/// Primitives that may have more instructions than the plain operation, and how many more. Taking
-/// and releasing a lock includes a check if lock statistics are collected.
+/// Maximum number of instructions beyond those of the plain operation: taking a lock also checks if
+/// lock statistics are on.
 const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
 
 /// Functions of an assembly file by name, each as its lines with instructions and jump targets.
@@ -64,8 +64,7 @@ fn compile(root: &Path) -> Result<PathBuf> {
     let folder = root.join(target).join("primitives");
     let path = folder.join("primitives.s");
     if folder.exists() && !path.exists() {
-        // Without this removal, cargo would consider the example built and not write the assembly
-        // again.
+        // In an existing build folder, cargo would not write the missing assembly again.
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot empty the build folder {}", folder.display()))?;
     }

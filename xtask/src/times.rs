@@ -20,8 +20,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const CHANGED: &str = "crates/block/src/channel/split.rs";
 
 /// Steps: the name on the command line, the arguments of cargo, and the maximum wall and CPU time.
-/// `build` and `test` begin with an empty target folder, as in a fresh clone. `change` runs its
-/// command once, adds a line to [`CHANGED`], and then measures the command.
+/// `build` and `test` begin with an empty target folder, as in a fresh clone. `change` measures an
+/// incremental run, after a line was added to [`CHANGED`].
 const STEPS: [[&str; 4]; 4] = [
     ["build", "build --release --bin millrace", "3:30", "5:00"],
     ["test", "test", "8:00", "-"],

@@ -39,12 +39,11 @@ struct OpStats<M: Machine> {
     merges: M::Counter,
     /// Times from submission (Q) to dispatch (D) of I/Os that went straight to the driver.
     straight: Histogram<M>,
-    /// Times of the steps before dispatch, for I/Os that waited in a queue.
     waited: WaitStats<M>,
     /// Times from dispatch (D) to completion (C), spent in the drive.
     service: Histogram<M>,
-    /// Times from submission (Q) to completion (C). The histogram stores no sum, because that sum
-    /// equals the sums of the other histograms together.
+    /// Times from submission (Q) to completion (C). Stored without a sum, which can be computed
+    /// from the other histograms.
     total: Histogram<M>,
 }
 
@@ -63,8 +62,7 @@ pub struct DiskStats<M: Machine> {
     batches: [M::Counter; BATCH_SIZES],
 }
 
-/// The tenant of an I/O, with the properties that decide whether the thread that completes the I/O
-/// also adds it to the tenant's account.
+/// The tenant of an I/O, and the fields from which [`IoOwner::is_counted`] is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoOwner {
     pub(crate) account_key: AccountKey,
@@ -74,16 +72,13 @@ pub(crate) struct IoOwner {
 }
 
 impl IoOwner {
-    /// Returns the owner of `bio`. `bio_set` is the set of the calling thread; a bio of this set
-    /// was submitted by this thread.
     #[inline(always)]
     pub(crate) fn of<M: Machine>(bio: &BioSlot<M>, bio_set: *const BioSet<M>) -> IoOwner {
         IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
-    /// Returns true if the completing thread adds the I/O to the tenant's account. A split I/O is
-    /// added when its last part has completed, and an I/O of another thread when that thread
-    /// receives it.
+    /// Returns true if the completing thread adds the I/O to the tenant's account. Otherwise, the
+    /// submitting thread adds the I/O later.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
         self.own && self.stage == BioStage::Whole
@@ -93,8 +88,8 @@ impl IoOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
-    /// Times at which the I/O got its request (G) and was inserted into a queue (I); `None` if the
-    /// I/O did not wait in a queue.
+    /// Times of getting a request (G) and of insertion into a queue (I); `None` if the I/O did not
+    /// wait in a queue.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
@@ -117,7 +112,7 @@ impl EqualIos {
         (0, 0, 0),
     );
 
-    /// Creates an empty run of equal I/Os, with these times of submission, dispatch and completion.
+    /// Creates a run of equal I/Os with these properties; the number of I/Os is 0 at first.
     #[inline(always)]
     pub(crate) const fn like(
         op: Op,
@@ -127,8 +122,8 @@ impl EqualIos {
         EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Returns true if `bio` can join this run. Times of completion are not compared. The caller
-    /// has checked that this thread submitted `bio` and that `bio` did not wait in a queue.
+    /// Returns true if `bio` equals the I/Os of this run, except for the completion time. The
+    /// caller has checked that this thread submitted `bio` and that `bio` did not wait in a queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -138,13 +133,11 @@ impl EqualIos {
             && self.whose.stage == bio.stage
     }
 
-    /// Returns true if this thread submitted the I/Os of the run and none of them waited in a
-    /// queue.
     pub(crate) fn is_straight(&self) -> bool {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Changes the run so that no later I/O can join it.
+    /// Makes the run differ from every I/O, so that no I/O can join it.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -185,8 +178,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Prepares to count the bios of a request. Continues `run` if the request has the same
-    /// operation and times; otherwise adds `run` to the statistics and starts a new run.
+    /// Prepares to count the bios of a request. If the request differs from `run` in its operation
+    /// or times, adds `run` to the statistics and starts a new run.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
@@ -260,8 +253,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Records I/Os that waited in a queue. A bio merged into another bio's request gets the times
-    /// of that request, but no time before its own submission.
+    /// Records I/Os that waited in a queue. For a merged bio, times of its request (G, I) before
+    /// the bio's submission (Q) count as Q.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
@@ -275,8 +268,7 @@ impl<M: Machine> DiskStats<M> {
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// Records one completed bio that this thread submitted and that did not wait in a queue.
-    /// `d_ns` and `c_ns` are the times of dispatch and completion.
+    /// Records one completed bio that this thread submitted and that went straight to the driver.
     #[inline(always)]
     pub(crate) fn record_one(
         &self,
@@ -293,7 +285,7 @@ impl<M: Machine> DiskStats<M> {
     /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
-        // The submitting thread counts the aborted I/O for the tenant, so `own` is false here.
+        // `own` is false, because the submitting thread counts the I/O for the tenant.
         let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
@@ -353,8 +345,7 @@ impl<M: Machine> OpStats<M> {
         sum.errors += self.errors.get();
         sum.merges += self.merges.get();
         if self.total.is_empty() {
-            // Most accounts have no I/O of most operations, and adding up seven empty histograms
-            // takes long.
+            // Most operations have no I/O, and adding up their empty histograms takes long.
             return;
         }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);

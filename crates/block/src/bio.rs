@@ -1,9 +1,9 @@
 //! `Bio`: one I/O as a program or server submits it: operation, sectors and memory.
 //!
-//! A bio owns or pins its memory until its completion returns it. Programs and servers make it,
-//! `Channel::submit` consumes it, and a `Completion` returns it. A bio takes 48 bytes, and a single
-//! segment needs no allocation (\[OLS\]: the bio of Linux 2.5, one structure for vectored I/O).
-//! Invariant: the segments of a bio with data add up to `nr_sectors` * 512 bytes. Kernel
+//! A bio owns or pins its memory until its completion returns it. A program or server makes the
+//! bio, `Channel::submit` takes it, and a `Completion` returns it. A bio takes 48 bytes, and a
+//! single segment needs no allocation (\[OLS\]: the bio of Linux 2.5, one structure for vectored
+//! I/O). Invariant: the segments of a bio with data add up to `nr_sectors` * 512 bytes. Kernel
 //! counterpart: `struct bio`.
 #![allow(unsafe_code)]
 
@@ -132,8 +132,7 @@ enum MemoryOwner {
     Buffers,
 }
 
-/// The group and tenant that an I/O is accounted to. Aligned so that two keys compare as one
-/// number.
+/// The group and tenant that an I/O is accounted to. Aligned so that two keys compare in one step.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
 pub(crate) struct AccountKey {
@@ -440,7 +439,6 @@ impl Bio {
         part
     }
 
-    /// Returns the pointer to the memory, or to the list of segments, with the number of segments.
     #[inline]
     pub(crate) fn data(&self) -> BioData {
         BioData { start: self.data, nr_segments: self.nr_segments }
@@ -520,7 +518,7 @@ pub(crate) struct BioData {
 
 impl BioData {
     /// Returns the contiguous memory that starts `offset` bytes into the I/O, at most `len_bytes`
-    /// long. A single segment is returned with `len_bytes` unchecked.
+    /// long. `len_bytes` is not checked for a single segment.
     #[inline]
     pub(crate) fn piece(self, offset: u64, len_bytes: u32) -> Segment {
         if self.nr_segments == 1 {

@@ -51,7 +51,7 @@ use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// Nanoseconds until a channel polls again while it holds bios that a disk refused, or has bios in
+/// Nanoseconds until a channel polls again while a disk refuses its bios, or while its bios are in
 /// a queue that any thread may run.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// Nanoseconds between two checks for a change of the longest request that a scheduler accepts.
@@ -61,9 +61,9 @@ const FOLLOW_PIECES_NS: u64 = 100_000_000;
 pub struct ChannelConfig<M: Machine> {
     /// Largest number of bios in flight, 1 to 65,536; above that `submit` returns the bio.
     pub depth: u32,
-    /// Selects whether the clock is read once for each batch or once for each I/O.
+    /// Frequency of clock readings: once for each batch or once for each I/O.
     pub stamp: Stamp,
-    /// The I/O thread that the channel runs on; `None` if its thread owns no hardware queues.
+    /// The I/O thread that uses the channel; `None` for a thread that owns no hardware queues.
     pub thread: Option<IoThread<M>>,
 }
 
@@ -78,7 +78,7 @@ pub struct Channel<M: Machine> {
     pub(crate) sub: Submission<M>,
     /// Bios to submit again at the end of the current poll; empty between polls.
     pub(crate) again: BioList<M>,
-    /// Number of polls that found completions already waiting in the channel; see `POLLS_PER_LOOK`.
+    /// Number of polls that found completions without polling a queue; see `POLLS_PER_LOOK`.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
@@ -104,8 +104,8 @@ impl<M: Machine> Driving<'_, M> {
 }
 
 impl<M: Machine> Drop for Driving<'_, M> {
-    /// Runs only during a panic. Empties the completion batch, because tags left in the batch would
-    /// be mistaken for tags of the queue that is polled next.
+    /// Runs only during a panic. Empties the completion batch, because the next poll may be of
+    /// another queue than the batch's tags.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -260,7 +260,7 @@ impl<M: Machine> Channel<M> {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
     }
 
-    /// Returns the bios that wait for limits of their groups. No drive has received these bios.
+    /// Returns the bios that wait for limits of their groups and have not been sent to a drive.
     pub fn held(&self) -> impl Iterator<Item = &Bio> {
         self.sub.throttle.waiting()
     }
@@ -293,9 +293,9 @@ impl<M: Machine> Channel<M> {
         driving.end();
     }
 
-    /// Calls a function that may reach drivers, schedulers and trace sinks, with a guard against
-    /// their panics. Functions called for each I/O use the guard directly, because the compiler
-    /// does not inline such large closures.
+    /// Calls a function with a guard against panics of drivers, schedulers and trace sinks.
+    /// Functions called for each I/O use the guard directly, because the compiler does not inline
+    /// large closures.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let driving = Driving(self);
         let result = call(driving.0);
@@ -318,7 +318,7 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // The loop ends, because a channel with nothing in flight is never full.
+            // The loop ends, because the channel is not full when nothing is in flight.
             self.wait(1, &mut take);
         }
     }
@@ -386,8 +386,7 @@ impl<M: Machine> Channel<M> {
             let soon = M::now() + soon_ns;
             return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
         }
-        // The owner of a queue also checks for timeouts of requests that other threads submitted to
-        // it.
+        // The owner of a queue also checks for timeouts of other threads' requests in that queue.
         let waits = self.in_flight() > 0
             || !self.quarantine.is_empty()
             || self.sub.members.iter().any(|m| m.hctx().has_tags_of(self.sub.run.owner));
@@ -435,10 +434,10 @@ impl<M: Machine> Channel<M> {
         self.in_flight() == 0
     }
 
-    /// Fails requests that have timed out, frees memory that no drive writes any more, and adopts a
-    /// new limit on the length of requests. Call this function after every sleep, and from time to
-    /// time while the thread never sleeps. A long time between two calls counts as a pause of the
-    /// process, during which no request can time out. Repeated calls are cheap.
+    /// Fails timed-out requests, frees memory that no drive writes any more, and adopts a changed
+    /// limit on the length of requests. Call this function after every sleep, and now and then
+    /// while the thread never sleeps. A long time without a call does not count towards timeouts.
+    /// Repeated calls are cheap.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {

@@ -93,7 +93,7 @@ pub(crate) struct DiskAccounts<M: Machine> {
 
 struct RareAccounts<M: Machine> {
     failures: FailureLog,
-    /// Wait accounts of groups in the scheduler. A new scheduler takes over these accounts.
+    /// Wait accounts of groups, kept when the scheduler is replaced.
     holds: Option<Arc<DriveWaits<M>>>,
 }
 
@@ -132,7 +132,6 @@ impl<M: Machine> DiskAccounts<M> {
         self.ledger.lock().opened() == 0
     }
 
-    /// Opens an account for the calling thread at a hardware queue.
     pub(crate) fn open(&self, hctx: u16) -> Arc<DiskStats<M>> {
         self.ledger.lock().open(DiskStats::new(hctx))
     }
@@ -159,8 +158,8 @@ pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     QueueLimits { max_sectors: most, ..limits }
 }
 
-/// Returns true if the disk's scheduler accepts only shorter reads and writes than the drive does,
-/// so that the block layer splits some of them that the drive would accept whole.
+/// Returns true if the scheduler's limit on the length of reads and writes is below the drive's, so
+/// that the block layer splits more of them.
 #[must_use]
 pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors
@@ -171,9 +170,9 @@ pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
 pub(crate) enum SubmitPath {
     /// Through a software queue, together with the bios of other threads.
     Queues,
-    /// Bypasses the software queue, where `queues.rs` allows it or there is no software queue.
+    /// Bypasses the software queue (see queues.rs), or there is none.
     Bypass,
-    /// Bypasses the software queue and takes the fast path of direct.rs; never with a trace sink.
+    /// Takes the fast path of direct.rs past the software queue; never with a trace sink.
     Direct,
 }
 
@@ -184,10 +183,10 @@ pub struct Disk<M: Machine> {
     pub(crate) sizes: LiveSizes<M>,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
-    /// Flags that requests may carry to the driver: FUA if the driver supports it, never PREFLUSH.
+    /// Flags that requests may have at the driver: FUA if the driver supports it, never PREFLUSH.
     pub(crate) flags_taken: OpFlags,
     pub(crate) queues: LazyQueues<M>,
-    /// Nanoseconds for which a submitter waits for a queue that another thread serves.
+    /// Nanoseconds for which a submitter waits while another thread serves the queue.
     pub(crate) enter_wait_ns: u64,
     /// The design that the disk follows instead of the multi-queue design, if any.
     pub(crate) baseline: Option<Baseline<M>>,
@@ -235,8 +234,7 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // An interrupted thread would delay others that share its queue, so each thread gets
-            // its own queue.
+            // No queue is shared, because an interrupted thread would delay the others.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -356,8 +354,8 @@ impl<M: Machine> Disk<M> {
         (ctxs, lanes.map_or(hctxs, Lanes::queues))
     }
 
-    /// Returns the number of tags in use now. If the drive shares its tags with other drives, their
-    /// tags are included.
+    /// Returns the number of tags in use now, including those of drives that share tags with this
+    /// one.
     #[must_use]
     pub fn tags_in_use(&self) -> u32 {
         let Some(DiskQueues { hctxs, .. }) = self.queues.get() else { return 0 };
@@ -482,7 +480,7 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // The flush was never issued. Flushes that waited for it are returned, too.
+                // The flush was never issued. Flushes that waited for its end are returned, too.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -502,9 +500,8 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Assigns queues to a channel of the calling thread and opens an account for it. `thread` is
-    /// the thread's number if it is an I/O thread. On machines whose threads stay on their CPU,
-    /// queues that any thread may run are assigned by CPU. Elsewhere, a new thread gets an unused
-    /// queue, if any.
+    /// the number of an I/O thread. If threads stay on their CPU, queues that any thread may run
+    /// are assigned by CPU. If threads move, a new thread gets an unused queue, if any.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
@@ -543,11 +540,9 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     }
     let ctx = disk.config.software_queues.index(place, node, disk.queues.ctxs().len());
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
-        // A thread submits to its own queue or, if there are fewer queues than threads, to another
-        // thread's. The CPU does not matter.
+        // A thread uses its own queue, or another thread's if there are fewer queues than threads.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // All submitters share the one software queue; their positions spread them over the
-        // hardware queues.
+        // All submitters share one software queue. `place` spreads them over the hardware queues.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),

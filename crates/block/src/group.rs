@@ -43,7 +43,7 @@ impl<M: Machine> GroupEntry<M> {
         GroupEntry { config, buckets, turns: 0, is_closed: false }
     }
 
-    /// Changes the settings. I/Os that passed the old limits are charged at the new rate instead.
+    /// Changes the settings. I/Os that passed old limits are charged at the new rate.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
             self.turns += 1;
@@ -187,8 +187,8 @@ impl<M: Machine> Groups<M> {
         open.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
     }
 
-    /// Returns how many nanoseconds ahead of now each group's limits are booked: the time that a
-    /// new I/O of the group would wait. Groups that are not booked ahead are left out.
+    /// Returns for each group how many nanoseconds a new I/O would have to wait for the group's
+    /// limits. Groups whose I/O would not wait are left out.
     #[must_use]
     pub fn booked(&self) -> Vec<(GroupId, u64)> {
         let (table, now_ns) = (self.table.lock(), M::now());

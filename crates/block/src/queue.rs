@@ -35,9 +35,8 @@ use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Delay, in nanoseconds, before a thread polls a queue again that another thread was serving. The
-/// other thread may have left without taking this thread's work, or may have rung the doorbell
-/// before this thread slept.
+/// Nanoseconds until a thread polls a queue again because another thread was serving the queue. The
+/// other thread may have left without doing the new work, or may have rung too early.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
@@ -64,8 +63,8 @@ impl Spread {
         }
     }
 
-    /// Returns the index, below `count`, of the queue that a submitter uses. `place` is the
-    /// submitter's position among the CPUs or I/O threads, `node` its NUMA node.
+    /// Returns the index, below `count`, of a submitter's queue. `place` is the position of the
+    /// submitter's CPU or I/O thread, and `node` is the submitter's NUMA node.
     #[must_use]
     pub fn index(self, place: usize, node: usize, count: usize) -> usize {
         match self {
@@ -92,12 +91,10 @@ pub(crate) struct SoftwareQueue<M: Machine> {
 
 /// The state that a software queue's lock protects.
 pub(crate) struct CtxState<M: Machine> {
-    /// One list for each hardware queue, by its number. If each software queue feeds a single
-    /// hardware queue, there is only one list, and a second one for the drive's worker if it has
-    /// one. A bio is in the list of the hardware queue that its submitter polls, or in the worker's
-    /// list.
+    /// One list of bios for each hardware queue, by number. If the software queue feeds a single
+    /// hardware queue, the first list is for that queue; a second one is for the worker.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker, if the last list holds its bios; `None` if the worker
+    /// Hardware queue of the drive's worker, whose bios are in the last list; `None` if the worker
     /// has no list of its own.
     worker: Option<u16>,
     /// True while the queue accepts no new bios.
@@ -105,9 +102,8 @@ pub(crate) struct CtxState<M: Machine> {
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// Creates a queue for `feeds` hardware queues. If `feeds` is 1, each software queue feeds a
-    /// single hardware queue; bios for the hardware queue of a `worker` then get a list of their
-    /// own.
+    /// Creates a queue that feeds `feeds` hardware queues. If `feeds` is 1, bios for the hardware
+    /// queue of `worker` get a list of their own.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -138,21 +134,20 @@ impl<M: Machine> CtxState<M> {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Forgets all waiting bios, because their bio sets were leaked.
+    /// Leaks all waiting bios, because their bio sets were leaked.
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
 }
 
-/// Value of `owner` while a thread opens the queue in order to become its owner. No thread has this
-/// identity.
+/// Value of `owner` while a thread opens the queue. No thread has this identity.
 const RESERVED: u64 = u64::MAX;
 
 /// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
     /// Index of the queue in its drive.
     pub(crate) number: u16,
-    /// Index of a software queue that has a list of its own for the bios of this hardware queue.
+    /// Index of a software queue that feeds this hardware queue.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
@@ -164,8 +159,8 @@ pub(crate) struct HardwareQueue<M: Machine> {
     waiting: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
     pub(crate) tags: Arc<TagSet<M>>,
-    /// Largest number of requests in flight, not counting flushes. `u32::MAX` unless the tag set
-    /// has more tags than the driver accepts requests.
+    /// Largest number of requests in flight, flushes not counted; `u32::MAX` if the number of tags
+    /// is the only limit.
     pub(crate) depth_max: u32,
 }
 
@@ -180,20 +175,18 @@ pub(crate) struct HctxState<M: Machine> {
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
-    /// The requests that the driver has.
     pub(crate) in_flight: InFlight,
     pub(crate) quiesced: bool,
-    /// True while the queue accepts no new bios. Used by designs without software queues.
+    /// True while the queue accepts no new bios. Read only if bios bypass the software queues.
     pub(crate) frozen: bool,
-    /// Number of chains taken so far from the lists that software queues keep for the worker. Used
-    /// only in the worker's queue.
+    /// In the worker's queue: chains taken so far from the worker's lists in software queues.
     pub(crate) taken: u64,
-    /// True if chains taken from the worker's lists may still be unfinished in this queue.
+    /// True if this queue may still hold unfinished chains from the worker's lists.
     pub(crate) holds_handed: bool,
     /// Number of times that waiting chains moved from this queue back to a software queue.
     pub(crate) moves: u64,
-    /// Time at which the serving thread inserted its own batch. The requests of the batch also get
-    /// this time as their time of dispatch.
+    /// Time at which the serving thread last inserted a batch of its own, and at which the requests
+    /// of that batch count as dispatched.
     pub(crate) inserted_ns: u64,
 }
 
@@ -209,8 +202,7 @@ impl<M: Machine> HctxState<M> {
         self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len() > 0)
     }
 
-    /// Takes out all chains that wait in this queue without a tag. The scheduler is kept and is
-    /// empty afterwards.
+    /// Takes out all waiting chains that have no tag. The scheduler, if any, stays.
     pub(crate) fn take_chains(&mut self) -> BioList<M> {
         let mut left = self.scheduling.as_mut().map_or(BioList::new(), |inside| inside.empty());
         left.append(&mut self.staged);
@@ -261,9 +253,8 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// Turns the queue into one of several lanes of a hardware queue. One thread serves the lane,
-    /// and software queue `ctx` feeds it. In the bitmap `pending`, which the lanes share, the lane
-    /// has a bit that says that the software queue has bios.
+    /// Turns the queue into a lane: a part of a hardware queue that one thread serves and that
+    /// software queue `ctx` feeds. The lane has a bit in `pending`.
     pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
@@ -280,16 +271,15 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
     }
 
-    /// Returns true if the thread may run the queue and the queue has pending work. Returns false
-    /// while another thread serves the queue, because spinning could take the CPU from that thread.
-    /// The caller should then sleep briefly ([`HardwareQueue::is_being_served`]).
+    /// Returns true if the thread may run the queue, work is pending, and no other thread serves
+    /// the queue. While another thread serves the queue, spinning could take that thread's CPU; see
+    /// [`HardwareQueue::is_being_served`].
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
 
-    /// Returns true if another thread serves this queue but has not taken its pending work, and may
-    /// leave without doing so. Always false on simulated machines and for queues that only their
-    /// owner runs.
+    /// Returns true if work is pending and another thread serves the queue, but may leave without
+    /// that work. Always false on simulated machines and for queues that only their owner runs.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -297,14 +287,12 @@ impl<M: Machine> HardwareQueue<M> {
             && self.serve.is_held()
     }
 
-    /// Returns true if the driver of a disk over a volume has work in this queue and the thread
-    /// `owner` owns the queue.
+    /// Returns true if the thread `owner` owns the queue and a poll of the driver would find work.
     pub(crate) fn driver_has_work(&self, owner: u64) -> bool {
         if !self.is_owned_by(owner) {
             return false;
         }
-        // If another thread holds the lock now, returns true, so that the owner polls again instead
-        // of sleeping.
+        // While another thread holds the lock, the owner must poll again instead of sleeping.
         let mut has_work = true;
         if let Some(serve) = self.serve.try_enter() {
             has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
@@ -326,19 +314,19 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
 
-    /// Changes the queue's state under the serve lock. If another thread left a flag meanwhile,
-    /// rings the owner.
+    /// Changes the queue's state under the serve lock, and rings the owner if another thread
+    /// meanwhile set the flag that asks the lock's holder to serve.
     pub(crate) fn change(&self, change: impl FnOnce(&mut HctxState<M>)) {
         let mut serve = self.serve.enter();
         change(&mut serve);
         if self.leave(serve) {
-            // The thread that left the flag has marked its work as pending, and the owner checks
-            // the marks before it sleeps.
+            // The other thread has marked its work as pending, and the owner checks the marks
+            // before sleeping.
             self.ring();
         }
     }
 
-    /// Releases the serve lock even if other threads left flags. Returns true if there were flags.
+    /// Releases the serve lock. Returns true if other threads set the flag that asks for serving.
     pub(crate) fn leave(&self, serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
         let mut flagged = false;
         let mut inside = Some(serving);
@@ -385,8 +373,7 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 
-    /// Removes the owner. Returns false if `thread` is not the owner. The doorbell is compared,
-    /// too, because the number of the thread alone does not prove ownership.
+    /// Removes the owner. Returns false unless `thread` has the owner's identity and doorbell.
     pub(crate) fn give_up(&self, thread: &IoThread<M>) -> bool {
         if !self.is_owned_by(thread.owner) {
             return false;

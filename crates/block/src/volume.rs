@@ -43,8 +43,8 @@ use crate::volume::stripe::Stripe;
 
 /// Largest number of extents that one query for extents looks up, to limit its time.
 const EXTENT_STEPS: u32 = 4096;
-/// Upper bound on the number of slots for parts that a channel gets because of its depth. 8,192
-/// slots take a megabyte.
+/// Largest number of slots for parts of split bios that a channel's depth demands; 8,192 slots take
+/// a megabyte.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -388,8 +388,8 @@ impl<M: Machine> Volume<M> {
         self.tenants.sums(|account_key| account_key.group).into_iter().collect()
     }
 
-    /// Returns the wait times of each group by reason. Waits that have not ended are included up to
-    /// now. At the drives, each part of a split I/O is counted.
+    /// Returns the wait times of each group by reason, including unfinished waits up to now. At the
+    /// drives, each part of a split I/O is counted.
     #[must_use]
     pub fn held(&self) -> Vec<(GroupId, WaitSnapshot)> {
         let mut sums = self.tenants.held();
@@ -427,8 +427,8 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns the number of slots for parts that a channel of this depth gets, within bounds. Each
-    /// bio gets one slot on each drive or, where bios are split by chunks, 16 slots (64 KiB in 4
+    /// Returns the number of slots for parts of bios in a channel of this depth. Each bio gets one
+    /// slot for each drive, or 16 slots in `PerVolume` mode, which splits by chunks (64 KiB in 4
     /// KiB chunks).
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
@@ -514,7 +514,7 @@ impl<M: Machine> Volume<M> {
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // For each drive: the first sector of its last answer, and the extents from that sector on.
+        // By drive: the first sector of the drive's last answer, and the extents from there on.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;
@@ -538,9 +538,8 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Returns true if a read of a range inside the volume is known to give zeroes, because each
-    /// drive knows this of its part of the range. Asks each drive once, and stops at the first
-    /// `false`. No sector is read. Writes in flight may or may not be taken into account, as with
-    /// any concurrent read.
+    /// drive knows this of its part of the range. No sector is read. Writes in flight may or may
+    /// not be taken into account.
     #[must_use]
     pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: SectorCount) -> bool {
         self.disks.iter().zip(0..).all(|(disk, member)| {

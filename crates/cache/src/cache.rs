@@ -1,8 +1,8 @@
 //! `Cache`: the state that all queues and the flusher of a cache share.
 //!
 //! Epochs count flushes: a page belongs to the epoch in which it became dirty, and a flush waits
-//! for all pages of its epoch and of earlier ones. Lock order: a thread locks one shard at a time
-//! and takes no other lock while it holds it.
+//! for all pages of its epoch and of earlier ones. Lock order: a thread locks one shard at a time,
+//! and takes no other lock while it holds a shard's lock.
 
 pub(crate) mod clearing;
 pub(crate) mod failed_writes;
@@ -32,13 +32,13 @@ use crate::stats::CacheStats;
 
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
-/// Stripe chunks of fewer sectors than this, which is 32 KiB, count as small.
+/// Minimum length, in sectors, of stripe chunks that do not count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
 /// Longest range, in extents, that is looked up extent by extent. For a longer range, the cache
 /// scans all extents in memory.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
-/// A page cache in memory over a volume.
+/// Page cache in memory for the data of one volume.
 pub struct Cache<M: Machine> {
     pub(crate) config: CacheConfig,
     pub(crate) below: Arc<Volume<M>>,
@@ -58,14 +58,12 @@ pub struct Cache<M: Machine> {
     pub(crate) counts: Counts<M>,
 }
 
-/// Requests from the cache's queues to the flusher.
 pub(crate) struct FlusherCall<M: Machine> {
-    /// Epoch before which all dirty pages must be written, because a flush requested it; 0 if no
-    /// flush has requested anything yet.
+    /// One more than the newest epoch that a flush waits for; 0 before the first flush.
     until: M::Word,
-    /// 1 if a writer waits for memory.
+    /// 1 if a client's write waits for free cache memory.
     is_short: M::Word,
-    /// 1 if the flusher was woken since it last read its requests.
+    /// 1 if the flusher was woken and has not called `look` since.
     is_rung: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
@@ -96,7 +94,6 @@ impl<M: Machine> FlusherCall<M> {
         self.bell.lock().is_some()
     }
 
-    /// Wakes the flusher unless a wake-up is already pending.
     pub(crate) fn ring(&self) {
         if self.is_rung.swap(1, Order::AcqRel) == 0
             && let Some(bell) = &*self.bell.lock()
@@ -126,8 +123,7 @@ impl<M: Machine> FlusherCall<M> {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Returns the epoch before which all dirty pages must be written, and true if a writer waits
-    /// for memory. Clears `is_rung` and `is_short`. Only the flusher calls the function.
+    /// Returns the field `until`, and true if a write waits for memory. Only the flusher calls it.
     pub(crate) fn look(&self) -> (u64, bool) {
         // AcqRel pairs with the swap in `ring`: requests made before the flusher was woken are
         // visible.
@@ -237,8 +233,7 @@ impl<M: Machine> Cache<M> {
         &self.shards
     }
 
-    /// Returns true if the volume's chunks are so small that separate I/Os for each drive would
-    /// cost more than they gain.
+    /// Returns true if stripe chunks are so small that one I/O should cover several drives.
     pub(crate) fn has_small_chunks(&self) -> bool {
         let (_, run) = self.below.drive_at(0);
         self.below.disks().len() > 1 && run < CHUNK_SECTORS_MIN
@@ -248,8 +243,7 @@ impl<M: Machine> Cache<M> {
         self.config.mode == CacheMode::WriteThrough
     }
 
-    /// Returns the current epoch and time, as the stamp of data that become dirty now. The caller
-    /// must hold the lock of the data's shard.
+    /// The caller must hold the lock of the shard whose data become dirty.
     pub(crate) fn dirtied(&self) -> DirtyStamp {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
@@ -268,23 +262,22 @@ impl<M: Machine> Cache<M> {
         !self.shards.iter().any(owes)
     }
 
-    /// Returns the number of pages that are dirty or being written. A writer counts its pages only
-    /// after it has unlocked their shards. If the flusher has written the pages by then, the
-    /// counter is briefly negative, and this function returns 0.
+    /// Returns the number of pages that are dirty or being written. The counter may briefly be
+    /// negative, because writers add to it only after they have unlocked the shards.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.dirty.load(Order::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// Registers a function that runs before the cache answers its first write from memory. No
-    /// write is answered from memory until the function has returned. Several I/O threads may call
-    /// the function at the same time, so it must make later callers wait for the first. Register it
-    /// before the cache is used.
+    /// Registers a callback that runs before the cache answers its first write from memory. No
+    /// write is answered from memory until the callback has returned. Several threads may run it at
+    /// once, so it must make the later ones wait for the first. Register the callback before using
+    /// the cache.
     pub fn before_first_dirty(&self, call: DirtyCall) {
         self.first_dirty.set(call);
     }
 
-    /// Counts newly dirty pages. Wakes the flusher for the first dirty page, and when the number of
-    /// dirty pages passes the background limit (half of the dirty limit).
+    /// Adds newly dirty pages to the count. Wakes the flusher for the first dirty page, and when
+    /// the count exceeds half of the dirty limit.
     pub(crate) fn add_dirty(&self, pages: u64) {
         self.first_dirty.note();
         let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();
@@ -308,8 +301,7 @@ impl<M: Machine> Cache<M> {
         self.below.capacity()
     }
 
-    /// Returns true if the range may contain dirty sectors, so that the volume below may be out of
-    /// date.
+    /// Returns true if sectors of the range may be newer in memory than on the volume.
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
         // The count of dirty pages cannot answer this, because it may briefly be too low (see
         // `dirty_pages`).
@@ -319,9 +311,8 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Calls `f` for each extent in memory that overlaps the sectors of `span` (start and end),
-    /// with the extent's shard locked, until `f` returns true. Returns true if any call returned
-    /// true.
+    /// Calls `f` for the extents in memory that overlap a range of sectors, with the shard locked.
+    /// Stops and returns true after the first call that returns true.
     pub(crate) fn any_extent(
         &self,
         span: (Sector, Sector),

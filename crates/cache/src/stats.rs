@@ -15,7 +15,7 @@ pub struct CacheStats {
     pub read_hits: u64,
     /// Pages that reads did not find in memory.
     pub read_misses: u64,
-    /// Pages read ahead of sequential streams.
+    /// Pages that were read ahead.
     pub read_ahead: u64,
     /// Pages written by clients.
     pub written: u64,
@@ -40,8 +40,8 @@ pub struct CacheStats {
 /// Acknowledged data that are only in memory, and are lost if the daemon ends now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
-    /// Number of bytes. A page that is being written counts in full, unless its drive has answered
-    /// every request without error.
+    /// Number of bytes at risk. Of a page that is being written, all data count, unless its drive
+    /// has answered every request without error.
     pub bytes: u64,
     /// First contiguous range at risk: byte offset and length.
     pub first: (u64, u64),

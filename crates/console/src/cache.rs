@@ -1,5 +1,5 @@
-//! Settings of a volume's cache. The same keys are used in `[volume.cache]` of a configuration and
-//! in `--cache` of `millrace-lab bench`.
+//! Settings of a volume's cache, for `[volume.cache]` of a configuration and for `--cache` of
+//! `millrace-lab bench`, which have the same keys.
 //!
 //! This module owns the only table of the keys and of the functions that parse their values.
 

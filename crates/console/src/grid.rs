@@ -40,8 +40,8 @@ impl Grid {
         Grid { heads, rows: Vec::new() }
     }
 
-    /// Makes a table with a name and a value of type `T` for each row. A column has its head, a
-    /// flag that the short form shows it, and the function that formats its cell.
+    /// Makes a table with a name and a value of type `T` for each row. A column has its head, true
+    /// if the short form shows the column, and the function that formats a cell.
     pub fn of_rows<T>(
         head: &str,
         columns: &[(&str, bool, impl Fn(&T) -> String)],

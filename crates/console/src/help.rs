@@ -29,7 +29,7 @@ fn wrapped_text(text: &str) -> String {
     let mut rows: Vec<String> = Vec::new();
     for line in text.lines() {
         let indent = indent_of(line);
-        // An indented line that starts below the last column of a table row continues that row.
+        // A line that is indented to the last column of the table row above continues that row.
         match rows.last_mut() {
             Some(row)
                 if indent > 2

@@ -30,7 +30,7 @@ use crate::{name, output_queue};
 
 const VARIABLE: &str = "MILLRACE_LOG";
 
-/// Crates that log. In the module paths of a log filter, their names come first.
+/// Crates that log. Each module path in a log filter begins with one of these names.
 pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -61,7 +61,7 @@ pub fn report_on(file: &str) {
     REPORTED_FILE.get_or_init(|| visible(file).into_owned());
 }
 
-/// Inserts the severity of a message after the position in `file` at the start of the message. A
+/// Inserts the severity of a message after the position in `file` with which the message begins. A
 /// message without a position gets the severity in front.
 fn finding(file: &str, level: Level, text: &str) -> String {
     let severity = match level {

@@ -21,8 +21,7 @@ use crate::name;
 
 /// Maximum number of bytes that a queue holds.
 const BYTES_MAX: usize = 1 << 20;
-/// Maximum waits for the output at the end of the process: without any finished write, and in
-/// total.
+/// Maximum waits for an output at the end of the process: since its last write, and in total.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();
@@ -39,7 +38,7 @@ struct QueueState {
     waiting: VecDeque<Vec<u8>>,
     /// Number of bytes that are waiting or being written.
     bytes: usize,
-    /// Number of additions to the full queue, all dropped, since the last log line about drops.
+    /// Number of additions that were dropped because the queue was full, since the last log line.
     dropped: u64,
     /// Number of finished writes.
     writes: u64,

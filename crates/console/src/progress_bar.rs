@@ -29,7 +29,7 @@ impl ProgressBar {
         ProgressBar { rows: 0, shown: false, start: Instant::now() }
     }
 
-    /// Shows that row `index`, counted from 0, is done up to `fraction` (0 to 1) of its work.
+    /// Shows that rows 0 to `index - 1` are done, and row `index` up to `fraction` (0 to 1).
     pub fn show(&mut self, index: usize, label: &str, fraction: f64) {
         let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
         self.draw(whole, &format!("{}/{} {label}", index + 1, self.rows));

@@ -76,9 +76,8 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Returns true if the drive may report the holes of the drive below. Clients do not read
-    /// holes, so the drive must not report any while a read may fail, or if the volatile cache has
-    /// the data.
+    /// Returns true if the drive may report holes of the drive below. Clients skip reads of holes,
+    /// so none may be reported if a rule could fail the read or the simulated cache has the data.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }

@@ -230,8 +230,8 @@ impl FileDriver {
 }
 
 /// Limits the number of tags to the number of requests that the block device accepts. Further
-/// requests would wait in the kernel, on threads that it creates for them. If one queue could use
-/// up all of these tags, the queues share them.
+/// requests would wait in the kernel, each on a kernel thread. If one queue could use up all tags,
+/// the queues share one set.
 fn within(tags: Option<u32>, queues: HwQueues) -> HwQueues {
     match tags {
         Some(tags) if tags <= queues.depth => {

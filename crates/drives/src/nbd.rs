@@ -3,11 +3,10 @@
 //! Each I/O thread has a hardware queue with connections of its own if the server says that a flush
 //! covers all connections (`multi-conn`); otherwise there is one queue with one connection. Queues
 //! without a connection send their requests through queues that have one (`siblings.rs`). After a
-//! connection is lost, the drive reconnects and sends the requests in flight again. That is safe
-//! because the block layer never has two overlapping writes in flight whose order matters, so a
-//! write that is sent twice overwrites nothing that was acknowledged after it. A server that
-//! terminates may lose acknowledged writes that no flush covers, as a disk that loses power does.
-//! Kernel counterpart: drivers/block/nbd.c.
+//! connection is lost, the drive reconnects and sends the requests in flight again. A write that is
+//! sent twice overwrites nothing newer, because the block layer never has two overlapping writes in
+//! flight whose order matters. A server that terminates may lose acknowledged writes that no flush
+//! covers, as a disk that loses power does. Kernel counterpart: drivers/block/nbd.c.
 
 mod backoff;
 mod certificate_watch;
@@ -146,12 +145,11 @@ impl NbdConfig {
     }
 }
 
-/// Behaviour of a drive that reconnects after its server had acknowledged writes which no flush
-/// covers. A server that was restarted may have lost them; the drive cannot distinguish it from a
-/// server that was only unreachable.
+/// Policy for writes that were acknowledged before a reconnection and not flushed. A restarted
+/// server may have lost them; the drive cannot tell a restart from an interrupted connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnServerRestart {
-    /// Assumes that nothing is lost.
+    /// Continues as if the server had lost no write.
     #[default]
     GoOn,
     /// Fails the next flush or FUA write, once.
@@ -174,7 +172,7 @@ pub struct NbdDriver {
     session: ClientSession,
     shared: Arc<NbdState>,
     connections: u16,
-    /// Two hashes of server and export, by which an export that is used twice is found.
+    /// Two hashes of server and export, to detect two drives on the same export.
     pub identity: (u64, u64),
     /// Remarks for the user, such as the number of connections.
     pub notes: Vec<String>,
@@ -230,14 +228,13 @@ impl NbdDriver {
         self.connections.min(self.config.io_threads.max(1))
     }
 
-    /// Connects a link. Returns the connection and its generation. After one connection of the
-    /// drive has failed, returns no connection without trying, so that opening the drive does not
-    /// wait for each missing one.
+    /// Opens a connection for a link. Returns the connection and its generation. Does not try if a
+    /// connection of the drive has failed before, so that opening the drive does not wait again.
     fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
         let shared = &self.shared;
         let first = lock_unpoisoned(&shared.first).take();
         let (connected, generation) = match first {
-            // A connection that was made when the drive was opened belongs to generation 0.
+            // The connection made when the drive was opened has generation 0.
             Some(connected) => (connected, 0),
             None if lock_unpoisoned(&shared.reports.trouble).exists() => {
                 return Ok((None, shared.generation()));
@@ -329,7 +326,7 @@ impl Driver<Native> for NbdDriver {
         // at a time.
         let before = self.shared.promise.size_bytes.load(Ordering::Relaxed);
         if now_bytes > before {
-            // Relaxed: the epoch counter below publishes the new size.
+            // Relaxed: incrementing `epoch` below publishes the new size.
             self.shared.promise.size_bytes.store(now_bytes, Ordering::Relaxed);
             // Release pairs with the Acquire loads of the links.
             self.shared.epoch.fetch_add(1, Ordering::Release);
@@ -401,7 +398,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn is_reconnecting(&self) -> bool {
-        // Relaxed: the number is a hint that the caller reads repeatedly.
+        // Relaxed: the caller reads this hint repeatedly.
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 
@@ -415,7 +412,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn prepare_stop(&self) {
-        // Relaxed: the flush for which this flag is set is submitted later.
+        // Relaxed: `stopping` matters only for a flush that is submitted later.
         self.shared.durability.stopping.store(true, Ordering::Relaxed);
     }
 

@@ -156,7 +156,7 @@ impl NullQueue {
 impl<M: Machine> DriverQueue<M> for NullQueue {
     #[inline]
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        // The list has room for one request per tag, so it is never full here.
+        // `done` has room for one request per tag, so it is never full here.
         let Some(place) = self.done.get_mut(self.len) else { return Dispatch::DeviceBusy };
         *place = rq.tag();
         self.len += 1;

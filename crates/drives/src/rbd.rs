@@ -132,8 +132,8 @@ impl Drop for HeldImage {
     }
 }
 
-/// An open image. Its drive's control thread closes it, because a close never returns if the
-/// cluster is lost. Before that thread exists, the thread that drops the image closes it.
+/// An open image. The drive's control thread closes the image, because a close never returns if the
+/// cluster is lost. Before the control thread exists, the thread that drops this value closes it.
 struct OpenImage {
     image: Option<Box<RbdImage>>,
     held: Option<HeldImage>,
@@ -162,8 +162,7 @@ impl Drop for OpenImage {
         if let (Some(control), Some(image)) = (self.control.get(), self.image.take()) {
             let (sender, closed) = mpsc::channel();
             // If the close takes too long, the process continues, and the cluster releases the lock
-            // later. If the thread does not exist, the image is dropped here together with the
-            // order.
+            // later. Without a control thread, the order is dropped here together with its image.
             let _ = control.send(ControlOrder::Close(image, self.held.take(), sender));
             wait_for_end(&closed);
         }
@@ -207,7 +206,8 @@ impl RbdState {
         }
     }
 
-    /// Returns the status for an I/O that ends at `end_bytes` if it must not be passed to librbd.
+    /// Returns the status with which an I/O up to `end_bytes` fails before it reaches librbd, if
+    /// any.
     fn refusal(&self, end_bytes: u64, op: Op) -> Option<Status> {
         // Relaxed: an answer in flight while the image changes may be based on the old limit.
         let limit = self.limit_bytes.load(Ordering::Relaxed);
@@ -231,8 +231,8 @@ impl RbdState {
         }
     }
 
-    /// Returns true if a flush that cannot be executed has nothing to do, because the drive only
-    /// reads, or shares its image and has never written.
+    /// Returns true if a flush that cannot be executed has nothing to write: the drive does not
+    /// hold the lock and has never written.
     fn owes_nothing(&self) -> bool {
         // Relaxed: a flush that covers a write comes after the write's completion.
         !self.known.is_locked && !self.has_written.load(Ordering::Relaxed)

@@ -26,8 +26,8 @@ const SHOWN_CHARS: usize = 60;
 pub struct Spec {
     /// Name of the driver, one of [`drivers`].
     pub driver: String,
-    /// Name of the block layer's controller that the drive is attached to. This is not the key
-    /// `controller` of a `model` drive, which is a part of the modelled hardware.
+    /// Name of the block layer's controller that the drive is attached to. The key `controller` of
+    /// a `model` drive is something else: a part of the modelled hardware.
     pub controller: Option<String>,
     /// Keys and values, in the order in which they were written.
     pub options: Vec<(String, String)>,

@@ -40,7 +40,7 @@ impl ClientGroup {
     }
 }
 
-/// A client's membership of an I/O group, given up on drop.
+/// A client's use of an I/O group, which ends when the value is dropped.
 #[derive(Debug)]
 pub struct GroupMembership {
     group: GroupId,
@@ -71,7 +71,7 @@ pub struct PerClientGroups {
 }
 
 struct MembershipTable {
-    /// Settings of the parent group as configured. Its limits apply to each child group.
+    /// Settings of the parent group. Each child group has the same limits.
     config: GroupConfig,
     /// Each child group with the number of clients that use it at present.
     seats: Vec<(GroupId, u32)>,
@@ -157,9 +157,8 @@ impl PerClientGroups {
         };
         let group = state.seats[at].0;
         if free.is_some() {
-            // An operator may have changed the settings of this group for its previous client
-            // alone, so all settings are reset. `set` cannot fail, because the export's group has
-            // the same settings.
+            // Resets settings that an operator changed for the group's previous client. `set`
+            // cannot fail, because the parent group has the same settings.
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;
@@ -174,8 +173,7 @@ impl PerClientGroups {
         Some(state.seats.len() - 1)
     }
 
-    /// Returns true if the client of the child group `group` has left, and no new client uses the
-    /// group.
+    /// Returns true if the child group `group` has no client at present.
     #[must_use]
     pub fn is_left(&self, group: GroupId) -> bool {
         lock(&self.state).seats.iter().any(|(seat, clients)| *seat == group && *clients == 0)

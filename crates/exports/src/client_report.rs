@@ -7,13 +7,12 @@ use millrace_block::GroupId;
 /// State of one client at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientReport {
-    /// Number of the client. The block layer accounts the client's I/Os to the tenant of this
-    /// number. Successive virtual machines of an export share a number.
+    /// Number of the client, and tenant number of its I/Os in the block layer. The virtual machines
+    /// that use an export in turn share a number.
     pub number: u16,
     /// `nbd` or `vhost-user-blk`.
     pub protocol: &'static str,
-    /// Process and user, or the address, of the client, followed by the name in its certificate if
-    /// it has one.
+    /// Process and user of the client, or its address. The name in its certificate follows, if any.
     pub peer: String,
     /// Name of the client's export; empty during the negotiation.
     pub export: String,

@@ -23,7 +23,7 @@ pub struct CounterRow {
     pub help: &'static str,
 }
 
-/// A struct of `N` counters, each declared by a row of its table.
+/// A struct with `N` counters as fields, and a table with a row for each field.
 pub trait CounterTable<const N: usize>: Copy + Default {
     /// Declarations of the counters, in the order of [`CounterTable::fields`].
     const ROWS: [CounterRow; N];
@@ -44,7 +44,7 @@ pub trait CounterTable<const N: usize>: Copy + Default {
         }
     }
 
-    /// Returns the increase of each counter since `before`. Gauges keep their current value.
+    /// Returns each counter minus its value in `before`. Gauges keep their current value.
     #[must_use]
     fn since(mut self, before: Self) -> Self {
         let old = Self::ROWS.iter().zip(before.values());
@@ -57,8 +57,8 @@ pub trait CounterTable<const N: usize>: Copy + Default {
     }
 }
 
-/// Declares a struct of counters. Each row consists of field, kind, metric name, JSON pointer and
-/// help.
+/// Declares a struct of counters. Each row declares a field: its kind, metric name, JSON pointer
+/// and help text.
 #[macro_export]
 macro_rules! counter_table {
     ($(#[$doc:meta])* pub struct $table:ident {

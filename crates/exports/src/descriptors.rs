@@ -32,8 +32,7 @@ const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
 pub(crate) fn make_room(connections: u32) {
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     let mut count = connections.saturating_add(OTHERS).min(MOST);
-    // The kernel never shrinks the table, so it keeps the size for the highest descriptor number
-    // ever used.
+    // The kernel never shrinks the table, so opening one high descriptor number suffices.
     while count >= OTHERS / 2 && rustix::io::fcntl_dupfd_cloexec(&any, count as i32 - 1).is_err() {
         count /= 2;
     }
@@ -41,7 +40,7 @@ pub(crate) fn make_room(connections: u32) {
 
 /// Returns the number of open descriptors, or `None` if no descriptor is left to count them with.
 fn in_use() -> Option<u64> {
-    // The descriptor of the directory itself is not counted.
+    // `read_dir` has opened the directory, whose descriptor does not count.
     std::fs::read_dir("/proc/self/fd").ok().map(|all| all.count().saturating_sub(1) as u64)
 }
 
@@ -49,9 +48,8 @@ fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Returns true if an NBD connection may keep the descriptor `fd`, false if the connection must be
-/// closed because too few descriptors are free. The kernel hands out the lowest free number, so a
-/// number near the limit means that almost all are in use.
+/// Returns true if the process may keep the NBD connection with the descriptor `fd`. The kernel
+/// assigns the lowest free number, so a number near the limit means that few descriptors are free.
 pub(crate) fn may_keep(fd: RawFd) -> bool {
     limit().is_none_or(|limit| (fd as u64) < limit - KEPT_FREE.min(limit / 8))
 }

@@ -22,17 +22,16 @@ const LET_GO: Duration = Duration::from_secs(6);
 pub(crate) trait Service {
     type Report: Send + 'static;
 
-    /// Returns why io_uring is not used, or `None` if it is.
     fn fallback_reason(&mut self) -> Option<String>;
 
     /// Runs the loop until the server stops.
     fn serve(&mut self) -> Result<(), Error>;
 
-    /// Completes outstanding work after [`Service::serve`] has returned `served`. Returns the final
-    /// report and how long the thread may still wait for drives, in nanoseconds.
+    /// Completes requests in flight after [`Service::serve`] has returned `served`. Returns the
+    /// final report, and the time in nanoseconds that is left to wait for drives.
     fn finish(&mut self, served: Result<(), Error>) -> (Self::Report, u64);
 
-    /// Frees everything after the final report. Waits up to `left_ns` for drives that hang.
+    /// Frees the service. Waits up to `left_ns` nanoseconds for drives that do not answer.
     fn let_go(self, left_ns: u64);
 }
 
@@ -68,15 +67,13 @@ pub(crate) struct ThreadPlace {
     pub(crate) cpu: Option<CpuId>,
 }
 
-/// Returns the CPU of thread `index`, with threads pinned to `cpus` round-robin; `None` if `cpus`
-/// is empty.
+/// Returns the CPU of thread `index` if threads are pinned to `cpus` round-robin.
 pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// Channels by which an I/O thread reports to the server. The first one gets the result of the
-/// start, with an optional note for the operator, and the second one the final report. Nothing is
-/// sent on the third one: its closing shows that the thread has ended.
+/// Channels by which an I/O thread reports to the server: the result of its start with an optional
+/// note for the operator, its final report, and, by closing the last channel, its end.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 pub(crate) struct IoThreads<R> {
@@ -87,8 +84,8 @@ pub(crate) struct IoThreads<R> {
 }
 
 impl<R: Send + 'static> IoThreads<R> {
-    /// Starts a thread for each element of `places`. Returns when all threads serve or one has
-    /// failed to start. Returns the threads, and either their notes for the operator or the first
+    /// Starts a thread for each element of `places`. Waits until all threads serve or one has
+    /// failed to start. Returns the threads with their notes for the operator, or with the first
     /// error. After an error the other threads continue to run.
     pub(crate) fn start<S, F>(
         failed: &FailedFlag,
@@ -137,8 +134,8 @@ impl<R: Send + 'static> IoThreads<R> {
         self.ended.try_iter()
     }
 
-    /// Waits for the next final report, for `limit` at most. The second value is true if no more
-    /// reports can come.
+    /// Waits up to `limit` for the next final report. The flag is true if no thread is left to send
+    /// one.
     pub(crate) fn next_report(&self, limit: Duration) -> (Option<R>, bool) {
         match self.ended.recv_timeout(limit) {
             Ok(report) => (Some(report), false),
@@ -158,8 +155,8 @@ where
     F: FnOnce() -> Result<S, Error> + Send + 'static,
 {
     let body = move || {
-        // `_alive` is dropped after `_on_panic`, so that `FailedFlag` is set before the thread
-        // counts as ended.
+        // `_alive` is declared first and so dropped last: the thread counts as ended only after
+        // `FailedFlag` was set.
         let (started, ended, _alive) = reporter;
         let _on_panic = PanicGuard(failed.clone());
         let mut service = match make() {

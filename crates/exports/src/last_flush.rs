@@ -25,9 +25,9 @@ impl LastFlush {
         LastFlush { progress, due_ns: Some(0) }
     }
 
-    /// Submits the flush when it is due, and polls the channel. Returns the outcome once it is
-    /// known; an error is a text with the reason. The flush may take `given_ns` even if the drives
-    /// make no progress. The caller must call this in each iteration of its event loop.
+    /// Polls the channel, and submits the flush when it is due. Returns the outcome once it is
+    /// known; an error is a text with the reason. The flush may take `given_ns`, and longer while
+    /// drives make progress. Must be called in each iteration of the event loop.
     pub(crate) fn turn(
         &mut self,
         channel: &mut Channel<Native>,
@@ -57,8 +57,8 @@ impl LastFlush {
     }
 }
 
-/// Flushes a volume of which no other thread has a queue. Waits up to `time` for drives that do not
-/// answer, but as long as necessary while a cache makes progress in writing its dirty pages.
+/// Flushes a volume of which no other thread has a queue. The flush may take up to `time`, and
+/// longer while a cache writes dirty pages.
 ///
 /// # Errors
 /// Returns a text with the reason if the flush fails.

@@ -166,11 +166,11 @@ impl Server {
         self.shared.ending.failed.is_set()
     }
 
-    /// Sets how long a client may neither read its replies nor send the rest of a payload before it
-    /// is disconnected. The default is 30 s.
+    /// Sets how long the server waits for a client to read replies or to send the rest of a payload
+    /// before it disconnects the client. The default is 30 s.
     pub fn set_stall_timeout(&self, timeout: Duration) {
         let timeout_ns = nanoseconds(timeout);
-        // Relaxed: a setting that orders nothing.
+        // Relaxed: no other memory access depends on this setting.
         self.shared.stall_timeout_ns.store(timeout_ns, Ordering::Relaxed);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
     }
@@ -183,8 +183,8 @@ impl Server {
 
     /// Stops the server: accepts no more connections, answers requests in flight for at most
     /// `drain_timeout`, flushes every volume, removes the Unix socket files and ends the threads.
-    /// Takes up to two seconds more if drives do not answer, and up to eight if they hang. Threads
-    /// that hang in a drive are left behind.
+    /// Takes up to two seconds more if drives do not answer. Waits up to eight seconds for threads
+    /// that hang in a drive, and leaves them behind.
     #[must_use]
     pub fn stop(mut self, drain_timeout: Duration) -> StopReport {
         let mut report = self.halt(drain_timeout);

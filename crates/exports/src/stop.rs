@@ -22,19 +22,17 @@ pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
 /// seconds.
 const STUCK_NS: u64 = 10_000_000_000;
 
-/// Interval between progress checks of a flush, and delay before a failed flush is retried, in
-/// nanoseconds.
+/// Interval, in nanoseconds, between progress checks of a flush, and between two attempts.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Time in nanoseconds without a completion, while requests are in flight, after which an error
 /// text says that a drive does not answer.
 const SILENT_NS: u64 = FLUSH_NS / 2;
 
-/// Progress of a volume's final flush. The flush of a cache takes as long as its drives need for
-/// the dirty pages, so the flush may continue as long as more pages are written or tried. A cache's
-/// flush fails with the first failed write to its drives and is then retried, because a drive that
-/// refuses some pages may accept the others. A failed flush of a drive is not retried: the retry
-/// might succeed although data are lost.
+/// Progress of a volume's final flush. The flush of a cache may continue while its drives write
+/// dirty pages, or while it tries further pages. If a drive refuses a page, the cache's flush fails
+/// and is retried, because the drive may accept other pages. A failed flush of a drive is not
+/// retried: the retry might succeed although data are lost.
 #[derive(Debug)]
 pub(crate) struct Progress {
     least: Unwritten,
@@ -43,7 +41,7 @@ pub(crate) struct Progress {
     completed: Vec<(u64, u64)>,
     last: Option<Status>,
     looked_ns: u64,
-    /// Deadline that follows from the progress at the last check.
+    /// Deadline of the flush, extended at each check that finds progress.
     limit: Deadline<Native>,
 }
 
@@ -55,8 +53,7 @@ impl Progress {
         Progress::watched(volume)
     }
 
-    /// Starts to track the progress of a volume that other code flushes, or that still serves
-    /// requests.
+    /// Starts to track the progress of a volume without flushing it.
     pub(crate) fn watched(volume: &Volume<Native>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
@@ -65,9 +62,8 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Returns true if the time for the flush has expired. The flush has `given_ns` left even
-    /// without progress, and otherwise `more_ns` after the deadline, which progress extends. The
-    /// caller must call this in each iteration of its event loop.
+    /// Returns true if the flush must end: `given_ns` is 0, and `more_ns` have passed since the
+    /// deadline, which progress extends. Must be called in each iteration of the event loop.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -111,7 +107,7 @@ impl Progress {
         let drives = volume.drives().iter().zip(&self.completed);
         let silent = drives.filter(|(disk, completed)| is_silent(disk, **completed));
         let silent = silent.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ");
-        // Only drives with new failures can have caused the error.
+        // Only drives whose failure counts have risen can have caused the error.
         let names = |count: fn(&Failures) -> u64| -> String {
             let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
             let has_failed = drives.filter(|(_, (before, now))| count(now) > count(before));
@@ -130,8 +126,8 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // A drive that refuses writes has requests in flight because the cache retries them, so it
-        // is not listed again.
+        // The cache retries writes that a drive refuses, so such a drive also has requests in
+        // flight. The drive is not listed twice.
         let is_known = |name: &&str| [&refused, &failed].iter().any(|all| has(all, name));
         let silent: Vec<&str> =
             silent.split(", ").filter(|name| !name.is_empty() && !is_known(name)).collect();
@@ -154,7 +150,7 @@ impl Progress {
     }
 }
 
-/// Returns true if at least one of these volumes has time left, see [`Progress::is_over`].
+/// Returns true if the flush of at least one volume still has time, see [`Progress::is_over`].
 pub(crate) fn goes_on(
     volumes: &[Arc<Volume<Native>>],
     progress: &mut [Progress],
@@ -166,8 +162,8 @@ pub(crate) fn goes_on(
     all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
-/// Maximum time in nanoseconds for an I/O thread to flush and report after the stop's deadline, or
-/// after the time limit of a cache's flush.
+/// Maximum time, in nanoseconds, for an I/O thread to flush and report after the deadline of the
+/// stop or of a cache's flush.
 pub(crate) const REPORT_NS: u64 = 8_000_000_000;
 
 /// Time limit for the I/O threads of a stopping server, extended while caches of its volumes make
@@ -232,8 +228,8 @@ impl StopOrder {
         let _ = self.0.set(time);
     }
 
-    /// Returns true if the server must stop. The fences of a thread's doorbell order the thread's
-    /// last check before it sleeps.
+    /// Returns true if the server must stop. Fences of a thread's doorbell order the last check
+    /// before the thread sleeps.
     #[inline]
     pub(crate) fn is_given(&self) -> bool {
         self.0.get().is_some()

@@ -3,12 +3,12 @@
 //! A socket file that a dead server left is replaced: connections to it are refused, because no
 //! process accepts there. A file whose server answers is not touched.
 //!
-//! Invariants: only a socket file that this process created is removed, and only while the path
-//! still leads to it. A process that checks, removes or binds `PATH` holds a lock on `PATH.lock`
-//! during this time. While a process listens, the file contains a mark of that process, which needs
-//! no open descriptor. Marks of dead processes are ignored. After locking, a process checks that
-//! the path still leads to the locked file, and otherwise tries again with the new file. So the
-//! lock file can be removed, and two servers never own a path at the same time.
+//! Invariants: a process removes only socket files that it created, and only while the path still
+//! leads to them. While a process checks, removes or binds `PATH`, it holds a lock on `PATH.lock`.
+//! While a process listens, `PATH.lock` contains its mark, since a lock would need an open
+//! descriptor. Marks of dead processes are ignored. After locking, a process checks that the path
+//! still leads to the locked file, or else tries again. So the lock file can be removed, and two
+//! servers never own a path at the same time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -235,7 +235,7 @@ fn folder_of(path: &Path) -> &Path {
 fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
-    // Only this user may use the file until its owner is set.
+    // Until the owner is set, only the present user may use the file.
     let first = if access.owner.or(access.group).is_some() { Some(0o600) } else { access.mode };
     if let Some(mode) = first {
         fchmod(&socket, Mode::from_bits_truncate(mode))?;
@@ -243,8 +243,8 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     if access.owner.or(access.group).is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
-            // The failed start leaves a socket file that would not block another server. It is
-            // removed here because perhaps no other server starts.
+            // The socket file would not block another server, but perhaps none starts, so it is
+            // removed.
             let _ = std::fs::remove_file(path);
             io::Error::other(format!(
                 "its owner or group cannot be set: {error}; only root may change a file's owner, and \

@@ -55,7 +55,7 @@ pub use self::thread_count::{QUEUES_MAX, Threads};
 const THREAD_NAME_BYTES: usize = 15;
 
 /// Returns a thread's name as shown by `ps -T` and `top -H`: `role` and the end of the export's
-/// name, because export names mostly differ at the end.
+/// name, since names of exports mostly differ there.
 fn thread_name(role: &str, export: &str) -> String {
     // A thread name cannot contain a zero byte.
     let export = export.replace('\0', "");
@@ -64,16 +64,16 @@ fn thread_name(role: &str, export: &str) -> String {
     format!("{role}{}", &export[start.unwrap_or(export.len())..])
 }
 
-/// Default of the maximum poll before a sleep: 200 us, like KVM's `halt_poll_ns`. On hosts that are
-/// virtual machines themselves, waking a thread can cost that much.
+/// Default of the longest poll before a sleep: 200 us, like KVM's `halt_poll_ns`. On hosts that are
+/// virtual machines themselves, waking a thread can take that long.
 pub const POLL_MAX: Duration = Duration::from_micros(200);
 /// Default of the longest wait for more requests: 10 us.
 pub const WAIT_MAX: Duration = Duration::from_micros(10);
 
-/// Time after which a stop signals I/O threads that hang, and interval of further signals.
+/// Time after which a stop sends hanging I/O threads a signal, and interval of further signals.
 const SIGNAL_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
 
-/// File descriptors of a queue: kick, call, error.
+/// Number of file descriptors of a queue: for kicks, interrupts and errors.
 const QUEUE_FDS: u64 = 3;
 /// Number of file descriptors of a frontend: three for its connection, one for the channel back to
 /// it, and those in one message.
@@ -101,12 +101,11 @@ pub struct VhostExport {
     pub socket: VhostSocket,
     /// Maximum number of queues of a guest, 1 to [`QUEUES_MAX`].
     pub queues: u16,
-    /// Distribution of the queues over I/O threads.
+    /// Rule by which the queues are distributed over I/O threads.
     pub threads: Threads,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,
-    /// Index of the export's first I/O thread among all threads that have hardware queues of the
-    /// drives.
+    /// Number of the export's first I/O thread, in a common count of all threads that use drives.
     pub first_thread: u16,
     /// Serial number shown to the guest, at most 20 bytes.
     pub serial: String,
@@ -114,7 +113,7 @@ pub struct VhostExport {
     pub poll_max: Duration,
     /// Longest wait for more requests before a submission; zero disables waiting.
     pub wait_max: Duration,
-    /// If true, EVENT_IDX is offered. Without it, notifications are suppressed by flags only.
+    /// If true, EVENT_IDX is offered: suppression of notifications by index instead of by flags.
     pub event_idx: bool,
     /// Tenant to which the export's I/O is accounted.
     pub tenant: u16,
@@ -286,8 +285,7 @@ impl VhostServer {
         self.halt(drain_timeout)
     }
 
-    /// Stops the server like [`VhostServer::stop`], for an owner that keeps it. The server then has
-    /// no exports.
+    /// Stops the server like [`VhostServer::stop`], without consuming it. No export is left then.
     #[must_use]
     pub fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
         end_exports(std::mem::take(&mut self.exports), drain_timeout)
@@ -412,8 +410,8 @@ fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
 }
 
 impl RunningExport {
-    /// Waits until all I/O threads have ended: [`REPORT_NS`] after the deadline at most, or after
-    /// the time limit of a cache's flush. Signals threads that hang.
+    /// Returns true once all I/O threads have ended. Waits up to [`REPORT_NS`] after the deadline
+    /// of the stop or of a cache's flush, and sends signals to threads that hang.
     fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
         let volume = &self.common.volume;
         let (mut wait, mut progress) = (SIGNAL_TIMES[0], Progress::of(volume));

@@ -3,13 +3,13 @@
 //! A thread that polls for another thread's result delays that thread if both are on the same CPU,
 //! and the kernel does not tell a thread which other threads want its CPU. So the poller yields:
 //! first after 2 us without a result, then whenever the wait has doubled, and again at once after a
-//! yield that let another thread run. A thread that soon gives the CPU back, such as a client that
-//! sends its next request and waits, takes turns with the poller, which costs less than a sleep. A
-//! thread that keeps the CPU shows that the CPU is shared: the poll ends, and the next polls are
-//! skipped; a thread that sleeps instead may be woken on another, free CPU. CPU time that no other
-//! thread of this machine got does not count: a hypervisor takes it from polling and sleeping
-//! threads alike. After a pause, which doubles with each failed attempt, the thread polls again.
-//! Kernel counterpart: `kvm_vcpu_can_poll`.
+//! yield that let another thread run. If the other thread soon gives the CPU back, such as a client
+//! that sends its next request and waits, the two take turns, which costs less than a sleep. If the
+//! other thread keeps the CPU, the CPU is shared: the poll ends, and the next polls are skipped. A
+//! poller that sleeps may be woken on another, free CPU. CPU time that no other thread of this
+//! machine got does not count: a hypervisor takes it from polling and sleeping threads alike. After
+//! a pause, which doubles with each failed attempt, the thread polls again. Kernel counterpart:
+//! `kvm_vcpu_can_poll`.
 
 use crate::{Machine, Native};
 
@@ -17,15 +17,15 @@ use crate::{Machine, Native};
 const OFFER_NS: u64 = 2_000;
 /// A yield that takes longer than this, in nanoseconds, has let another thread run.
 const TAKEN_NS: u64 = 3_000;
-/// Another thread that had the CPU for longer than this, in nanoseconds, counts as keeping the CPU
-/// from the poller. A poller that had slept would have preempted that thread on its wake-up.
+/// Time in nanoseconds after which another thread that runs counts as keeping the CPU. A poller
+/// that had slept would have been woken by then, and would have preempted that thread.
 const KEPT_NS: u64 = 30_000;
-/// Number of polls that are skipped after the CPU was lost for the first time.
+/// Number of polls that are skipped when another thread first keeps the CPU.
 const PAUSE_MIN: u32 = 16;
-/// Maximum number of polls skipped. On a CPU that is always shared, a poll costs up to 4 ms, which
-/// is little if it happens once in so many sleeps.
+/// Maximum number of polls skipped in a row. Even if the CPU is always shared, one poll of up to 4
+/// ms in 65,536 waits costs little.
 const PAUSE_MAX: u32 = 1 << 16;
-/// Number of successful polls in a row after which earlier losses of the CPU are forgotten.
+/// Number of successful polls in a row after which the next pause is as short as `PAUSE_MIN`.
 const CALM: u32 = 1024;
 
 /// Result of a poll.
@@ -98,7 +98,7 @@ impl Poll {
 /// Lets a thread poll without keeping its CPU from other threads.
 #[derive(Debug)]
 pub struct CpuShare {
-    /// Value of this thread's preemption counter at its last yield or loss of the CPU.
+    /// Value of this thread's preemption counter when it was last read.
     taken: u64,
     pauses: Pauses,
     /// CPU that was last found to be shared.
@@ -107,7 +107,7 @@ pub struct CpuShare {
 }
 
 impl CpuShare {
-    /// Creates the state of a thread whose CPU is not known to be shared.
+    /// Creates the state of one thread, with no CPU known to be shared.
     #[must_use]
     #[allow(clippy::new_without_default)] // Each thread creates its own explicitly.
     pub fn new() -> CpuShare {
@@ -173,8 +173,8 @@ impl CpuShare {
         match poll.next(now_ns) {
             PollStep::Look => {}
             PollStep::Offer => {
-                // The next check compares this count, to tell whether another thread ran during the
-                // yield.
+                // Read before the yield, so that `was_taken` can tell if another thread ran
+                // meanwhile.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
@@ -193,8 +193,8 @@ impl CpuShare {
         None
     }
 
-    /// Returns true if another thread had the CPU since the last yield or loss. Otherwise the lost
-    /// time went to an interrupt, or to another guest of the hypervisor.
+    /// Returns true if another thread had the CPU since the preemption counter was last read.
+    /// Otherwise the time went to an interrupt, or to another guest of the hypervisor.
     #[cold]
     fn was_taken(&mut self) -> bool {
         let taken = Native::preemptions();
@@ -213,7 +213,7 @@ impl CpuShare {
 struct Pauses {
     /// Number of polls still to be skipped.
     left: u32,
-    /// Number of polls to skip after the next loss of the CPU.
+    /// Number of polls to skip when another thread next keeps the CPU.
     next: u32,
     /// Number of consecutive polls that found work.
     caught: u32,
@@ -238,7 +238,7 @@ impl Pauses {
         }
     }
 
-    /// Shortens the pause, because the thread is on another CPU than the one that is shared.
+    /// Shortens the pause: the thread has left the CPU that was found to be shared.
     fn moved(&mut self) {
         self.left = self.left.min(PAUSE_MIN);
     }

@@ -54,9 +54,8 @@ impl RunningClock {
         if late_ns > SLACK_NS { late_ns } else { 0 }
     }
 
-    /// Sets the latest time of the next check, for an owner that is about to sleep; `None` means no
-    /// limit. A time before the last check counts as the time of that check. Does nothing before
-    /// the first check.
+    /// Sets the time by which the next check is due, for an owner that is about to sleep; `None`
+    /// means no limit. Has no effect before the first check.
     pub fn expect(&mut self, due_ns: Option<u64>) {
         if self.looked_ns > 0 {
             self.due_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.max(self.looked_ns));
@@ -74,13 +73,13 @@ pub struct Deadline<M> {
 }
 
 impl<M: Machine> Deadline<M> {
-    /// Creates a limit that is over after this time.
+    /// Creates a limit that ends after this time.
     #[must_use]
     pub fn after(time: Duration) -> Deadline<M> {
         Deadline::after_ns(nanoseconds(time))
     }
 
-    /// Creates a limit that is over after this many nanoseconds.
+    /// Creates a limit that ends after this many nanoseconds.
     #[must_use]
     pub fn after_ns(time_ns: u64) -> Deadline<M> {
         Deadline::at(M::now().saturating_add(time_ns))
@@ -100,8 +99,7 @@ impl<M: Machine> Deadline<M> {
         self.left_with_ns(0)
     }
 
-    /// Returns the nanoseconds left as [`Deadline::left_ns`] does, but until `more_ns` after the
-    /// limit.
+    /// Returns the nanoseconds left until `more_ns` after the limit, 0 when that time is over.
     pub fn left_with_ns(&mut self, more_ns: u64) -> u64 {
         let now_ns = M::now();
         let pause_ns = self.clock.look(now_ns, LOOK_NS);
@@ -122,9 +120,9 @@ impl<M: Machine> Deadline<M> {
         }
     }
 
-    /// Runs `body` with the time that it may take: `most`, or less if less is left. `body` cannot
-    /// check the limit, so any time beyond that counts as a pause. Returns `None` without running
-    /// `body` if the limit is over.
+    /// Runs `body`, which must return within the time passed to it: `most`, or the time left if
+    /// that is shorter. Any longer time counts as a pause. Returns `None` without running `body` if
+    /// the limit is over.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
         let most_ns = nanoseconds(most);
@@ -132,8 +130,7 @@ impl<M: Machine> Deadline<M> {
         (most_ns > 0).then(|| body(most))
     }
 
-    /// Runs `body` with a limit of its own, which ends after `time` at most and which `body` must
-    /// check.
+    /// Runs `body` with a separate limit, which ends after `time` and which `body` must check.
     pub fn within<T>(&mut self, time: Duration, body: impl FnOnce(&mut Deadline<M>) -> T) -> T {
         self.left_ns();
         let mut inner = Deadline::after(time);

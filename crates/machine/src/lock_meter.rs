@@ -24,7 +24,6 @@ static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
 struct Tables {
-    /// Counts of the threads that have ended.
     ended: Rows,
     threads: Vec<Arc<Mutex<Rows>>>,
 }
@@ -63,7 +62,7 @@ pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
 }
 
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
-    // A thread whose thread-local variables are already destroyed counts nothing.
+    // Does nothing on a thread that is ending and has destroyed `ROWS` already.
     let _ = ROWS.try_with(|rows| {
         let mut rows = lock_unpoisoned(rows);
         // Relaxed: `LockMeter::start` sets the time before it locks this mutex to empty the table.
@@ -88,15 +87,14 @@ impl LockMeter {
     pub fn start() -> Option<LockMeter> {
         let mut tables = lock_unpoisoned(&TABLES);
         let now_ns = Native::now().max(1);
-        // Relaxed: this function locks and clears each thread's table after the exchange. A thread
-        // reads `SINCE_NS` while it holds the mutex of its own table, so it sees the new value, or
-        // its counts are cleared.
+        // Relaxed: each thread's table is locked and cleared after the exchange. A thread reads
+        // `SINCE_NS` with its table locked, so it sees the new value, or its counts are cleared.
         let (old, relaxed) = (0, Ordering::Relaxed);
         SINCE_NS.0.compare_exchange(old, now_ns, relaxed, relaxed).ok()?;
         tables.ended.clear();
         tables.threads.retain(|rows| {
             lock_unpoisoned(rows).clear();
-            // The counting thread holds the second reference while it runs.
+            // The second reference belongs to a thread that is still running.
             Arc::strong_count(rows) > 1
         });
         Some(LockMeter { since_ns: now_ns })
@@ -137,7 +135,7 @@ impl Drop for LockMeter {
     }
 }
 
-/// Access to the native machine's lock statistics, for locks made of atomic words.
+/// Statistics of the native machine's locks that are made of atomic words.
 #[derive(Debug, Clone, Copy)]
 pub struct NativeMeter;
 

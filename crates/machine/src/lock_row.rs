@@ -45,8 +45,7 @@ pub struct LockCounts {
 }
 
 impl LockCounts {
-    /// Returns the counts of one attempt that found the lock held and gave up after waiting for
-    /// `wait_ns`.
+    /// Returns the counts of one attempt that waited for `wait_ns` and then gave up.
     #[must_use]
     pub fn rejection(wait_ns: u64) -> LockCounts {
         LockCounts {
@@ -75,7 +74,7 @@ impl LockCounts {
         self.acquisitions + self.rejected
     }
 
-    /// Returns the share of `cpu_ns` (run time multiplied by CPUs) that was spent waiting, 0 to 1.
+    /// Returns the time waited, divided by `cpu_ns` (run time multiplied by the number of CPUs).
     #[must_use]
     pub fn wait_share(&self, cpu_ns: u64) -> f64 {
         self.wait_ns as f64 / cpu_ns.max(1) as f64

@@ -25,21 +25,21 @@ pub struct CpuId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// Stage of an I/O in the stack, for machines that charge time by stage.
+/// Stage of the processing of an I/O. Simulated machines have a cost in time for each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// The submission interface of a program or server.
     Interface,
-    /// The block layer's work before its queues, per bio: checking, remapping, plugging. In models
-    /// of the kernel, this stage includes setting up the request.
+    /// Work on one bio before it enters a queue: checking, remapping, plugging. In models of the
+    /// kernel, this stage includes setting up the request.
     Submit,
-    /// Inserting a bio into a queue, with that queue locked.
+    /// Inserting a bio into a queue while holding the queue's lock.
     Insert,
-    /// Removing a request from the queue and starting it, per request, with the queue locked.
+    /// Removing one request from its queue and starting it, while holding the queue's lock.
     Dispatch,
     /// The driver's code, for each request.
     Driver,
-    /// Completing a request, per request; in a single-queue stack with the queue locked.
+    /// Completing one request. A single-queue stack holds the queue's lock meanwhile.
     Complete,
     /// Visiting one entry of a list that is searched or sorted.
     Search,
@@ -80,9 +80,8 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Statistics of locks that are made of atomic words.
     type Meter: Meter;
 
-    /// True if a thread may move to another CPU at any moment, so that its current CPU tells
-    /// nothing about the next moment. False if every thread stays on the CPU that it was started
-    /// on.
+    /// True if a thread may move to another CPU at any moment. False if every thread stays on the
+    /// CPU that it was started on.
     const THREADS_MOVE: bool;
 
     /// Returns nanoseconds since an arbitrary fixed time. Never goes back on one CPU.
@@ -98,14 +97,13 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Polls `ready` until it returns true or `now()` reaches `deadline_ns`. Returns true in the
     /// first case.
     ///
-    /// All busy waiting must use this function, so that it costs a simulated machine one event, and
-    /// ends on a checking machine.
+    /// All busy waiting must use this function: a simulated machine treats it as one event, and a
+    /// checking machine can end it.
     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool;
     /// Returns true if the calling thread is unwinding because of a panic. A destructor must check
     /// this before it reports a bug by a panic, because a second panic would abort the process.
     fn is_panicking() -> bool;
-    /// Advances the time by the cost of `units` items of a stage's work, on machines that simulate
-    /// time.
+    /// Advances a simulated clock by the cost of `units` items of this stage's work.
     fn work(stage: Stage, units: u32);
     /// Hints that the caller will read these bytes soon, so that the processor can prefetch them.
     /// Any address is allowed.
@@ -134,13 +132,13 @@ pub trait Lock<T: Send>: Send + Sync {
 
 /// Statistics of locks made of atomic words, which report their own use; see [`Machine::Meter`].
 pub trait Meter {
-    /// True if locks made of atomic words must always report their use, which costs nothing on this
-    /// machine. If false, a lock reports only if it was asked to, and only while [`Meter::is_on`]
-    /// returns true.
+    /// True if locks made of atomic words always report their use, because reports cost nothing on
+    /// this machine. If false, only locks with enabled statistics report, and only while
+    /// [`Meter::is_on`] returns true.
     const ALWAYS: bool;
     /// Returns true if statistics are being collected now. Always false if `ALWAYS` is true.
     fn is_on() -> bool;
-    /// Returns the time of [`Machine::now`], without a cost in virtual time if `ALWAYS` is true.
+    /// Returns the time of [`Machine::now`]. If `ALWAYS` is true, the call takes no virtual time.
     fn now() -> u64;
     /// Counts a completed hold of a lock with this name. Call it after the release.
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts);
@@ -179,9 +177,9 @@ pub unsafe trait Word: Send + Sync {
 /// Data that CPUs hand to each other under a lock or another synchronisation. A simulated machine
 /// adds the cost of an access for every 64 bytes.
 ///
-/// Code that dereferences a pointer must hold the lock in question. While it uses a pointer from
-/// `read`, nobody may write the data; while it uses a pointer from `write`, nobody else may use the
-/// data.
+/// Code that dereferences a pointer must hold the lock that protects the data. While it uses a
+/// pointer from `read`, nobody may write the data; while it uses a pointer from `write`, nobody
+/// else may use the data.
 ///
 /// # Safety
 /// All pointers must lead to the one value given to `new`, and the implementation must neither move

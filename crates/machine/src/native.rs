@@ -3,7 +3,7 @@
 //! Each primitive is the ordinary one: std's mutex, atomics, parking on an eventfd instead of a
 //! futex, and the time-stamp counter where it is invariant. Parking uses an eventfd so that the
 //! same doorbell wakes a plain thread and a thread that sleeps in its io_uring. Invariant: no
-//! primitive does more than its name says, except that a lock checks whether it must count
+//! primitive does more than its name says, except that a lock checks if lock statistics are on
 //! (native_lock.rs); `cargo xtask primitives` compares the generated instructions.
 #![allow(unsafe_code)]
 
@@ -359,9 +359,8 @@ mod clock {
         time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64
     }
 
-    /// Returns the value of `read` and CLOCK_MONOTONIC at the same moment. The thread may lose its
-    /// CPU between the two readings, so the function retries until the readings are at most 2 us
-    /// apart, or takes the best of 100 tries.
+    /// Returns the result of `read`, and CLOCK_MONOTONIC at nearly the same moment. Retries up to
+    /// 100 times until both are read within 2 us, because the thread may lose its CPU in between.
     pub(super) fn with_monotonic_ns(read: impl Fn() -> u64) -> (u64, u64) {
         let (mut best, mut best_gap_ns) = ((0, 0), u64::MAX);
         for _ in 0..100 {

@@ -49,8 +49,8 @@ pub enum Plant {
     FlagAssumed,
     /// Seeded bug: `ServeGuard::leave` does not publish the writes of the lock's holder.
     LeaveRelaxed,
-    /// Seeded bug: `ServeGuard::leave` keeps the lock because its flag is set, but does not see the
-    /// work that the threads which set the flag have published.
+    /// Seeded bug: `ServeGuard::leave`, which keeps the lock if its flag is set, does not see the
+    /// work that was published before the flag was set.
     StayRelaxed,
     /// Seeded bug: `HardwareQueue::take_pending` does not see the bio that was inserted.
     TakePendingRelaxed,

@@ -34,8 +34,8 @@ pub struct DriveOptions {
     pub software_queues: Spread,
     /// Number of hardware queues, up to the number that the driver has.
     pub hardware_queues: Spread,
-    /// Tags of a tag set, 1 to 65,536; `None` takes the driver's depth. Behind a controller with
-    /// more tags, this limits the requests in flight in each hardware queue.
+    /// Number of tags of a tag set, 1 to 65,536; `None` takes the driver's depth. Behind a
+    /// controller with more tags, the number limits the requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
     /// A request that takes longer than this is handled as timed out. Zero disables the timeout.
     pub timeout: Duration,
@@ -114,7 +114,7 @@ pub struct OpenContext {
     pub tracer: Option<Arc<Tracer<Native>>>,
     /// Options for opening a drive: its cancellation, the path of its file, and a dry run.
     pub open: OpenOptions,
-    /// Driver of the next drive, if it was already opened.
+    /// Driver of the drive to open next, if the driver was opened before.
     pub(crate) opened: Option<millrace_drives::Opened>,
 }
 

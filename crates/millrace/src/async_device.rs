@@ -88,8 +88,7 @@ struct QueuedBio {
     answer: Promise,
 }
 
-/// Half of a bio's future that completes it. Dropping this half completes the future with
-/// `Aborted`.
+/// Completes a bio's future. Dropping a promise completes the future with `Aborted`.
 struct Promise {
     /// State shared with the future. `None` once the future is complete.
     answer: Option<Arc<Answer>>,
@@ -434,8 +433,8 @@ impl SubmitState {
         self.waiting.is_empty() && self.channel.in_flight() == 0
     }
 
-    /// Submits and reaps until the channel is full or nothing completes. After a completion there
-    /// is room for a waiting bio, and nothing else would wake the thread to submit it.
+    /// Submits and reaps until the channel is full or nothing completes. A completion makes room
+    /// for a waiting bio, which no later event would submit.
     fn turn(&mut self) {
         loop {
             self.submit();

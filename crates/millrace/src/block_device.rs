@@ -191,8 +191,8 @@ impl BlockDevice {
         self.clear(IoRange { op: Op::Discard, offset_bytes, len_bytes })
     }
 
-    /// Transfers the range of `io` in pieces. `start` creates the bio of a piece from its offset
-    /// and buffer; `end` receives the buffer of each piece that succeeded.
+    /// Transfers a range in pieces. `start` creates the bio of a piece from its offset and a
+    /// buffer. `end` gets the offset and data of each piece that succeeded.
     fn transfer(
         &mut self,
         io: IoRange,
@@ -200,8 +200,8 @@ impl BlockDevice {
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let len_bytes = io.len_bytes as usize;
-        // `begun` is the number of bytes for which pieces were started. `failed` is the offset and
-        // status of the first piece that failed.
+        // Number of bytes for which pieces were started; offset and status of the first failed
+        // piece.
         let (mut begun, mut failed) = (0, None);
         loop {
             let in_flight = self.channel.in_flight() as usize;

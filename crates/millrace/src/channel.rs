@@ -78,8 +78,8 @@ impl ThreadClaims {
 }
 
 thread_local! {
-    /// Claims of this thread. The variable has no destructor, so that it outlives channels in other
-    /// thread-local variables. Dropping the last claim frees the memory.
+    /// Claims of this thread. The thread-local has no destructor, so that it outlives channels in
+    /// other thread-locals. Dropping the last claim frees the memory.
     static CLAIMS: RefCell<ManuallyDrop<ThreadClaims>> =
         const { RefCell::new(ManuallyDrop::new(ThreadClaims::NONE)) };
 }

@@ -37,8 +37,8 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// Files that opening created. A program that fails later removes them.
     pub created: Created,
-    /// State shared with drives opened later. `None` while drives are being opened, and for volumes
-    /// that a server opened later.
+    /// State shared with drives opened later. `None` while drives are being opened, and for further
+    /// volumes that a running server has opened.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
@@ -85,7 +85,7 @@ impl Opened {
         Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site: None })
     }
 
-    /// Forgets where closed drives kept their data, so that other drives may use the same files.
+    /// Removes the records of closed drives, so that other drives may use the same files.
     pub(crate) fn forget_drives(&mut self, is_closed: impl Fn(&str) -> bool) {
         self.site.iter_mut().for_each(|site| site.places.forget(&is_closed));
     }
@@ -343,8 +343,8 @@ fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Ve
     workers
 }
 
-/// Returns `Pinned` if the configuration pins I/O threads to the CPUs `busy` and another CPU is
-/// left for workers. Otherwise the kernel chooses the workers' CPUs.
+/// Returns `Pinned` if I/O threads are pinned to the CPUs `busy` and another CPU is left for
+/// workers. Otherwise the kernel chooses the workers' CPUs.
 fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
     let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
     match !busy.is_empty() && topology.cpus().iter().any(is_free) {

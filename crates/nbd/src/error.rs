@@ -48,8 +48,8 @@ pub enum ProtocolError {
     #[error("there is no export {name:?}; {}", exports(known))]
     NoExport {
         name: String,
-        /// Names of exports that the server lists, at most the first ones of a long list. Empty if
-        /// the server does not list them.
+        /// Names of the server's exports, or the first ones of a long list. Empty if the server
+        /// does not list exports.
         known: Vec<String>,
     },
     #[error("the server replied to option {found}, but option {expected} was sent")]
@@ -99,7 +99,7 @@ fn exports(known: &[String]) -> String {
     }
 }
 
-/// Error numbers of replies, as on the wire.
+/// Error of a request, with its number in replies.
 #[allow(missing_docs)] // Linux names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]

@@ -37,14 +37,14 @@ pub const OPTION_BYTES_MAX: u32 = 64 * 1024;
 pub const OPTION_SKIP_BYTES_MAX: u32 = 1024 * 1024;
 /// Size of the receive buffer that the negotiation needs, in bytes.
 pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX as usize;
-/// Maximum number of options in a negotiation, in addition to those allowed for each export.
+/// Maximum number of options in a negotiation. Each export adds [`OPTIONS_PER_EXPORT`].
 pub const OPTIONS_MAX: u32 = 4096;
-/// Number of additional options allowed for each export: a client that lists a server's exports
-/// sends two.
+/// Number of options that each export adds to the limit. A client that lists a server's exports
+/// sends two for each export.
 pub const OPTIONS_PER_EXPORT: u32 = 4;
-/// Limit of all answers in a negotiation in bytes, in addition to those allowed for each export.
+/// Maximum total length of the answers in a negotiation, in bytes. Each export adds to it.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Additional answer bytes allowed for each export, not counting its name and description.
+/// Bytes that each export adds to the limit, in addition to its name and description.
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
 /// ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -97,13 +97,11 @@ enum HandshakeState {
     Over,
 }
 
-/// Number of bytes consumed by a step, and the progress to return; `None` continues with the next
-/// step.
+/// Number of bytes that a step consumed, and the progress to return. `None`: do the next step.
 type HandshakeStep = (usize, Option<Progress>);
 
 const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
 
-/// Returns the limit of all answers of a negotiation over these exports, in bytes.
 fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
     let exports = (0..catalog.listed()).filter_map(|index| catalog.listing(index));
     let of_each = exports.map(|(name, description)| {
@@ -126,8 +124,8 @@ pub struct Handshake {
     context_export: Option<usize>,
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
-    /// Length of the longest list of exports so far, and the limit of answer bytes for that length.
-    /// The limit grows with the list, because a client may query each export.
+    /// Length of the longest list of exports so far, and the limit of answer bytes for it. A client
+    /// may query each export, so the limit grows with the list.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,

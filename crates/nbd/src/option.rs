@@ -79,7 +79,7 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-/// Selection of metadata contexts by an option's queries.
+/// Data of `OPT_LIST_META_CONTEXT` and `OPT_SET_META_CONTEXT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextRequest<'a> {
     /// Name of the export, empty for the default one.

@@ -5,9 +5,9 @@
 //! descriptors.
 //!
 //! Invariants: there is at least one descriptor, none has length 0, and equal neighbours are
-//! merged. The sum never exceeds the request (so one descriptor is enough for `CMD_FLAG_REQ_ONE`),
-//! and the iterator is not advanced further than the reply needs. Specification:
-//! `NBD_REPLY_TYPE_BLOCK_STATUS`, `NBD_REPLY_TYPE_BLOCK_STATUS_EXT`.
+//! merged. Their total length never exceeds the request's (so one descriptor is enough for
+//! `CMD_FLAG_REQ_ONE`), and the iterator is not advanced further than the reply needs.
+//! Specification: `NBD_REPLY_TYPE_BLOCK_STATUS`, `NBD_REPLY_TYPE_BLOCK_STATUS_EXT`.
 
 use thiserror::Error;
 
@@ -21,8 +21,8 @@ use crate::wire::{
 
 /// Maximum number of descriptors in one chunk.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
-/// Maximum total length, in bytes, of the extents in a reply with 32-bit descriptors: the largest
-/// 32-bit multiple of the largest block size.
+/// Maximum total length, in bytes, of the extents in a reply with 32-bit descriptors: the last
+/// multiple of the largest block size (64 KiB) below 4 GiB.
 const COMPACT_BYTES_MAX: u64 = 0xffff_0000;
 
 /// A range of bytes in one allocation state.
@@ -95,7 +95,7 @@ impl StatusQuery {
         StatusQuery { context_id, length: request.length, descriptors_max }
     }
 
-    /// Encodes the whole chunk, the last of its reply. Returns its length in bytes.
+    /// Encodes a complete chunk, the last one of its reply. Returns its length in bytes.
     ///
     /// `extents` begin at the request's offset and are read only as far as needed. Extents of
     /// length 0 are skipped.

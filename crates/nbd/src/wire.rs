@@ -115,7 +115,7 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 pub const STRING_BYTES_MAX: usize = 4096;
 pub const OPTION_HEADER_BYTES: usize = 16;
 pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
-/// Number of reserved bytes after the answer to `OPT_EXPORT_NAME`.
+/// Number of zero bytes after the answer to `OPT_EXPORT_NAME`.
 pub const EXPORT_NAME_ZEROES: usize = 124;
 pub const REQUEST_BYTES: usize = 28;
 /// Length of an extended request header in bytes. Compact headers are shorter.

@@ -36,25 +36,23 @@ pub struct Config {
     /// many. The queue does not limit the operations in flight; operations that exceed the queue's
     /// size cost an additional system call.
     pub entries: u32,
-    /// Number of queued operations, at least 1, at which the queue is submitted before the end of
-    /// the turn, so that a drive starts with the first operations while others are still being
-    /// prepared. A larger number saves system calls; a smaller one keeps a drive busier. (On a
-    /// virtio disk at queue depth 64, batches of 64 cost 10 % of the rate of single submissions,
-    /// and batches of 8 cost 5 %.) File operations are submitted earlier while few operations are
-    /// in flight.
+    /// Number of queued operations, at least 1, at which they are submitted before the turn ends,
+    /// so that drives start early. A larger number saves system calls; a smaller one keeps a drive
+    /// busier. (On a virtio disk at queue depth 64, batches of 64 cost 10 % of the rate of single
+    /// submissions, and batches of 8 cost 5 %.) While few operations are in flight, file operations
+    /// are submitted earlier.
     pub submit_batch: u32,
-    /// Maximum time, in nanoseconds, for which a turn without completions polls before the thread
-    /// sleeps; 0 means that it sleeps at once. A turn polls only if the previous waits were short
-    /// as well, and yields the CPU while it polls.
+    /// Maximum time, in nanoseconds, for which a turn polls before it blocks; 0 turns polling off.
+    /// A turn polls only if the previous turns waited briefly, and yields the CPU while it polls.
     pub spin_ns: u64,
-    /// Condition for polling, in addition to short previous waits.
+    /// Further condition for polling.
     pub spin_rule: SpinRule,
 }
 
-/// Condition for a busy poll before a turn sleeps, in addition to short previous waits.
+/// Condition under which a turn polls before it blocks, if the previous waits were short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinRule {
-    /// Polls whenever the previous waits were short, without a further condition.
+    /// Polls without a further condition.
     #[default]
     Always,
     /// Polls only if polling increases the bytes moved by at least an eighth. To find out, the

@@ -1,10 +1,10 @@
 //! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
 //!
 //! The epoll back end is used where io_uring is refused, and behaves like the io_uring back end.
-//! Invariants: an operation in flight is in exactly one of four lists, which its slot's phase
-//! names: the queue of pushed operations, the waiters of one descriptor, the timers, or the pool.
-//! Operations in one direction of a descriptor are attempted in the order in which they were
-//! pushed. The wake eventfd stays registered and is read only when epoll reports it.
+//! Invariants: an operation in flight is in exactly one of four lists, depending on its
+//! `OperationPhase`: the queue of pushed operations, the waiters of one descriptor, the timers, or
+//! the pool. Operations in one direction of a descriptor are attempted in the order in which they
+//! were pushed. The wake eventfd stays registered and is read only when epoll reports it.
 
 #![allow(unsafe_code)]
 
@@ -237,7 +237,7 @@ impl Epoll {
             (OperationPhase::Pooled, _) => return hub.cancel_job(target),
             _ => return -libc::ENOENT,
         }
-        // A MSG_WAITALL operation reports the bytes that it has already moved, as on io_uring.
+        // Like io_uring, returns the bytes that a cancelled MSG_WAITALL operation has moved.
         let moved = hub.table.get(target).map_or(0, |slot| slot.moved as i32);
         let result = if moved > 0 { moved } else { -libc::ECANCELED };
         hub.table.complete(target, result, 0);

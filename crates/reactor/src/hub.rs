@@ -24,8 +24,6 @@ pub(crate) struct ReactorState {
 
 struct FileShare {
     share: Arc<PoolShare>,
-    /// Mechanism that executes the source's file operations. If it is `Threads`, reads and writes
-    /// also run on the pool.
     carrier: FileCarrier,
 }
 

@@ -21,11 +21,11 @@ pub(crate) struct LentRegions(Vec<LentRegion>);
 struct LentRegion {
     extent: AddressRange,
     piece_bytes: usize,
-    /// Number of times that the region is lent; each drive of a thread lends the region once.
+    /// Number of lenders. Each drive of a thread lends the region once.
     lenders: usize,
     /// Index of each registered piece; `None` for a piece that is not registered.
     pieces: Vec<Option<u16>>,
-    /// Error with which the kernel refused a piece, until it is reported.
+    /// Error of a refused registration, if it was not reported yet.
     refusal: Option<io::Error>,
     is_refused: bool,
 }

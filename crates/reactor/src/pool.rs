@@ -23,8 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of threads that all drives share. Beyond this number, a drive can have one thread
-/// of its own.
+/// Maximum number of pool threads. A drive that has no thread gets one even beyond this limit.
 pub const POOL_THREADS_SHARED: usize = 128;
 /// Maximum number of pool threads that never end: one for each drive that needs threads.
 pub const POOL_THREADS_KEPT: usize = 4;
@@ -43,8 +42,7 @@ struct PoolLimits {
     lane: usize,
     /// Maximum number of threads that never end.
     kept: usize,
-    /// Time that a drive without a thread waits before the pool exceeds `shared` to start one for
-    /// it, in nanoseconds.
+    /// Time, in nanoseconds, that a drive must wait without a thread to get one beyond `shared`.
     growth_ns: u64,
     /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,
@@ -86,8 +84,8 @@ impl PoolShare {
         Arc::new(PoolShare(lock().open_lane()))
     }
 
-    /// Makes the pool keep a thread for this drive, up to a small number for all drives. Returns an
-    /// error if the system refuses a thread.
+    /// Makes the pool keep one more thread, unless it keeps [`POOL_THREADS_KEPT`] already. Returns
+    /// an error if the system refuses a thread.
     pub(crate) fn reserve(&self) -> io::Result<()> {
         lock().reserve(self.0);
         loop {
@@ -178,9 +176,8 @@ impl Pool {
         }
     }
 
-    /// Requests a wake-up of this reactor at the next result. Returns `None` if results are
-    /// waiting. Otherwise returns the time, if any, at which the pool must be asked again whether
-    /// to start a thread.
+    /// Requests a wake-up at the next result. Returns `None` if results are waiting. Otherwise
+    /// returns the time, if any, at which the pool may need another thread.
     pub(crate) fn prepare_sleep(&mut self) -> Option<Option<u64>> {
         if self.outstanding == 0 {
             return Some(None);
@@ -216,7 +213,7 @@ fn summon(call: ThreadCall) {
         ThreadCall::Nobody => {}
         ThreadCall::Idle => POOL.work.notify_one(),
         ThreadCall::New => {
-            // If other pool threads exist, they do the work and request a new thread again later.
+            // Without any pool thread, the calling thread runs the jobs.
             if spawn().is_err() && lock().threads == 0 {
                 drop(serve(lock()));
             }
@@ -264,8 +261,7 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
     queue
 }
 
-/// Waits until the thread is called to run jobs. Returns `None` if the thread must end because it
-/// was idle for too long.
+/// Waits for a wake-up. Returns `None` if the thread must end because it was idle for too long.
 fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
     queue.idle += 1;
     loop {

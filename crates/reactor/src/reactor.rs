@@ -383,10 +383,9 @@ impl Handle {
     }
 
     /// Prepares a source's file operations: makes sure that a thread of the kernel or of the
-    /// process is available for operations that block. Returns which of the two executes the
-    /// operations. `share` is the drive's share of the pool, common to all its sources. Without
-    /// this call, a file whose operations hang could occupy all threads of the ring. May wait for a
-    /// thread to start.
+    /// process is available for operations that block. Returns the kind of that thread. `share` is
+    /// the drive's share of the pool, common to all its sources. Without this call, a file whose
+    /// operations hang could occupy all threads of the ring. May wait for a thread to start.
     ///
     /// # Errors
     ///

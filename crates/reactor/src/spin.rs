@@ -4,12 +4,12 @@
 //! machine.
 //!
 //! A thread spins (polls) only after [`STREAK`] short waits in a row, so an idle thread sleeps at
-//! once. A wait that the thread slept through counts as short up to twice the longest spin, because
-//! the wake-ups alone may take that long. A spin yields to other threads that wait for the CPU,
-//! above all to the client whose request it waits for. A spin ends at once if another thread took
-//! the CPU and nothing completed in the meantime. A thread that lost its CPU for longer than a
-//! whole spin without a completion, or had [`VAIN`] spins without a completion in a row, sleeps
-//! through the next waits. CPU time that no other thread of this machine got does not count: a
+//! once. A wait is short if it takes at most twice the longest spin, as the wake-ups after a sleep
+//! may take that long. A spin yields to other threads that wait for the CPU, above all to the
+//! client whose request it waits for. A spin ends at once if another thread took the CPU and
+//! nothing completed in the meantime. Spinning pauses, that is, the thread sleeps through the next
+//! waits, if such a loss of the CPU was longer than a whole spin, or after [`VAIN`] spins in a row
+//! without a completion. CPU time that no other thread of this machine got does not count: a
 //! hypervisor takes it from spinning and sleeping threads alike. Kernel counterpart: `halt_poll_ns`
 //! of KVM.
 
@@ -24,8 +24,7 @@ use self::worth::SpinTrial;
 
 /// Number of short waits in a row before the first spin.
 const STREAK: u32 = 4;
-/// Number of consecutive spins without a completion after which the thread sleeps through some
-/// waits.
+/// Number of consecutive spins without a completion after which spinning pauses.
 const VAIN: u32 = 4;
 /// Time between two yields, in nanoseconds.
 const YIELD_NS: u64 = 5_000;
@@ -33,11 +32,10 @@ const YIELD_NS: u64 = 5_000;
 const ALONE_NS: u64 = 3_000;
 /// Time between two polls, in nanoseconds, above which another thread must have had the CPU.
 const GAP_NS: u64 = 20_000;
-/// Number of waits that the thread sleeps through after it lost the CPU for long. The number
-/// doubles with each loss.
+/// Number of waits in the first pause from spinning. Each pause is twice as long as the last.
 const PAUSE_MIN: u32 = 64;
-/// Maximum number of consecutive waits that the thread sleeps through. After this many other waits
-/// without a loss of the CPU, the number falls back to `PAUSE_MIN`.
+/// Maximum number of waits in a pause. After as many waits without a new pause, the next pause is
+/// as short as `PAUSE_MIN`.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +48,15 @@ enum SpinStep {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BusyPoll {
     longest_ns: u64,
-    /// Number of consecutive waits that were no longer than twice `longest_ns`.
+    /// Number of consecutive short waits (at most twice `longest_ns`).
     short: u32,
     /// Number of consecutive spins in which nothing completed.
     vain: u32,
-    /// Number of waits that the thread must still sleep through. `pause_next` is the number after
-    /// the next loss of the CPU.
+    /// Number of waits left in the current pause from spinning, and number of waits in the next
+    /// one.
     pause: u32,
     pause_next: u32,
-    /// Number of waits since the last pause from spinning began, except the waits of that pause.
+    /// Number of waits since the last pause from spinning ended.
     unhurt: u32,
     /// Times of the current wait: its start, the end of its spin, the last poll, and the next
     /// yield.
@@ -115,7 +113,7 @@ impl BusyPoll {
         self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
     }
 
-    /// Ends a wait, whether the thread slept or spun. `bytes` is the total transferred so far.
+    /// Ends a wait, with or without a sleep. `bytes` is the total number of bytes moved so far.
     pub(crate) fn end(&mut self, now_ns: u64, bytes: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
         let is_short = waited_ns <= self.longest_ns.saturating_mul(2);
@@ -152,7 +150,7 @@ impl BusyPoll {
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
         let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
-        // The thread lost the CPU for longer than a whole spin, and nothing completed in that time.
+        // Spinning pauses after the CPU was lost for longer than a whole spin.
         if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }

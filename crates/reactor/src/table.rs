@@ -1,6 +1,6 @@
 //! Operations in flight, and inboxes with their completions.
 //!
-//! Invariants: a key is not reused within 2^32 reuses of its slot, so a late cancel cannot affect
+//! Invariants: a key is unique until its slot was reused 2^32 times, so a late cancel cannot affect
 //! another operation. The index of a source is reused only after it was released and has nothing in
 //! flight, so no completion can reach a wrong inbox. Memory is allocated only when more operations
 //! are in flight than ever before. The lists then grow to hold all operations.
@@ -76,8 +76,6 @@ pub(crate) struct Table {
 }
 
 impl Default for Table {
-    /// Creates a table with room for the number of operations in flight that most threads never
-    /// exceed.
     fn default() -> Table {
         Table {
             slots: Vec::with_capacity(SLOTS),

@@ -37,7 +37,7 @@ const TRIAL: u64 = u64::MAX - 2;
 const TRIAL_NS: u64 = 2 * NS_PER_S;
 const WORKERS_MAX: u32 = 4096;
 const BATCH: usize = 32;
-/// Fraction of the operations in flight (1/n) at which queued file operations are submitted early.
+/// File operations are submitted early if this share (1/n) of the operations in flight is queued.
 const EARLY_SHARE: usize = 8;
 /// Number of attempts to submit to a kernel that is short of memory before the operation fails.
 const PUSH_ATTEMPTS: usize = 10_000;
@@ -56,10 +56,9 @@ pub(crate) struct Uring {
     again: Vec<OperationKey>,
     scratch: Vec<OperationKey>,
     tables: Tables,
-    /// Maximum number of kernel threads for operations that block; 0 for the kernel's default.
+    /// Limit of the ring's kernel threads for operations that block; 0 before it is first set.
     workers: u32,
-    /// True if the kernel has started a worker thread for this thread, which stays; `None` before
-    /// the test.
+    /// True if the kernel can start a worker thread for this ring; `None` before the test.
     has_worker: Option<bool>,
 }
 
@@ -189,13 +188,12 @@ impl Uring {
         }
     }
 
-    /// Submits before one more file operation is queued, if an eighth of the operations in flight
-    /// is queued already. While few operations are in flight, a drive would otherwise be idle until
-    /// the end of the turn.
+    /// Submits the queue if it has an eighth or more of the operations in flight. While few are in
+    /// flight, a drive would otherwise be idle until the end of the turn.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.queued.file_ops >= share.max(1) {
-            // Errors are ignored as in `push_entry`: the next turn submits what is left.
+            // Ignores errors: the next turn submits the rest and reports them.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         self.queued.file_ops += 1;
@@ -231,9 +229,9 @@ impl Uring {
     fn push_entry(&mut self, hub: &mut ReactorState, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
         if self.ring.submission().len() >= self.config.submit_batch as usize {
-            // The queue is submitted only when one more entry arrives, because the last entries can
-            // go with the system call that waits. The next turn submits the rest and reports
-            // errors.
+            // Ignores errors: the next turn submits the rest and reports them. A full batch is
+            // submitted only when another entry follows, because the call that waits can submit it
+            // as well.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         for _ in 0..PUSH_ATTEMPTS {
@@ -325,9 +323,8 @@ impl Uring {
         Ok(())
     }
 
-    /// Returns true if a short queue need not be submitted yet, because the receivers of the
-    /// available completions will soon push more operations or call `turn` again. Never returns
-    /// true twice in a row.
+    /// Returns true if the submission of a short queue can wait, because the receivers of new
+    /// completions will soon push more operations. Never returns true twice in a row.
     fn may_hold_back(&mut self, hub: &ReactorState) -> bool {
         let queue = self.ring.submission();
         let short = queue.len() < self.config.submit_batch as usize;
@@ -487,8 +484,7 @@ impl Uring {
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
-            // The count is reset, because completions that no user took would keep the wait from
-            // blocking.
+            // A turn does not block while completions are counted that no user has taken.
             hub.table.take_delivered();
         }
         // SAFETY: nothing is outstanding, so the kernel uses neither the wake value nor the ring.

@@ -19,8 +19,8 @@ use millrace_reactor::Config;
 use crate::io_context::{IoConfig, IoContext};
 use crate::join::{JoinOutcome, join_within};
 
-/// Maximum number of write-backs in flight to each drive: enough to keep a drive busy, and few
-/// enough for readers, whose requests wait behind the write-backs in a drive without a scheduler.
+/// Maximum number of write-backs in flight to each drive. More would delay reads, because they wait
+/// behind write-backs in a drive without a scheduler.
 const DRIVE_WRITES: u32 = 16;
 /// Maximum time for the final flush of the drives, in nanoseconds.
 const FLUSH_NS: u64 = 1_000_000_000;

@@ -40,9 +40,9 @@ pub enum Pinning {
     Pinned,
 }
 
-/// Returns the CPUs for drives' workers: all CPUs except those in `busy`, to which other threads
-/// are pinned. If no CPU is left, or no CPU is busy, returns all CPUs but the first. The list is
-/// empty on a machine with one CPU.
+/// Returns the CPUs for drives' workers: all except `busy`, the CPUs to which other threads are
+/// pinned. If no CPU is busy, or all are, returns all except the first. The list is empty on a
+/// machine with one CPU.
 #[must_use]
 pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     let all = topology.cpus();
@@ -55,7 +55,7 @@ pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     }
 }
 
-/// Distributes the workers' CPUs over drives, one drive after the other, for
+/// Chooses the CPU of each drive's worker, for
 /// [`DiskConfig::worker`](millrace_block::DiskConfig::worker).
 #[derive(Debug, Clone, Default)]
 pub struct WorkerCpus {
@@ -140,7 +140,7 @@ pub struct DriveWorkers {
     threads: Vec<WorkerThread>,
     reactor: Config,
     pinning: Pinning,
-    /// Flushers, each with the address of its cache.
+    /// Flushers, each with its cache's address as a key.
     flushers: Vec<(usize, CacheFlusher)>,
     shared: Arc<WorkersState>,
 }

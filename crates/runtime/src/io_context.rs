@@ -30,8 +30,8 @@ pub struct Current {
 }
 
 thread_local! {
-    /// Reactor of this thread. The variable has no destructor, so that it outlives channels in
-    /// other thread-local variables, which drain through the reactor. `IoContext` empties it.
+    /// Reactor of this thread, set and cleared by `IoContext`. The variable has no destructor, so
+    /// that channels in other thread-local variables can wait for their I/O in their destructors.
     static REACTOR: RefCell<ManuallyDrop<Option<Current>>> =
         const { RefCell::new(ManuallyDrop::new(None)) };
 }

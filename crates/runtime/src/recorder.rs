@@ -26,11 +26,11 @@ use cpu_file::{CpuFile, DropCounts, named};
 pub use cpu_file::trace_file;
 
 const TURN: Duration = Duration::from_millis(10);
-/// Minimum age of the events that are written, in nanoseconds. Younger events are kept until the
-/// next turn, because another thread's ring may contain older events.
+/// Minimum age of events that are written, in nanoseconds. Until then, older events may still be in
+/// the ring of another thread.
 const HELD_NS: u64 = 10_000_000;
-/// Beginning of a trace message that names the message's device. The name follows. blkparse prints
-/// the message unchanged.
+/// Beginning of a trace message that tells a device's name, which follows. blkparse prints the
+/// message unchanged.
 pub const DEVICE_NAME: &str = "millrace names this device ";
 /// Filter for events: an event is recorded if it matches every criterion that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,8 +49,7 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// Returns true if all these events certainly pass the filter: the filter has no criterion, and
-    /// no event is older than the recording.
+    /// Returns true if the filter has no criterion, and no event is older than the recording.
     fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
@@ -122,14 +121,14 @@ struct RecorderState {
     ended: AtomicBool,
     events: AtomicU64,
     dropped: AtomicU64,
-    /// Time at which the lease was last renewed, in nanoseconds.
+    /// Time of the last call of [`Recorder::renew`], in nanoseconds.
     renewed_ns: AtomicU64,
     failure: Mutex<Option<io::Error>>,
     files: Mutex<Vec<PathBuf>>,
 }
 
 impl RecorderState {
-    /// Returns true if the client has not renewed its lease in time.
+    /// Returns true if [`Recorder::renew`] was not called for longer than `lease`.
     fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
         let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
         lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos())
@@ -281,7 +280,7 @@ impl<M: Machine> Recording<M> {
     }
 
     /// Empties the rings and writes the events older than `until_ns`. Returns the number of events
-    /// written. `u64::MAX` marks the last turn, in which all dropped events are reported.
+    /// written. `u64::MAX` marks the last turn, which also reports all dropped events.
     fn turn(&mut self, until_ns: u64) -> io::Result<u64> {
         let Recording { tracer, volumes, config, files, began_ns, drops } = self;
         let mut missing = Vec::new();
@@ -313,8 +312,7 @@ impl<M: Machine> Recording<M> {
         for file in files.values_mut() {
             written += file.write_held(until_ns, config, drops)?;
         }
-        // The remaining dropped events come from threads that recorded no event afterwards, so no
-        // file has reported these drops yet.
+        // No event followed the remaining dropped events on their threads, so no file reports them.
         let untold = drops.take(u32::MAX);
         match files.values_mut().next() {
             Some(file) if until_ns == u64::MAX => {

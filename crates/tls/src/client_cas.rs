@@ -60,9 +60,8 @@ fn name_of(der: &[u8]) -> String {
 }
 
 impl ClientCa {
-    /// Returns the CA's dates. Returns `None` if the file has another certificate of this CA with
-    /// the same key that expires later, because the expiry of this certificate then affects no
-    /// client.
+    /// Returns the CA's dates, or `None` if the file has a later-expiring certificate of the CA
+    /// with the same key. The expiry of this certificate then affects no client.
     pub(crate) fn last_lifetime(&self, all: &[ClientCa]) -> Option<&Lifetime> {
         let own = self.lifetime.as_ref()?;
         let is_successor = |one: &ClientCa| {
@@ -125,7 +124,7 @@ impl ClientCertVerifier for ClientCas {
         }
         let (ca, expiry) = match dated.iter().filter(is_over).find(|(ca, _)| accepts(&[*ca])) {
             Some((ca, expiry)) => (ca.name.clone(), expiry.to_string()),
-            // The client's chain contains certificates of several expired CAs.
+            // The client's chain needs several expired CAs, so the error names none of them.
             None => (String::new(), "is expired".to_owned()),
         };
         let why = OtherError(Arc::new(ExpiredCa { ca, expiry }));

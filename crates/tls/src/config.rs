@@ -281,8 +281,8 @@ fn read_identity(
     Ok((chain, key))
 }
 
-/// Refuses a certificate file in which the key's certificate is not the first. Other errors of a
-/// key are left to rustls.
+/// Refuses a certificate file in which the key's certificate is not the first. rustls reports other
+/// errors of the key.
 fn check_order(
     path: &Path,
     chain: &[CertificateDer<'static>],

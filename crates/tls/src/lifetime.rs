@@ -9,15 +9,15 @@ use std::time::{Duration, SystemTime};
 
 /// Maximum time before the expiry at which a warning is due.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
-/// Divisor of the total validity period: a warning is due in the last third at the earliest, so
-/// that certificates that are renewed every day cause no warnings.
+/// Warnings are limited to the last 1/n of the validity period, so that a certificate that is
+/// renewed every day causes none.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 
 /// Validity period of the certificate in a chain that expires first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Start of the validity, as time since the Unix epoch. `end` has the same form.
+    /// Start of the validity as time since the Unix epoch, like `end`.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
     /// End of the validity as a readable date.

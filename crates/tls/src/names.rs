@@ -3,8 +3,7 @@
 //! `certificate.rs` reads the names; the server compares them with access lists, and logs show
 //! them.
 
-/// Names in a certificate: those of a peer, which are compared with an access list, or those of the
-/// local certificate.
+/// Names in the certificate of a peer or of this side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerNames {
     /// Common name of the subject.

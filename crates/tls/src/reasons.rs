@@ -57,7 +57,7 @@ impl Error {
 )]
 pub(crate) struct ExpiredCa {
     pub(crate) ca: String,
-    /// Text that follows the CA's name.
+    /// Expiry state of the CA, as a text.
     pub(crate) expiry: String,
 }
 

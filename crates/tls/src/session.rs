@@ -6,9 +6,9 @@
 //! for TLS 1.3.
 //!
 //! Invariants: the output buffer never moves, so bytes of it may be in a send operation while more
-//! are appended. Each call passes all ciphertext that rustls has not consumed to rustls again, at
-//! the same position relative to the bytes before it. Messages of rustls itself (handshake, alerts,
-//! new keys) keep their order with records of plaintext, and are limited by [`CONTROL_BYTES_MAX`].
+//! are appended. Each call passes all ciphertext that rustls has not consumed to rustls again (see
+//! engine.rs). Messages of rustls itself (handshake, alerts, new keys) keep their order with
+//! records of plaintext, and are limited by [`CONTROL_BYTES_MAX`].
 
 mod buffers;
 mod engine;
@@ -41,7 +41,7 @@ pub struct Session {
     /// Decrypted bytes that did not fit into the caller's memory, from `plain_start` on.
     plain: Vec<u8>,
     plain_start: usize,
-    /// Plaintext of a record that is not full and not encrypted yet.
+    /// Plaintext of the next record, which is encrypted when it is full or `finish` is called.
     open: Vec<u8>,
     progress: Progress,
     peer: Option<PeerNames>,

@@ -145,7 +145,7 @@ pub struct Drive {
     pub depth: Measure,
     /// Seeks between queued I/Os (index 0), and between issued requests (index 1).
     pub seeks: [Seeks; 2],
-    /// Sum over all queued I/Os of the number of I/Os already active when each was queued.
+    /// Number of active I/Os when an I/O was queued, summed over all queued I/Os.
     pub active_sum: u64,
     pub(super) group: Group,
     pub(super) flights: RangeTree<Flight>,
@@ -158,8 +158,8 @@ pub struct Drive {
 }
 
 impl Drive {
-    /// Returns true if the device only maps to other devices (md, dm). Like btt, this decides by
-    /// the major number that such devices usually have.
+    /// Returns true if the device only maps to other devices (md, dm), by the major number that
+    /// such devices usually have, as in btt.
     #[must_use]
     pub fn maps(&self) -> bool {
         matches!(major(self.device), 9 | 253 | 254)

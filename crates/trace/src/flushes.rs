@@ -19,7 +19,7 @@ const FLUSHES_MAX: usize = 4_096;
 struct FlushInFlight {
     /// Number that the `IoListener` returned for this flush.
     number: u64,
-    /// Sector field of the flush whose completion also completes this one; initially its own.
+    /// Sector field of the flush whose completion ends this one; at first, of this flush itself.
     leader: u64,
 }
 

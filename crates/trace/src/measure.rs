@@ -47,7 +47,7 @@ impl Span {
         NAMES[self as usize]
     }
 
-    /// Returns the `dm` variant of this span if there is one, or the span itself.
+    /// Returns the `dm` variant of a span, or the span itself if it has none.
     #[must_use]
     pub(super) fn mapped(self) -> Span {
         match self {

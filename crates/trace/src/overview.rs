@@ -207,8 +207,8 @@ fn overheads(text: &mut String, spans: &Spans) {
     text.push('\n');
 }
 
-/// Returns a titled table with one row for each drive for which `row` returns text, or an empty
-/// string.
+/// Returns a titled table of the drives for which `row` returns text, or an empty string if there
+/// are none.
 fn drive_rows(
     spans: &Spans,
     (title, heads): (&str, &str),

@@ -167,8 +167,8 @@ impl<R: Read> FileStream<R> {
     }
 }
 
-/// Records the names that a note contains. Returns true if the record is a note but not a message,
-/// and so has no place in the order of events.
+/// Records the names that a note contains. Returns true for a note that is not a message, which the
+/// reader does not return as an event.
 fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
@@ -432,8 +432,8 @@ impl<R: Read> Reader<R> {
         self.streams[self.order[place]].first_time()
     }
 
-    /// Inserts a stream into the order: in front if it is earlier than the first stream, otherwise
-    /// behind the first and behind all following streams that are earlier.
+    /// Inserts a stream into the order: first if it is earlier than the first stream, otherwise
+    /// before the next stream that is not earlier.
     fn queue(&mut self, number: usize) {
         let time = self.streams[number].first_time();
         if self.order.is_empty() || time < self.time_at(0) {

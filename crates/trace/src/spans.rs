@@ -1,6 +1,5 @@
-//! `Spans`: measures how long I/Os spend between steps, by btt's rules, in constant memory.
-//!
-//! The rules are btt's, because users compare our numbers with its output:
+//! `Spans`: measures how long I/Os spend between steps, in constant memory. Follows btt's rules, so
+//! that users can compare the numbers with its output:
 //! - Each device has a tree of the I/Os that were queued (Q) and not completed. A later event
 //!   belongs to the I/O that covers its first sector (get request G, sleep S, insert I, merge M,
 //!   remap A), or to all I/Os inside its range (issue D, complete C). So an I/O that was merged
@@ -73,8 +72,8 @@ pub trait IoListener {
 
 impl IoListener for () {}
 
-/// Passes samples and new I/Os to both listeners. Only the second one numbers I/Os, and only the
-/// second one learns of completions.
+/// Passes samples and new I/Os to both listeners. Only the second listener assigns numbers to I/Os
+/// and learns of completions.
 impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);

@@ -40,8 +40,7 @@ impl CoroutinePool {
                 break;
             }
             while self.running.len() <= next {
-                // Threads may first run in any order, but coroutines are created in the order of
-                // thread numbers.
+                // Coroutines are stored by thread number, but threads may first run in any order.
                 let index = self.running.len() - 1;
                 let UnstartedThread(thread) = session::with(|s| {
                     core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))
@@ -92,8 +91,8 @@ pub(super) fn hook_panics() {
     });
 }
 
-/// Records a panic of a model. Returns false for a panic outside a model, and for the second panic
-/// of an execution, which ends the process.
+/// Records a panic of a model. Returns false for a panic outside a model, or for a second panic,
+/// which aborts the process.
 fn note(info: &PanicHookInfo<'_>) -> bool {
     session::try_with(|s| {
         let first = s.failure.is_none();

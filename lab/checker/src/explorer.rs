@@ -29,7 +29,7 @@ pub struct Explorer {
 /// Statistics of an exploration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// Number of executions within the bounds, or of random executions.
+    /// Number of executions that were run.
     pub executions: u64,
     /// Number of steps of the longest execution.
     pub steps_max: u32,
@@ -50,7 +50,7 @@ impl fmt::Display for Report {
 pub struct Failure {
     /// Description of the failure.
     pub reason: String,
-    /// Choices of the execution, which [`Explorer::replay`] of the same explorer repeats.
+    /// Encoded choices of the execution. [`Explorer::replay`] repeats them.
     pub trail: String,
     /// Steps of the execution, as text.
     pub log: Vec<String>,
@@ -75,8 +75,8 @@ impl Default for Explorer {
 }
 
 impl Explorer {
-    /// Creates an explorer with the default bounds: 3 preemptions, 10 million executions of 10,000
-    /// steps, 500 steps in a row; deadlines never pass; one CPU.
+    /// Creates an explorer with the default bounds: 3 preemptions, 10 million executions of at most
+    /// 10,000 steps, 500 consecutive steps of a thread, no expired deadlines, one CPU.
     #[must_use]
     pub fn new() -> Self {
         Explorer {
@@ -115,9 +115,8 @@ impl Explorer {
         self
     }
 
-    /// Sets the number of consecutive steps after which a thread must let another thread run. This
-    /// switch does not count as a preemption. Models need this limit if they wait for another
-    /// thread in a loop without `spin_until`.
+    /// Sets the number of consecutive steps after which a thread must let another thread run. Such
+    /// a switch does not count as a preemption. Models with their own wait loops need this limit.
     #[must_use]
     pub fn patience(mut self, steps: u32) -> Self {
         self.bounds.patience = steps;
@@ -236,7 +235,6 @@ impl Explorer {
         session.failure.is_some()
     }
 
-    /// Runs the last execution again, and records its steps in a log.
     fn logged(
         &self,
         session: &mut Session,

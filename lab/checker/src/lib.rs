@@ -34,7 +34,7 @@ use session::{WaitReason, fail, turn, with};
 pub struct Checked;
 
 // SAFETY: one thread of an exploration runs at a time, so its real accesses are ordered.
-// Weak memory orders, and the fences against them, are simulated separately.
+// Relaxed and acquire/release orders are simulated in memory.rs.
 #[allow(unsafe_code)]
 unsafe impl Machine for Checked {
     type Lock<T: Send> = CheckedLock<T>;

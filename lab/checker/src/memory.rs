@@ -1,13 +1,13 @@
 //! `Memory`: the atomic words of one execution. For each word it has all stores that may still be
-//! read, in modification order. Each store carries a view (see view.rs) of what its thread knew.
+//! read, in modification order. Each store has a view of what its thread knew (view.rs).
 //!
 //! A session owns the memory; primitives.rs calls it for every access. A load may read any store
 //! that is not older than the stores that its thread knows. A new store may take any position in
-//! modification order after those. A read-modify-write reads a store and is placed directly after
-//! it (atomicity). SeqCst accesses and fences are ordered as they were executed. Views of stores
-//! are kept in an arena. Invariant: the `stores` of a location are sorted by timestamp. Source:
-//! Kang et al., POPL 2017 (views, no promises); Lahav et al., "Repairing sequential consistency in
-//! C/C++11", PLDI 2017 (order of SeqCst accesses and fences).
+//! modification order after those. A read-modify-write is placed directly after the store that it
+//! reads (atomicity). SeqCst accesses and fences are ordered as they were executed. Invariant: the
+//! `stores` of a location are sorted by timestamp. Source: Kang et al., POPL 2017 (views, no
+//! promises); Lahav et al., "Repairing sequential consistency in C/C++11", PLDI 2017 (order of
+//! SeqCst accesses and fences).
 
 use std::vec::Vec;
 
@@ -15,8 +15,8 @@ use super::trail::Trail;
 use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
-/// Increment of the timestamp for a store at the end of modification order. A store that is
-/// inserted later takes the middle between its neighbours, which works 12 times in the same gap.
+/// Distance between the timestamps of two stores appended to modification order. A store inserted
+/// between them gets the mean, so that 12 insertions fit.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -24,9 +24,9 @@ const NO_VIEW: u32 = u32::MAX;
 struct Store {
     value: u64,
     stamp: u32,
-    /// View that an acquiring load of this store obtains, as an index into the arena, or `NO_VIEW`.
+    /// Index in `Memory::views` of the view that an acquiring load obtains, or `NO_VIEW`.
     view: u32,
-    /// Time of the store, by the clock of `thread`, which made the store.
+    /// Clock of `thread`, which made the store.
     epoch: u32,
     thread: u8,
     /// True for the store of a read-modify-write. No other store may come between it and the store
@@ -34,16 +34,14 @@ struct Store {
     atomic: bool,
 }
 
-/// A store that is to be inserted into modification order.
 #[derive(Debug, Clone, Copy)]
 struct PendingStore {
     value: u64,
     order: Order,
-    /// Store that the same step has read, if the step is a read-modify-write.
+    /// Store that a read-modify-write has read.
     read: Option<Store>,
 }
 
-/// Context of an access: the views of the current thread, and the choices.
 #[derive(Debug)]
 pub(super) struct AccessContext<'a> {
     pub(super) views: &'a mut ThreadViews,
@@ -53,9 +51,9 @@ pub(super) struct AccessContext<'a> {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// Thread that made the last store, and the number of that store (see `Memory::stored`).
+    /// Thread that made the last store, and `Memory::stored` after that store.
     last: (u8, u64),
-    /// Number of the last store by any thread other than that of `last`.
+    /// `Memory::stored` after the last store by any other thread.
     other: u64,
 }
 
@@ -64,13 +62,13 @@ pub(super) struct Memory {
     locations: Vec<Location>,
     used: usize,
     views: Vec<View>,
-    /// Number of stores so far.
+    /// Number of stores of the execution, to all locations.
     pub(super) stored: u64,
-    /// Latest store to each location that was known at some SeqCst fence so far.
+    /// For each location, the latest store that a thread knew at a SeqCst fence.
     sc_fences: Timestamps,
     /// Latest SeqCst store to each location.
     sc_stores: Timestamps,
-    /// Latest store to each location that happened before some SeqCst fence.
+    /// For each location, the latest store that happened before a SeqCst fence.
     sc_fenced: Timestamps,
     /// True if timestamps have run out at some location.
     pub(super) exhausted: bool,
@@ -98,7 +96,6 @@ impl Memory {
         }
     }
 
-    /// Discards everything, for the next execution.
     pub(super) fn reset(&mut self) {
         (self.used, self.stored) = (0, 0);
         self.views.clear();
@@ -182,8 +179,8 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // The new store may precede any store that is newer than `floor`, except the store of a
-        // read-modify-write, which must directly follow the store that it read.
+        // The new store may be placed before any store newer than `floor`, except the store of a
+        // read-modify-write, which must stay directly behind the store that it read.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
         let places = 1 + newer().filter(place).count();
@@ -195,7 +192,6 @@ impl Memory {
         self.insert(views, at, index, PendingStore { value, order, read: None });
     }
 
-    /// Inserts a store before position `index`.
     fn insert(&mut self, views: &mut ThreadViews, at: usize, index: usize, new: PendingStore) {
         let PendingStore { value, order, read } = new;
         let stores = &self.locations[at].stores;
@@ -222,9 +218,9 @@ impl Memory {
         views.tick();
     }
 
-    /// Returns the view that a new store carries: that of its thread for a release store, otherwise
-    /// that of the thread's last release fence. The store of a read-modify-write also carries the
-    /// view of the store that it read (release sequence).
+    /// Returns the view of a new store. For a release store this is the view of its thread,
+    /// otherwise the view at the thread's last release fence. A read-modify-write adds the view of
+    /// the store that it read (release sequence).
     fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {
@@ -317,7 +313,7 @@ impl Memory {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
     }
 
-    /// Returns the number of the last store by a thread other than `thread`.
+    /// Returns `Memory::stored` after the last store by a thread other than `thread`.
     pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
         let location = &self.locations[at as usize];
         if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
@@ -349,7 +345,7 @@ impl Memory {
     }
 
     /// Records, for a SeqCst fence, the latest store to each location that happened before the
-    /// fence. Later SeqCst accesses read no older store.
+    /// fence. Later SeqCst accesses must not read older stores.
     fn raise_fenced(&mut self, known: &View) {
         for (location, fenced) in self.locations[..self.used].iter().zip(&mut self.sc_fenced) {
             let before = |store: &&Store| known.has(store.thread, store.epoch);

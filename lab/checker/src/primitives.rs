@@ -34,7 +34,7 @@ fn add_location(value: u64) -> u32 {
 }
 
 impl CheckedWord {
-    /// Runs a step on this word. Other threads may run before it.
+    /// Runs an access to this word. Other threads may run before the access.
     #[inline]
     fn step<R>(&self, step: impl FnOnce(&mut Session) -> R) -> R {
         turn();
@@ -58,7 +58,7 @@ impl CheckedWord {
 }
 
 // SAFETY: one thread of an exploration runs at a time, and each method is a single step.
-// The results are those that the given memory ordering allows.
+// Each load returns a value that its memory ordering allows.
 unsafe impl Word for CheckedWord {
     fn new(value: u64) -> Self {
         CheckedWord(add_location(value))
@@ -249,9 +249,8 @@ std::thread_local! {
     static METERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Turns lock statistics on for the models that the calling thread explores, until
-/// [`unmeter_locks`]. A model calls this at its start; the change is not a step, and takes effect
-/// at once.
+/// Turns lock statistics on for models that the calling thread explores. Models call this at their
+/// start. [`unmeter_locks`] turns the statistics off.
 pub fn meter_locks() {
     METERED.set(true);
 }
@@ -261,7 +260,7 @@ pub fn unmeter_locks() {
     METERED.set(false);
 }
 
-/// Lock statistics that can be turned on. The results are discarded.
+/// Lock statistics that [`meter_locks`] turns on; their results are discarded.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedMeter;
 
@@ -277,7 +276,7 @@ impl Meter for CheckedMeter {
     fn count_rejection(_name: &'static str, _site: Site, _wait_ns: u64) {}
 }
 
-/// A statistics counter that stores nothing: counters never synchronise threads.
+/// A statistics counter that stores nothing, because counters never synchronise threads.
 #[derive(Debug)]
 pub struct CheckedCounter;
 

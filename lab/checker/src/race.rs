@@ -3,7 +3,7 @@
 //! A session owns this; `CheckedLine` calls it at every access. A race is a failure even if the
 //! order of its accesses does not change the outcome. All earlier accesses by other threads must
 //! happen before a write, and the last write must happen before a read. Source: Flanagan and
-//! Freund, "FastTrack", PLDI 2009 (with the full clock for reads, because there are few threads).
+//! Freund, "FastTrack", PLDI 2009.
 
 use std::vec::Vec;
 
@@ -23,7 +23,7 @@ pub(super) struct LineAccesses {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Race {
-    /// Thread that made the earlier access.
+    /// Thread that made the other access of the race.
     pub(super) other: u8,
     pub(super) wrote: bool,
 }

@@ -16,7 +16,7 @@ use super::session::{NOBODY, Session, ThreadYielder, WaitReason};
 use super::view::THREADS_MAX;
 
 impl Session {
-    /// Ends the current thread and makes the next one `current`.
+    /// Ends the current thread and switches to another one.
     pub(super) fn end(&mut self) {
         self.note(|| "ends".to_string());
         self.here().wait = WaitReason::Ended;
@@ -31,8 +31,8 @@ impl Session {
         }
     }
 
-    /// Lets another thread run first if the trail chooses that. In that case, returns the yielder
-    /// that suspends the current thread.
+    /// Starts a step of the current thread, before which the trail may choose a preemption. After a
+    /// preemption, returns the yielder that suspends the current thread.
     pub(super) fn turn(&mut self) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
@@ -46,7 +46,7 @@ impl Session {
             return self.fail(text);
         }
         if self.here().fresh {
-            // The choice of this thread's start already covers its first step.
+            // The scheduler has already chosen this thread for its first step.
             self.here().fresh = false;
             return None;
         }
@@ -69,8 +69,8 @@ impl Session {
         Some(turns)
     }
 
-    /// Switches to another thread, because the current thread has made many steps in a row and may
-    /// be waiting for another thread in a loop of its own.
+    /// Switches to another thread if one can run, because the current thread has made too many
+    /// consecutive steps and may be in a wait loop.
     fn give_way(&mut self) -> Option<*const ThreadYielder> {
         self.spent.in_a_row = 0;
         let turns = self.here().turns;
@@ -137,8 +137,8 @@ impl Session {
         }
     }
 
-    /// Iterates over the locations of `set` that have stores newer than the thread knows, each with
-    /// the oldest such store.
+    /// Iterates over the locations in `set` that have stores unknown to the thread, each with the
+    /// timestamp of the oldest such store.
     fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = &self.threads[thread].views.current.stamps;
         let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);
@@ -152,10 +152,8 @@ impl Session {
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)
     }
 
-    /// Decides how a wait for a change of the locations in `set` ends. Returns true if `ready` must
-    /// be evaluated again, because another thread has stored since `since`, or because the thread
-    /// now sees a newer store at one of the locations. Returns false if the deadline has passed
-    /// instead.
+    /// Ends a wait for a change of the locations in `set`. Returns true if one of them has changed,
+    /// so that `ready` must be evaluated again; false if the deadline has passed.
     pub(super) fn resume_await(&mut self, set: u64, since: u64, deadline_ns: u64) -> bool {
         if self.has_moved(self.current, set, since) {
             return true;

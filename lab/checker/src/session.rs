@@ -23,7 +23,7 @@ use super::race::{LineAccesses, Race};
 use super::trail::{ChoiceMode, Trail};
 use super::view::{THREADS_MAX, ThreadViews, View};
 
-/// Thread number that stands for the end of the execution.
+/// Value of `Session::current` when all threads have ended.
 pub(super) const NOBODY: usize = usize::MAX;
 
 pub(super) type ThreadBody = Box<dyn FnOnce() + Send>;
@@ -43,12 +43,11 @@ pub(super) struct Bounds {
     pub(super) cpus: u32,
 }
 
-/// Counts of an execution that the bounds limit.
+/// Consumption of an execution, for comparison with [`Bounds`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BoundUsage {
     pub(super) preemptions: u32,
     pub(super) steps: u32,
-    /// Steps since the scheduler switched to the current thread.
     pub(super) in_a_row: u32,
     pub(super) deadlines: u32,
 }
@@ -60,8 +59,8 @@ pub(super) enum WaitReason {
     Lock(u32),
     /// The thread waits for a wake-up of this parker, or for a deadline.
     Park(u32, Option<u64>),
-    /// The thread waits until another thread changes one of these locations after store number
-    /// `since`, or for a deadline.
+    /// The thread waits for a store to one of the locations in `set` after store number `since`, or
+    /// for a deadline.
     Change {
         set: u64,
         since: u64,
@@ -76,8 +75,8 @@ pub(super) struct ModelThread {
     pub(super) views: ThreadViews,
     pub(super) wait: WaitReason,
     pub(super) turns: *const ThreadYielder,
-    /// True until the thread's first visible operation. No preemption is tried before that
-    /// operation, because the start of the thread was already a choice.
+    /// True until the thread's first operation that others can see. No preemption is tried before
+    /// that operation: starting the thread was already a choice.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }
@@ -94,7 +93,7 @@ pub(super) struct Session {
     pub(super) bounds: Bounds,
     pub(super) spent: BoundUsage,
     pub(super) now_ns: u64,
-    /// Bit set of the locations that the innermost wait has read.
+    /// Bit set of the locations read by the condition that is being evaluated.
     pub(super) touched: u64,
     pub(super) failure: Option<String>,
     pub(super) log: Option<Vec<String>>,
@@ -151,7 +150,7 @@ fn suspend(turns: *const ThreadYielder) {
     unsafe { (*turns).suspend(()) }
 }
 
-/// Offers the scheduler a preemption before an operation whose outcome depends on its time.
+/// Lets the scheduler preempt the calling thread, whose next operation depends on other threads.
 #[inline]
 pub(super) fn turn() {
     if let Some(turns) = with(Session::turn) {
@@ -159,7 +158,7 @@ pub(super) fn turn() {
     }
 }
 
-/// Waits for the event that `wait` describes, and until the scheduler has picked the calling
+/// Suspends the calling thread until the event `wait` has occurred and the scheduler picks the
 /// thread.
 pub(super) fn wait(wait: WaitReason) {
     if let Some(turns) = with(|session| session.wait(wait)) {
@@ -168,7 +167,7 @@ pub(super) fn wait(wait: WaitReason) {
     with(|session| session.threads[session.current].wait = WaitReason::Turn);
 }
 
-/// Fails the execution. Returns only if the thread is already unwinding.
+/// Fails the execution. Returns only if the execution has already failed.
 pub(super) fn fail(reason: String) {
     if let Some(turns) = with(|session| session.fail(reason)) {
         suspend(turns);
@@ -251,7 +250,7 @@ impl Session {
         (&mut self.memory, AccessContext { views: &mut thread.views, trail: &mut self.trail })
     }
 
-    /// Records that the current thread did something that other threads can see.
+    /// Clears `fresh`, because other threads can see the current operation.
     #[inline]
     pub(super) fn acted(&mut self) {
         self.here().fresh = false;
@@ -267,7 +266,7 @@ impl Session {
         self.parkers[parker as usize] = true;
     }
 
-    /// Consumes a pending wake-up. Without a wake-up, the thread has waited until its deadline.
+    /// Ends a sleep: consumes the wake-up or, if there was none, advances the time to the deadline.
     pub(super) fn parked(&mut self, parker: u32, deadline_ns: Option<u64>) {
         let woken = core::mem::take(&mut self.parkers[parker as usize]);
         self.note(|| format!("leaves parker {parker}"));

@@ -1,11 +1,10 @@
 //! `Trail`: the choices of one execution, and the step to the next execution.
 //!
 //! A session owns the trail and queries it wherever an execution may continue in several ways. The
-//! search is depth first: the last choice that has an alternative left advances to it, all later
-//! choices are dropped, and the next execution repeats all earlier ones. In random mode every
-//! choice is drawn from a seed. A trail is written as a short string that replays exactly one
-//! execution. Invariant: an execution that gets the same answers makes the same queries; otherwise
-//! it is reported as not deterministic.
+//! search is depth first: the next execution repeats the choices before the last one that has an
+//! alternative left, and takes that alternative. In random mode every choice is drawn from a seed.
+//! A trail is written as a short string that replays exactly one execution. Invariant: a model that
+//! gets the same choices makes the same queries; otherwise it is reported as not deterministic.
 
 use std::format;
 use std::string::String;
@@ -15,7 +14,7 @@ use std::vec::Vec;
 pub(super) enum ChoiceMode {
     /// Visits every trail once.
     DepthFirst,
-    /// Draws every choice; the value is the state of the generator.
+    /// Makes random choices. The value is the state of the random generator.
     Random(u64),
     /// Repeats the given choices, then takes the first alternative of each further choice.
     Replay,
@@ -24,7 +23,7 @@ pub(super) enum ChoiceMode {
 #[derive(Debug, Clone, Copy)]
 struct ChoiceStep {
     chosen: u16,
-    /// Number of alternatives. 0 if unknown, because a decoded string contains only the choices.
+    /// Number of alternatives; 0 if unknown, as in a decoded trail.
     of: u16,
 }
 
@@ -33,7 +32,7 @@ pub(super) struct Trail {
     steps: Vec<ChoiceStep>,
     at: usize,
     mode: ChoiceMode,
-    /// True if a choice had another number of alternatives in an earlier execution.
+    /// True if the number of alternatives of a choice differed between two executions.
     pub(super) diverged: bool,
 }
 

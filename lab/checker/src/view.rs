@@ -3,9 +3,9 @@
 //!
 //! memory.rs owns the views that stores carry, and session.rs those of threads. For each location a
 //! view holds the timestamp of the oldest store that may still be read there; for each thread, the
-//! number of its events that happened before the view. SeqCst fences also spread timestamps, but
-//! only synchronisation spreads the clock, so the clock decides about races. Source: Kang et al.,
-//! "A promising semantics for relaxed-memory concurrency", POPL 2017 (without promises).
+//! number of its events that happened before the view. SeqCst fences merge only timestamps, not
+//! clocks, so races are detected by clocks. Source: Kang et al., "A promising semantics for
+//! relaxed-memory concurrency", POPL 2017 (without promises).
 
 /// Maximum number of locations (words and locks) in one execution, because a wait keeps a set of
 /// them in a `u64`.
@@ -24,7 +24,7 @@ pub(super) struct View {
 impl View {
     pub(super) const EMPTY: View = View { stamps: [0; LOCATIONS_MAX], clock: [0; THREADS_MAX] };
 
-    /// Adds everything that `other` knows about the first `locations` locations.
+    /// Merges the view `other` into this one. Only the first `locations` locations are in use.
     #[inline]
     pub(super) fn join(&mut self, other: &View, locations: usize) {
         raise(&mut self.stamps, &other.stamps, locations);
@@ -33,7 +33,7 @@ impl View {
         }
     }
 
-    /// Returns true if event `epoch` of `thread` happened before this view.
+    /// Returns true if the event of `thread` at clock `epoch` happened before this view.
     #[inline]
     pub(super) fn has(&self, thread: u8, epoch: u32) -> bool {
         self.clock[usize::from(thread)] >= epoch
@@ -50,13 +50,11 @@ pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usiz
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadViews {
-    /// View of the thread now.
     pub(super) current: View,
-    /// Views of stores that relaxed loads have read. An acquire fence adds them to `current`.
+    /// Merged views of stores read by relaxed loads. An acquire fence adds it to `current`.
     pub(super) acquired: View,
-    /// View at the last release fence. Relaxed stores carry it.
+    /// View at the last release fence, for relaxed stores after the fence.
     pub(super) released: View,
-    /// True if the thread has executed a release fence.
     pub(super) has_released: bool,
     pub(super) thread: u8,
 }
@@ -74,7 +72,7 @@ impl ThreadViews {
         views
     }
 
-    /// Advances the thread's clock, so that views published so far do not cover later events.
+    /// Advances the thread's clock, so that views copied before do not include later events.
     #[inline]
     pub(super) fn tick(&mut self) {
         self.current.clock[usize::from(self.thread)] += 1;

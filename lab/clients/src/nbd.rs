@@ -53,7 +53,7 @@ pub(crate) struct Pending {
     command: Command,
     offset: u64,
     length: u64,
-    /// Number of bytes of a read that were received.
+    /// Bytes of read data received so far.
     received: u64,
     errno: Option<Errno>,
     buffer: Vec<u8>,

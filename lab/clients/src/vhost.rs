@@ -60,15 +60,15 @@ pub struct Options {
     pub queues: u16,
     /// Number of entries of each ring: a power of two up to 1024.
     pub ring: u16,
-    /// Number of slots of each queue.
+    /// Maximum number of requests in flight on each queue. Each has a slot with a buffer.
     pub depth: u16,
     /// Size of each slot's buffer in bytes.
     pub data_bytes: u32,
-    /// Descriptor layout; `None` selects chained descriptors where these fit.
+    /// Descriptor layout; `None` selects chained descriptors if they fit the ring.
     pub descriptors: Option<Descriptors>,
     /// Method of waiting for completions.
     pub wait: Wait,
-    /// If true, event indices (`VIRTIO_F_EVENT_IDX`) are used if the server offers them.
+    /// True to use event indices (`VIRTIO_F_EVENT_IDX`) if the server offers them.
     pub event_idx: bool,
 }
 
@@ -140,16 +140,14 @@ fn ring_options(options: &Options, features: u64) -> RingOptions {
     }
 }
 
-/// Connects, and requests the server's features once without the `vhost` crate. A server that is
-/// busy with another client accepts the connection but never answers, and the crate has no time
-/// limit.
+/// Connects, and checks within a time limit that the server answers. The crate `vhost` has no such
+/// limit, and a server that is busy with another client never answers.
 fn reach(path: &Path) -> Result<UnixStream, ClientError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
     let ask = || {
         stream.set_read_timeout(Some(FIRST_ANSWER))?;
-        // The message is VHOST_USER_GET_FEATURES, version 1, without payload. The answer's payload
-        // is a number.
+        // VHOST_USER_GET_FEATURES, version 1, without payload; the answer contains a number.
         let request = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
         (&stream).write_all(&request)?;
         let mut answer = [0; 20];
@@ -282,7 +280,7 @@ impl Session {
             let start = NonNull::new(memory.as_ptr().wrapping_add(offset));
             let start = start.expect("mapped memory is never at address zero");
             // SAFETY: each queue has its own part of the mapping, as long as its layout.
-            // The mapping lives in `Shared`, which every queue owns together with its ring.
+            // Every queue owns `Shared`, which keeps the mapping alive.
             let ring = unsafe { DriverRing::new(start, GUEST_BASE + offset as u64, ring) }?;
             let notify = Notify::new(&self.stream).map_err(|source| system("eventfds", source))?;
             self.start_queue(number.into(), &ring, &notify, start.as_ptr().addr() as u64)?;

@@ -235,7 +235,7 @@ fn run(file: &JobFile, interrupt: Interrupt) -> Result<Value, String> {
     }
 }
 
-/// What each job of a report did.
+/// Returns the I/Os of each job of a report.
 fn flows(report: &Value) -> Vec<Flows> {
     let of = |job: &Value| {
         ["read", "write", "trim"].map(|name| {
@@ -246,8 +246,8 @@ fn flows(report: &Value) -> Vec<Flows> {
     report["jobs"].as_array().map(|jobs| jobs.iter().map(of).collect()).unwrap_or_default()
 }
 
-/// How far two mixes are from each other, in percent, and in what: shares of I/Os in percent of
-/// all, mean sizes in percent of fio's.
+/// Returns the largest difference between two mixes, in percent, and the property that differs:
+/// shares of I/Os in percent of all I/Os, mean sizes in percent of fio's.
 fn difference(fio: &Flows, ours: &Flows) -> (f64, String) {
     let total = |flows: &Flows| flows.iter().map(|(ios, _)| *ios).sum::<u64>().max(1) as f64;
     let mut most = (0.0, String::new());

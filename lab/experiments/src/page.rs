@@ -29,8 +29,7 @@ pub enum CheckKind {
     Qualitative,
     /// Numbers that must be within a tolerance of the paper's.
     Quantitative,
-    /// Numbers whose order must be the paper's: if one is larger than another in the paper, it must
-    /// be larger in our results. Their sizes may differ.
+    /// Numbers whose order must be the paper's, while their sizes may differ.
     #[serde(rename = "order only")]
     OrderOnly,
 }
@@ -126,9 +125,9 @@ pub struct AblationResult {
     /// Largest relative change from the full run: this run's number divided by the full run's,
     /// minus 1. None if there is no pair of numbers to compare.
     pub change: Option<f64>,
-    /// Relative deviation of the second run's number from the paper's.
+    /// Relative deviation of this run's number from the paper's.
     pub deviation: Option<f64>,
-    /// Verdict of the check on the numbers of the second run.
+    /// Verdict of the check with the numbers of this run.
     pub holds: Verdict,
 }
 
@@ -223,12 +222,12 @@ pub struct Series {
 }
 
 impl Series {
-    /// Creates a line from our own results.
+    /// Creates a line of points that we measured or simulated.
     pub fn ours(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), kind: SeriesKind::Ours, points }
     }
 
-    /// Creates a line from numbers that a paper states.
+    /// Creates a line of points that a paper states.
     pub fn theirs(name: impl Into<String>, points: impl Into<Vec<(f64, f64)>>) -> Series {
         Series { name: name.into(), kind: SeriesKind::Paper, points: points.into() }
     }

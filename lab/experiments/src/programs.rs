@@ -26,7 +26,7 @@ const FLUSHER_CPU: u32 = 0;
 const FREE_CPUS: [u32; 3] = [9, 10, 11];
 
 /// CPUs of a server's threads: all except the flusher's. Threads share CPUs with workers, because
-/// the paper's machine has 24 hyper-threads and reserves none for workers.
+/// the paper's machine reserves none for workers.
 const ALL_CPUS: RangeInclusive<u32> = 1..=11;
 /// Largest number of I/Os that a read or write call of a thread has in flight.
 const CALLS: u32 = 4;
@@ -78,8 +78,8 @@ impl Task {
         }
     }
 
-    /// Returns the largest number of I/Os in flight per thread. `depth` is the total of a program
-    /// that does direct I/O.
+    /// Returns the largest number of I/Os in flight per thread. Only programs with direct I/O use
+    /// `depth`, the total of all threads.
     pub(crate) fn depth(self, depth: u32) -> u32 {
         match self {
             Task::Graph(threads) => depth / threads,

@@ -66,9 +66,8 @@ pub enum Irq {
     /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
     /// submitters' CPUs.
     Steered,
-    /// The thread that polls spends the time of one interrupt for each poll that finds completions.
-    /// A poll that finds several costs no more, although a drive without interrupt coalescing would
-    /// have raised an interrupt for each.
+    /// The polling thread spends the time of one interrupt for each poll that finds completions,
+    /// even if the poll finds several.
     Poller,
 }
 
@@ -111,7 +110,7 @@ pub struct Service {
     pub adapter: HostAdapterConfig,
     /// Settings of raw I/O as in Linux 2.4.
     pub history: Linux24,
-    /// Costs of kernels of 2013 outside of the block layer that the simulation models.
+    /// Costs of kernels of 2013 that lie outside of the block layer.
     pub linux3: Linux3,
     /// If true, each I/O is direct I/O to a file, which takes more time at submission on a
     /// simulated machine.
@@ -169,7 +168,7 @@ pub struct Watch {
 /// Settings for recording a row's trace events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordingPlan {
-    /// Output of the recording, and names of the devices.
+    /// Settings of the recorder: its output, and the names of the devices.
     pub config: RecorderConfig,
     /// Device numbers of the drives.
     pub devices: Vec<u32>,
@@ -193,8 +192,8 @@ impl SimPlan {
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("the plan names no CPU to run jobs on".into());
         }
-        // Other threads: the main thread, a thread that samples tags, the workers, and at most one
-        // interrupt handler per CPU.
+        // Threads besides the jobs: main thread, tag sampler, workers, and an interrupt handler per
+        // CPU.
         let others = (2 + self.service.worker_cpus.len() as u32).saturating_add(cpus);
         let most = THREADS_MAX.saturating_sub(others);
         if cpus != u32::MAX && self.jobs > most {

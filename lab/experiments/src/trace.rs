@@ -38,8 +38,7 @@ pub use report::report_page;
 pub use timeline::Timeline;
 pub use writer::{ReadOnlyFormat, TraceWriter};
 
-/// Returns a note that some of a trace's `ios` I/Os have no latency. `measured` I/Os have one;
-/// `None` if these are all I/Os, or none.
+/// Returns a note if only some of a trace's `ios` I/Os have a latency. `measured` is their number.
 pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
     (measured > 0 && ios > measured).then(|| {
         let left = ios - measured;

@@ -42,7 +42,7 @@ use world::{pass, private, shared};
 pub struct Simulated;
 
 // SAFETY: one thread of a simulation runs at a time, so all its accesses are ordered.
-// Outside a simulation, `fence` calls the standard library.
+// Outside a simulation, `fence` executes a real fence.
 #[allow(unsafe_code)]
 unsafe impl Machine for Simulated {
     type Lock<T: Send> = SimLock<T>;

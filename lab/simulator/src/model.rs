@@ -61,7 +61,7 @@ pub struct Lines {
     pub origin: Cow<'static, str>,
 }
 
-/// A limit on transfers of a cache line within one socket, with its origin.
+/// Maximum number of consecutive transfers of a cache line within one socket, with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Turns {
@@ -92,8 +92,8 @@ impl Cost {
     }
 }
 
-/// Hyper-threads of every core. Siblings have consecutive numbers: with two per core, CPUs 0 and 1
-/// are core 0.
+/// Hyper-threads of every core. The CPUs of a core have consecutive numbers: with two per core,
+/// CPUs 0 and 1 are core 0.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct HyperThreads {
@@ -180,13 +180,12 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Fraction of the spinning CPUs' reads that delays the next holder: when a ticket lock is
-    /// released, all spinning CPUs read its line again, some of them before the next holder does.
-    /// At 0, the reads also take no time when another CPU joins the queue.
+    /// Share of waiting CPUs whose reads delay a hand-over: when a ticket lock is released, all
+    /// CPUs that spin on it read its line again, and this share of them precedes the next holder.
+    /// At 0, such reads take no time at all, even when a CPU joins the queue.
     pub spinner: Share,
-    /// Maximum number of times in a row that a contended line is passed to a CPU of the same socket
-    /// while CPUs of other sockets wait. With 0, the default, CPUs get the line in order of
-    /// request.
+    /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
+    /// other sockets wait. At 0, the default, CPUs get the line in order of request.
     #[cfg_attr(feature = "serde", serde(default = "CacheCosts::in_order"))]
     pub near: Turns,
     /// If true, CPUs that request a line at the same time get it one after the other, as on every
@@ -240,7 +239,7 @@ pub struct Fairness {
     /// A woken thread preempts the current thread if the current thread's run time is larger by
     /// more than this.
     pub granularity: Cost,
-    /// Maximum lead in run time over the other threads that a thread can gain by sleeping.
+    /// Maximum amount by which the run time of a woken thread may be below that of other threads.
     pub credit: Cost,
 }
 
@@ -263,9 +262,8 @@ pub struct WorkCosts {
     /// Cost of [`Stage::Search`]; 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Minimum number of cache lines that each holder of the single-queue design's lock writes. The
-    /// data that this lock protected in the modelled kernel may be larger than the program's own
-    /// data.
+    /// Minimum number of cache lines written while the single-queue design's lock is held. In the
+    /// modelled kernel this lock may protect more data than in the program.
     pub request_queue: Lines,
     /// Maximum relative deviation of the cost of work. Deviations are drawn from the seed, so that
     /// CPUs do not move in lockstep.

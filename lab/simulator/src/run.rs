@@ -58,7 +58,7 @@ impl Simulation {
         Ok(Simulation { model: model.clone(), seed, limit_ps: TIME_MAX_PS, cpu: 0 })
     }
 
-    /// Limits the virtual time. The run ends with an error when the clock reaches `limit_ns`. The
+    /// Limits the virtual time to `limit_ns`, after which the simulation ends with an error. The
     /// default and maximum is 4,503 s.
     #[must_use]
     pub fn time_limit_ns(mut self, limit_ns: u64) -> Self {
@@ -140,7 +140,7 @@ impl ThreadCoroutines {
     fn reset(&mut self) {
         for mut fiber in self.0.drain(..).flatten() {
             // SAFETY: its thread is never resumed and no other runs, so nothing uses its stack.
-            // Memory that other threads may still reach is on the heap and leaks.
+            // Other threads can reach only memory on the heap, which leaks.
             unsafe { fiber.force_reset() };
             keep_stack(fiber);
         }

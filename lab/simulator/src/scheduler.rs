@@ -48,18 +48,18 @@ pub(super) enum SchedulerStop {
     TimeLimit,
 }
 
-/// Copies of fields of the running CPU and thread, for quick access.
+/// Fields of the running CPU and thread, copied here for fast access.
 #[derive(Debug)]
 struct CpuTurn {
     slice_end_ps: u64,
-    /// Rank of the CPU among CPUs whose clocks are equal.
+    /// `CpuState::position` of the running CPU.
     position: usize,
     yielder: *const Yielder<(), ()>,
 }
 
 /// CPUs and threads of a simulation, and the thread that runs now.
 pub(super) struct Scheduler {
-    // Fields that every access uses.
+    // Fields used at every call of the machine.
     pub(super) now_ps: u64,
     pub(super) cpu: usize,
     pub(super) thread: u32,
@@ -67,7 +67,7 @@ pub(super) struct Scheduler {
     pub(super) recording: bool,
     turn: CpuTurn,
     clocks: Clocks,
-    // Fields that waits and context switches use.
+    // Fields used only when threads wait or switch.
     pub(super) cpus: Vec<CpuState>,
     pub(super) pool: ThreadTable,
     pub(super) prices: ThreadPrices,
@@ -76,7 +76,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates idle CPUs. `places` has the rank of each CPU among CPUs whose clocks are equal.
+    /// Creates idle CPUs. Of CPUs with equal clocks, the one that is lowest in `places` runs first.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -110,8 +110,8 @@ impl Scheduler {
                 }
             };
             let state = &mut self.cpus[cpu];
-            // A transfer of a cache line continues while its CPU handles an interrupt. The time of
-            // the interrupt is added afterwards.
+            // An interrupt does not delay a transfer of a cache line, so its time is added to the
+            // clock after the transfer.
             let is_fetching = self.pool.thread(state.current).in_line_queue;
             if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
@@ -133,14 +133,13 @@ impl Scheduler {
         if self.pool.live == 0 {
             return Ok(RunAction::Done);
         }
-        // A CPU whose clock exceeds `TIME_MAX_PS` is no longer in the tournament tree of `clocks`.
+        // CPUs whose clocks exceed `TIME_MAX_PS` are not in `clocks`.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
             true => Err(SchedulerStop::TimeLimit),
             false => Err(SchedulerStop::Deadlock),
         }
     }
 
-    /// Makes a thread the running thread of a CPU.
     fn enter(&mut self, cpu: usize, thread: u32) {
         let state = &self.cpus[cpu];
         (self.now_ps, self.cpu, self.thread) = (state.clock_ps, cpu, thread);
@@ -160,7 +159,7 @@ impl Scheduler {
         self.now_ps >= self.turn.slice_end_ps
     }
 
-    /// Ends the running CPU's time slice at `time_ps`, unless it ends earlier anyway.
+    /// Ends the running CPU's time slice at `time_ps` or earlier.
     pub(super) fn end_turn(&mut self, time_ps: u64) {
         self.turn.slice_end_ps = self.turn.slice_end_ps.min(time_ps);
     }
@@ -183,7 +182,7 @@ impl Scheduler {
         self.now_ps += self.stretched(self.prices.system_call);
     }
 
-    /// Resumes a thread whose deadline has come. No other deadline is earlier.
+    /// Resumes a thread at its deadline `time_ps`, the earliest of all deadlines.
     fn expire(&mut self, thread: u32, time_ps: u64) {
         self.set_timer(thread, u64::MAX);
         match self.pool.thread(thread).state {
@@ -210,14 +209,14 @@ impl Scheduler {
                 return self.give_way();
             }
             state.is_overdue = !state.queue.is_empty();
-            // A slice ends even if no thread waits for the CPU, so that the time limit is noticed.
+            // A CPU with one thread has slices, too: `pick` checks the time limit at their ends.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Records that the running thread released a lock. If a preemption is overdue, the release of
-    /// the last lock ends the time slice, however soon the thread takes another lock.
+    /// Records that the running thread released a lock. The release of its last lock ends the time
+    /// slice if a preemption is overdue.
     pub(super) fn release_lock(&mut self) {
         let me = self.me();
         me.locks -= 1;
@@ -261,8 +260,8 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Ends a thread's wait for a cache line at `time_ps` or later. Unlike spinning, this wait
-    /// counts as busy time of the CPU.
+    /// Ends a thread's wait for a cache line at `time_ps` or later. The CPU's statistics count the
+    /// wait as busy time.
     pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
         state.state = ThreadPhase::Running;
@@ -429,8 +428,7 @@ impl Scheduler {
     }
 }
 
-/// Stops all CPUs for `for_ps` from now on. Returns the time that the caller must add to the
-/// running CPU's clock.
+/// Stops all CPUs for `for_ps`. The caller must add the returned time to the running CPU's clock.
 pub(super) fn stop_all(scheduler: &mut Scheduler, for_ps: u64) -> u64 {
     let until_ps = scheduler.now_ps + for_ps;
     for cpu in (0..scheduler.cpus.len()).filter(|cpu| *cpu != scheduler.cpu) {

@@ -41,11 +41,11 @@ pub(super) struct World {
     pub(super) events: u64,
     pub(super) prices: Prices,
     pub(super) random: SplitMix64,
-    /// Threads that wait for a write to a line, by the line's `watch` minus one.
+    /// Threads that wait for a write to a line. `LineState::watch` is the index plus 1.
     pub(super) watches: Vec<Vec<u32>>,
-    /// Threads that wait for access to a line, by the line's `queue` minus one.
+    /// Threads that wait to access a line. `LineState::queue` is the index plus 1.
     pub(super) line_queues: Vec<LineQueue>,
-    /// Maximum number of times in a row that a contended line is passed on within one socket.
+    /// `CacheCosts::near`: maximum number of consecutive transfers within one socket.
     pub(super) near_turns: u32,
     pub(super) locks: LockTable,
     failure: Option<SimError>,
@@ -78,12 +78,12 @@ impl Drop for EnteredWorld {
     }
 }
 
-/// Returns the simulation that the caller runs in, if any.
+/// Returns the running simulation of this system thread, if any.
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
     // SAFETY: `EnteredWorld` keeps the pointer valid while it is set.
-    // Only this module uses the reference, in functions that return before the simulation ends.
+    // References exist only in functions of this module, which return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
 

@@ -12,7 +12,7 @@ use syn::{Attribute, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibi
 use super::tree::{CrateTree, PathTarget, join, name_of};
 use crate::syntax::{is_test, leaves};
 
-/// Kind of a line, in the order in which the lines of one name are listed.
+/// Kind of a line. Lines with the same name are listed in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LineRank {
     Item,
@@ -20,8 +20,8 @@ enum LineRank {
     Trait,
 }
 
-/// Replacements that remove extra blanks and commas after an item was joined into one line, and
-/// `mut` of arguments.
+/// Replacements in an item that was joined into one line: extra blanks and commas, and `mut` of
+/// arguments.
 const SHORTENED: [(&str, &str); 7] = [
     ("( ", "("),
     (", )", ")"),
@@ -243,7 +243,7 @@ fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     matches!(vis, Visibility::Public(_)) && !hidden && !is_test(attrs)
 }
 
-/// Returns `when` with an item's conditions appended, such as ` if feature = "std"`.
+/// Returns `when` and the conditions of an item, such as ` if feature = "std"`.
 fn also(when: &str, attrs: &[Attribute]) -> String {
     let mut all = when.to_owned();
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {

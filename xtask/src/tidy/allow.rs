@@ -15,7 +15,7 @@ use super::source::Source;
 
 pub struct Excess {
     pub key: String,
-    /// Size or count to compare with the entry's number. Amounts with the same key are added up.
+    /// Size or count. Amounts of excesses with the same key are summed.
     pub amount: usize,
     pub finding: Finding,
 }
@@ -25,7 +25,7 @@ pub struct AllowEntry {
     pub line: usize,
     /// A path from the root, or `path:name` of an item in it.
     pub key: String,
-    /// Number after the key, or 1 if there is none.
+    /// Maximum sum of amounts; 1 if the line has no number.
     pub limit: usize,
 }
 
@@ -72,8 +72,8 @@ impl AllowList {
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// Returns the excesses of each key whose amounts add up to more than the key's entry allows.
-    /// Also returns a finding for each entry that allows more than the sum of its key.
+    /// Returns the findings of each key whose sum of amounts exceeds the entry's limit, and a
+    /// finding for each entry whose limit exceeds the sum.
     pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
         for excess in &excesses {

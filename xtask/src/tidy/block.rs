@@ -70,8 +70,8 @@ pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(uses.collect())
 }
 
-/// Returns true for files in which this rule allows atomics: those of the machine crates, and those
-/// of the block layer, for which `check` has stricter rules.
+/// Returns true for files of the machine crates, and of the block layer, for which `check` has
+/// stricter rules.
 fn is_home(path: &str) -> bool {
     path.starts_with(BLOCK) || ATOMIC_HOMES.iter().any(|home| path.starts_with(home))
 }

@@ -1,9 +1,8 @@
 //! Rule: every sentence of a comment stands by itself, and begins with its subject or a verb.
 //!
-//! A sentence that begins with "The same", "That of" or "As above" means nothing without its
-//! neighbour, and one that begins with "Who" and does not ask lacks its noun. A comment as a whole
-//! begins with no question word and no pronoun. `xtask/allow/comments.txt` lists how many each
-//! crate still has.
+//! Forbidden beginnings of a sentence are "The same", "That of" and "As above", and "Who" unless
+//! the sentence is a question. A comment must not begin with a question word or a pronoun.
+//! `xtask/allow/comments.txt` has the number of exceptions of each crate.
 
 use super::Finding;
 use super::allow::{AllowList, Excess};
@@ -32,7 +31,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses.collect())
 }
 
-/// Returns the sentences with a forbidden beginning: line, beginning, advice.
+/// Returns each sentence with a forbidden beginning: its line, the beginning, and advice.
 fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for paragraph in paragraphs(source) {

@@ -2,8 +2,8 @@
 //!
 //! In every crate under `crates`, `lab` and `tests`, and in `xtask`, no more than two files may
 //! import each other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file may
-//! import only from its own layer and those below. A layer is a file, or a folder with the file of
-//! its name; `*` is one layer of all files that the list does not name. A crate of more than a
+//! import only from its own layer and those below. A layer is a file, a folder with its module
+//! file, or `*`, which stands for all files that the list does not name. A crate of more than a
 //! dozen files must have layers. An import is any path of the product code that begins with
 //! `crate::` or `super::`. Method calls, and paths to a file's own children, are not considered.
 

@@ -1,8 +1,8 @@
 //! Rule: a type's name says what the type is, and stands for one type in `crates/`.
 //!
 //! A name of one word must be a term of the field; `xtask/allow/names.txt` lists the terms in use.
-//! A name of several words that more than one type has is on the list as well, with the number of
-//! its types beyond the first. Tests and the laboratory are free.
+//! The list also has names of several words that are used by n types, with the number n - 1. Tests
+//! and the laboratory are exempt.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,6 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses)
 }
 
-/// The types that a file defines outside tests, with their lines.
 fn types(source: &Source) -> Vec<(usize, String)> {
     let is_library = source.path.contains("/src/");
     let lines = numbered(&source.code).filter(|(line, _)| is_library && !source.is_test(*line));

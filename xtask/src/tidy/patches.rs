@@ -1,8 +1,8 @@
 //! Rule: seeded bugs are patches that apply to the sources, not hooks in the production sources.
 //!
 //! The lines that a hunk of `xtask/planted/*.patch` or `xtask/seams/*.patch` replaces must occur
-//! exactly once in the file, so that no patch becomes outdated. No file calls `planted` or `weaker`
-//! itself, except the file that defines both.
+//! exactly once in the file, so that no patch becomes outdated. No file calls the hooks `planted`
+//! and `weaker`, except the file that defines both.
 
 use std::path::Path;
 

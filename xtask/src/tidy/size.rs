@@ -1,9 +1,9 @@
 //! Rule: files, functions, structs and types are small, and a function has few arguments.
 //!
-//! More than four arguments belong together in a type, and `true` at a call site says nothing where
-//! an enum names the meaning. Only lines outside tests count; a function that a trait demands may
-//! have any arguments. `xtask/allow/size.txt` lists the exceptions with their exact sizes: when an
-//! item shrinks, its entry must be lowered or removed.
+//! A function has at most four arguments, and none of them is a `bool`, because `true` at a call
+//! site has no meaning. Only lines outside tests count; methods of trait implementations are exempt
+//! from the rules on arguments. `xtask/allow/size.txt` lists the exceptions with their exact sizes:
+//! when an item shrinks, its entry must be lowered or removed.
 
 use std::collections::BTreeMap;
 
@@ -48,10 +48,10 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses)
 }
 
-/// Returns the types with too many methods in all `impl` blocks without a trait. Types of one name
-/// in a crate count as one.
+/// Returns the types with too many methods, without those of traits. Types with equal names in a
+/// crate count as one type.
 fn excess_methods(sources: &[Source]) -> Vec<Excess> {
-    // Number of methods of each type of each crate, and the place of the first method.
+    // For each type of each crate, the number of methods, and the file and line of the first one.
     let mut types: BTreeMap<String, (usize, &str, usize)> = BTreeMap::new();
     for (source, item) in sources.iter().flat_map(|s| s.items().map(move |item| (s, item))) {
         let Some(of) = &item.method_of else { continue };

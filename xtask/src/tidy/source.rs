@@ -75,8 +75,8 @@ impl Source {
         numbered(&self.code).filter(|&(line, _)| !self.is_test(line))
     }
 
-    /// Returns the comments that belong to `line`: those on the line itself and within `reach`
-    /// lines above it. A comment block that begins further up is returned whole.
+    /// Returns the comments on `line` and in the `reach` lines above it. A comment block is
+    /// returned whole, even if it begins earlier.
     pub fn comment_above(&self, line: usize, reach: usize) -> String {
         let comments: Vec<&str> = self.comments.lines().collect();
         let has_comment = |at: usize| comments.get(at - 1).is_some_and(|c| !c.trim().is_empty());

@@ -40,7 +40,7 @@ impl<M: Machine> QueueServiceTimes<M> {
         QueueServiceTimes(Vec::new())
     }
 
-    /// Counts a request of `group`. If the group has no account yet, `open` registers a new one.
+    /// Counts one request. For the first request of a group, `open` registers a new account.
     pub(crate) fn count(
         &mut self,
         group: GroupId,

@@ -13,19 +13,18 @@ use millrace_machine::{Lock, Machine};
 use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
-/// Largest number of messages kept until they are written to the trace; further ones are dropped.
 const DECISIONS_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchedulerMessage {
-    /// I/Os of the group start to wait for this reason. The number is the limit on requests at the
-    /// drive that applies to the group; `u32::MAX` means no limit.
+    /// I/Os of a group start to wait: the group, the reason, and the group's limit on requests at
+    /// the drive (`u32::MAX` for no limit).
     Held(GroupId, WaitReason, u32),
     /// The queue may have this many reads and this many writes at the drive. If both numbers are
     /// equal, they limit reads and writes together.
     Depth([u32; 2]),
-    /// The queue dispatches nothing for this many nanoseconds, because I/Os of this group wait for
-    /// this reason.
+    /// The queue dispatches nothing for a while: the group whose I/Os wait, the reason, and the
+    /// time in nanoseconds.
     Rests(GroupId, WaitReason, u64),
 }
 

@@ -50,13 +50,12 @@ disk_counters! {
     Queued queued "I/Os handed to the drive's queues.",
     Parts parts "I/Os queued that are parts of split I/Os.",
     Requests requests "Requests handed to the driver, after merging.",
-    /// The total is the sum of the counts in `batches`, because each batch is counted only in its
-    /// size class.
+    /// Equals the sum of `StatsSnapshot::batches` over all size classes.
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests that the driver returned as busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// Normally, a hardware queue is counted once when it starts to wait for a tag. Every failed
-    /// attempt is counted while the driver has as many requests as it accepts, and in the designs
-    /// `sq` and `per-volume`.
+    /// Normally counted once for each wait of a hardware queue. Every failed attempt is counted if
+    /// the driver already has as many requests as it accepts, and in the designs `sq` and
+    /// `per-volume`.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

@@ -26,7 +26,7 @@ pub struct Failure {
     pub status: Status,
 }
 
-/// The failed I/Os of a drive and its present health.
+/// The failed I/Os of a drive, and the drive's present faults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Failures {
     /// I/Os that failed since the drive was opened.
@@ -42,7 +42,7 @@ pub struct Failures {
     pub flush_trouble: Option<String>,
 }
 
-/// Ring of the last failed I/Os, with the number of all failed I/Os.
+/// The last failed I/Os of a drive in a ring, and the number of all failed I/Os.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     count: u64,
@@ -51,12 +51,11 @@ pub(crate) struct FailureLog {
 
 impl FailureLog {
     pub(crate) fn note(&mut self, failure: Failure) {
-        // The remainder is below `KEPT`, so the index is in bounds.
         self.ring[(self.count % KEPT as u64) as usize] = Some(failure);
         self.count += 1;
     }
 
-    /// Returns the failed I/Os so far. The fields about the drive's present state stay empty.
+    /// Returns the failed I/Os so far. The caller adds the drive's present faults.
     pub(crate) fn read(&self) -> Failures {
         let first = self.count.saturating_sub(KEPT as u64);
         let at = |number: u64| self.ring[(number % KEPT as u64) as usize];

@@ -1,11 +1,11 @@
 //! Accounting of the time that a group's I/Os wait before they reach a drive, by reason.
 //!
 //! A channel counts waits for limits, and waits for room in the channel, which the channel's owner
-//! reports. A scheduler counts the waits of its own I/Os, or else the block layer does. Waits that
-//! have not ended are included up to now (waits.rs). There is one account for each group and
-//! writing thread, made on first use; a volume keeps the accounts of its channels (tenants.rs), and
-//! each drive those of its schedulers. The times show why I/O is slow. Kernel counterpart:
-//! io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
+//! reports. Waits in a scheduler are counted by the scheduler or, if it does not count, by the
+//! block layer. Waits that have not ended are included up to now (waits.rs). There is one account
+//! for each group and writing thread, made on first use; a volume keeps the accounts of its
+//! channels (tenants.rs), and each drive those of its schedulers. The times show why I/O is slow.
+//! Kernel counterpart: io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -26,12 +26,12 @@ use crate::bio::group_id::GroupId;
 /// still wait, the time up to now is included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitSnapshot {
-    /// Nanoseconds by reason, in the order of [`WaitReason::ALL`], summed over I/Os.
+    /// Waiting time of all I/Os in nanoseconds, by reason in the order of [`WaitReason::ALL`].
     pub ns: [u64; WaitReason::ALL.len()],
     /// Number of I/Os that wait now.
     pub waiting: u64,
-    /// Total nanoseconds that the I/Os in `waiting` have waited so far. All I/Os in a FIFO are
-    /// taken to have waited as long as the first one.
+    /// Nanoseconds for which the I/Os counted in `waiting` have waited so far, added up. An
+    /// estimate for I/Os in a FIFO: all are taken to have waited as long as the first.
     pub waiting_ns: u64,
 }
 
@@ -44,8 +44,8 @@ impl WaitSnapshot {
     }
 }
 
-/// The wait accounts of a volume or drive, and for each group the largest sums reported so far. A
-/// reported sum must never decrease, although the reason of an unfinished wait may still change.
+/// The wait accounts of a volume or drive, and the largest sums reported for each group. A sum
+/// never decreases, even if the reason of an unfinished wait changes.
 pub(crate) struct WaitLedger<M: Machine> {
     accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -72,8 +72,7 @@ impl<M: Machine> WaitLedger<M> {
     }
 }
 
-/// The reason why a whole hardware queue is stopped, as a position in [`WaitReason::ALL`]. Waits
-/// without a reason of their own are counted for this reason.
+/// The low bits hold the reason why a hardware queue is stopped; see `DriveWaits::stops`.
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
@@ -84,10 +83,10 @@ fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// Waits by reason. The last entry counts I/Os that wait because the whole queue is stopped;
-    /// `stop` holds the reason of the stop.
+    /// One counter for each reason. The last counter is for I/Os that wait because their hardware
+    /// queue is stopped, for the reason in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
-    /// Number of I/Os that wait now, and the time that they have waited so far.
+    /// Waits for all reasons together.
     ages: WaitCounter<M>,
     stop: Option<StopWord<M>>,
 }
@@ -110,7 +109,7 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Replaces the earlier report `said` by `next`. The new report is valid from `at_ns` on.
+    /// Counts the change from report `said` to report `next` at `at_ns`, and replaces `said`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -127,8 +126,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Adds up the time until `at_ns` that I/Os waited because the whole queue was stopped. The
-    /// present reason of the stop gets all of this time.
+    /// Moves the time until `at_ns` that I/Os waited in a stopped queue to the stop's present
+    /// reason.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -178,9 +177,9 @@ pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
     /// Time that requests of groups with latency targets spent at the drive.
     service: M::Lock<Ledger<GroupServiceTimes<M>>>,
-    /// One word for each hardware queue. The low bits hold the reason why the layer stopped asking
-    /// the scheduler for chains, as a position in [`WaitReason::ALL`]. The other bits hold the time
-    /// in microseconds until which the scheduler reports its decisions.
+    /// One word for each hardware queue. Low bits: the reason why the layer takes no more chains
+    /// from the scheduler, as a position in [`WaitReason::ALL`]. Other bits: the time in
+    /// microseconds until which the scheduler reports its decisions.
     stops: Box<[StopWord<M>]>,
     decisions: Box<[SchedulerMessages<M>]>,
 }
@@ -190,7 +189,7 @@ const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
 /// Microseconds for which a scheduler reports its decisions after a recording thread asked for
-/// them. In this time, threads that do not record may dispatch, too.
+/// them. Dispatches by other threads in this time are reported, too.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
@@ -214,8 +213,7 @@ impl<M: Machine> DriveWaits<M> {
         self.service.lock().sums()
     }
 
-    /// Sets the reason why I/Os at queue `hctx` wait although the scheduler itself would dispatch
-    /// them.
+    /// Sets the reason why the layer takes no more chains from the scheduler of queue `hctx`.
     pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
         // Relaxed: the word is written and read only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
@@ -224,13 +222,12 @@ impl<M: Machine> DriveWaits<M> {
         }
     }
 
-    /// Returns the reason why I/Os at queue `hctx` wait although the scheduler would dispatch them.
     pub(crate) fn stopped_by(&self, hctx: usize) -> WaitReason {
         self.stopped_and_watched(hctx, 0).0
     }
 
-    /// Returns the reason as `stopped_by` does, and whether the scheduler must report its decisions
-    /// at `now_ns`, for a trace.
+    /// Returns the reason set by `stop`, and true if the scheduler reports its decisions at
+    /// `now_ns`.
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
         // Relaxed: the word is written and read only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
@@ -254,7 +251,7 @@ impl<M: Machine> DriveWaits<M> {
     }
 }
 
-/// One thread's statistics of how long I/Os waited before dispatch, for each group.
+/// One thread's wait accounts, one for each group.
 pub(crate) struct WaitAccounts<M: Machine> {
     accounts: Vec<Option<Arc<GroupWaitStats<M>>>>,
     at_drives: QueueServiceTimes<M>,
@@ -293,8 +290,7 @@ impl<M: Machine> WaitAccounts<M> {
 }
 
 impl<M: Machine> Drop for WaitAccounts<M> {
-    /// Ends the waits in progress, because the ledger keeps these accounts after the writing thread
-    /// is gone.
+    /// Ends the waits in progress, because the ledger keeps the accounts after the thread's end.
     fn drop(&mut self) {
         self.accounts.iter().flatten().for_each(|account| account.end());
     }

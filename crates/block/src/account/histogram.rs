@@ -17,18 +17,16 @@ pub const BUCKETS: usize = 256;
 #[inline]
 #[must_use]
 pub fn bucket_of(value_ns: u64) -> usize {
-    // A float has its exponent next to the highest bits of its mantissa. A value too large for an
-    // exact conversion lies far above the start of the last bucket.
+    // The exponent and the top mantissa bits of a float together number the log-linear buckets. A
+    // value too large for an exact float belongs to the last bucket anyway.
     let place = ((value_ns as i64 as f64).to_bits() >> 49).wrapping_sub((1023 + 2) * 8);
-    // One comparison selects the common case: values in any bucket but the first eight and the
-    // last.
+    // One comparison separates values below 8 ns and values in the last bucket from all others.
     match place.wrapping_sub(8) < BUCKETS as u64 - 9 {
         true => place as usize,
         false => bucket_at_an_end(value_ns).into(),
     }
 }
 
-/// Returns the bucket of a value that is below 8 ns or in the last bucket.
 #[cold]
 fn bucket_at_an_end(value_ns: u64) -> u8 {
     if value_ns < 8 { value_ns as u8 } else { (BUCKETS - 1) as u8 }
@@ -68,8 +66,7 @@ impl<M: Machine> Histogram<M> {
         self.sum.add(value_ns.wrapping_mul(times));
     }
 
-    /// Counts `times` I/Os but does not add their time to the sum, which the caller computes
-    /// elsewhere.
+    /// Counts `times` I/Os but leaves the sum unchanged; [`Snapshot::with_sum`] sets the sum later.
     #[inline(always)]
     pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
         self.counts[bucket].add(times);
@@ -77,7 +74,7 @@ impl<M: Machine> Histogram<M> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // A value above 0 raises the maximum, and a value of 0 is counted in the first bucket.
+        // A recorded value shows in the maximum if it is above 0, else in the first bucket.
         self.max.get() == 0 && self.counts[0].get() == 0
     }
 
@@ -138,7 +135,7 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    /// Returns the same counts with another sum, for histograms filled by [`Histogram::tally`].
+    /// Returns this snapshot with the sum of values that [`Histogram::tally`] did not store.
     #[must_use]
     pub(crate) fn with_sum(self, sum_ns: u64) -> Snapshot {
         Snapshot { sum_ns, ..self }
@@ -193,7 +190,7 @@ impl Snapshot {
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();
         if count == 0 {
-            // In a difference made by `since`, the maximum may be older than the counts.
+            // A snapshot made by `since` keeps its maximum even if it has no counts.
             return 0;
         }
         let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));

@@ -8,20 +8,20 @@
 pub enum WaitReason {
     /// A limit of the I/O's group, or of that group's parent, delays the I/O.
     Limit,
-    /// The group has used its share; other groups' I/Os go first.
+    /// The group has used its share of the drive; other groups' I/Os go first.
     Weight,
     /// The latency target of another group limits this group.
     LatencyTarget,
     /// The drive already has enough requests to keep it busy.
     Depth,
-    /// No tag is free.
+    /// No tag is free. Each request at the drive needs a tag.
     NoTag,
     /// The driver reported that the drive is busy.
     DriveBusy,
     /// Earlier I/Os of the same group go first, or the scheduler dispatches in sector order.
     Order,
-    /// The channel accepts no more I/O of this group, or no more I/O at all, so the submitter has
-    /// to wait. The time passes before submission, and no other statistic includes it.
+    /// The channel has no room for I/O of this group, or no room at all, so the submitter has to
+    /// wait before submission. No other statistic includes this time.
     BackPressure,
     /// I/Os of a higher priority go first.
     Priority,

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 /// One thread's account, which a ledger can sum.
 pub(crate) trait LedgerEntry {
-    /// Identifies the subject of the account, such as a hardware queue or a tenant.
+    /// The subject of the account, such as a hardware queue or a tenant.
     type Key: Ord + Copy;
     type Sum: Default;
 
@@ -45,7 +45,7 @@ impl<T: LedgerEntry> Ledger<T> {
     fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
-            // `Arc::get_mut` makes the ended thread's last counts visible; `Arc::strong_count`
+            // `Arc::get_mut` makes the ended thread's last counts visible here; `Arc::strong_count`
             // might not.
             let gone = Arc::get_mut(entry);
             if let Some(entry) = &gone {
@@ -57,7 +57,7 @@ impl<T: LedgerEntry> Ledger<T> {
 
     /// Returns the keys of all accounts whose threads still exist.
     pub(crate) fn keys_in_use(&self) -> impl Iterator<Item = T::Key> {
-        // The answer is approximate: a thread that ends at this moment may or may not be included.
+        // Approximate: a thread that ends at this moment may or may not be included.
         let in_use = self.open.iter().filter(|entry| Arc::strong_count(entry) > 1);
         in_use.map(|entry| entry.key())
     }

@@ -47,7 +47,7 @@ pub struct StatsSnapshot {
     pub ops: Vec<OpSnapshot>,
     /// Values indexed by `DiskCounter`; each counter also has a method of its name.
     pub counts: [u64; DiskCounter::ALL.len()],
-    /// Number of batches handed to the driver, by size class (see [`BATCH_SIZES`]).
+    /// Number of batches of requests handed to the driver, by size class (see [`BATCH_SIZES`]).
     pub batches: [u64; BATCH_SIZES],
 }
 

@@ -26,7 +26,7 @@ struct TenantOp<M: Machine> {
     total: Histogram<M>,
 }
 
-/// I/Os that one channel completed for one tenant of a group.
+/// I/Os of one tenant that one channel completed.
 pub(crate) struct TenantStats<M: Machine> {
     account_key: AccountKey,
     ops: Box<[TenantOp<M>; OPS]>,
@@ -122,8 +122,8 @@ pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
 struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
-    /// Times that I/Os waited before they were plugged. Allocated when the first I/O waits, and
-    /// boxed so that the lock and its value fit into one cache line.
+    /// Times that I/Os waited before they were plugged; allocated at the first wait. Boxed, because
+    /// the lock and its value then fit into one cache line.
     held: Option<Box<WaitLedger<M>>>,
 }
 
@@ -143,8 +143,7 @@ impl<M: Machine> TenantLedger<M> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
-    /// Returns the accounts summed by `key`, a function of group and tenant; for example, by group
-    /// alone.
+    /// Returns sums of the accounts: accounts for which `key` returns the same value are added up.
     pub(crate) fn sums<K: Ord>(&self, key: fn(AccountKey) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
         for (account_key, sum) in self.0.lock().tenants.sums() {
@@ -154,8 +153,7 @@ impl<M: Machine> TenantLedger<M> {
     }
 }
 
-/// A run of bios of one tenant with equal operation and times, not yet added to the tenant's
-/// account.
+/// Bios of one tenant with equal operation and times, not yet added to the tenant's account.
 #[derive(Debug, Clone, Copy)]
 struct TenantRun {
     account_key: AccountKey,
@@ -167,9 +165,9 @@ struct TenantRun {
 }
 
 pub(crate) struct Tenants<M: Machine> {
-    /// The volume's ledger; `None` for a worker, which has no tenants of its own.
+    /// The volume's accounts; `None` for a worker, which submits no I/O.
     ledger: Option<Arc<TenantLedger<M>>>,
-    /// Sorted by group and tenant.
+    /// The thread's accounts, sorted by group and tenant.
     accounts: Vec<Arc<TenantStats<M>>>,
     last: usize,
     run: TenantRun,
@@ -188,7 +186,7 @@ impl<M: Machine> Tenants<M> {
         Tenants { ledger, accounts: Vec::new(), last: 0, run }
     }
 
-    /// Counts bios that took `total_ns` each, a time whose histogram bucket is `bucket`.
+    /// Counts bios that took `total_ns` each; `bucket` is the histogram bucket of `total_ns`.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
@@ -204,7 +202,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Slow path of [`Tenants::count`], for a tenant other than that of the previous call.
+    /// Slow path of [`Tenants::count`], if the previous call was for another tenant.
     #[inline(never)]
     fn count_elsewhere(
         &mut self,
@@ -253,8 +251,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Returns a tenant's account, and remembers it as the first that the next call compares.
-    /// `None` if there is no ledger.
+    /// Returns a tenant's account and stores its index in `last`. `None` if there is no ledger.
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);

@@ -13,12 +13,11 @@ use crate::account::hold::WaitReason;
 /// Width of the sum in bits; the upper 16 bits are the count.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
-/// log2 of the sum's unit, 1,024 ns. The sum would overflow after 4 years of waiting time, which
-/// 256 waiting I/Os reach in a week. Long before that, at `FULL`, it moves to the second word.
+/// log2 of the sum's unit in nanoseconds. The sum would overflow after 4 years of added-up waiting
+/// time, but moves to the second word at `FULL`.
 const UNIT_BITS: u32 = 10;
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one report, so that the sum over several reports fits into 16
-/// bits.
+/// Largest number of waiting I/Os in one report, so that four reports together fit into 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
@@ -37,7 +36,7 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more`, which may be negative, to the number of waiting I/Os, and `sum`, in units of
+    /// Adds `more`, which may be negative, to the number of waiting I/Os. Adds `sum`, in units of
     /// 1,024 ns, to the stored sum.
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
@@ -46,7 +45,7 @@ impl<M: Machine> WaitCounter<M> {
         self.now.add((count << SUM_BITS | sum).wrapping_sub(old));
     }
 
-    /// Adds the time of ended waits, in units of 1,024 ns.
+    /// Adds the time of waits that have ended, in units of 1,024 ns.
     pub(crate) fn add(&self, sum: u64) {
         self.change(0, sum);
         if self.now.get() >> SUM_BITS == 0 {
@@ -54,8 +53,7 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// Moves the sum to the second word if it is large at time `now`, in units of 1,024 ns. The
-    /// writer calls this function at every report.
+    /// Moves the sum to the second word if it is at least `FULL` at `now`, in units of 1,024 ns.
     pub(crate) fn spill(&self, now: u64) {
         let (_, sum) = read(self.now.get(), now);
         if sum >= FULL {
@@ -65,8 +63,8 @@ impl<M: Machine> WaitCounter<M> {
     }
 
     /// Returns the number of waiting I/Os, and the sum of their waiting times in nanoseconds, at
-    /// time `now` (in units of 1,024 ns). The sum may be too small for a moment while a part of it
-    /// moves to the second word.
+    /// time `now` in units of 1,024 ns. The sum may be too small while `spill` moves it to the
+    /// second word.
     pub(crate) fn at(&self, now: u64) -> (u64, u64) {
         loop {
             let over = self.over.get();
@@ -78,7 +76,7 @@ impl<M: Machine> WaitCounter<M> {
     }
 }
 
-/// Decodes a word: the number of waiting I/Os, and the sum at time `now` in units.
+/// Returns the number of waiting I/Os, and the sum of waiting times at `now`, in units of 1,024 ns.
 fn read(word: u64, now: u64) -> (u64, u64) {
     let count = word >> SUM_BITS;
     let sum = word.wrapping_add(count.wrapping_mul(now)) & SUM_MASK;
@@ -87,14 +85,14 @@ fn read(word: u64, now: u64) -> (u64, u64) {
     (count, if is_negative { 0 } else { sum })
 }
 
-/// The last report about a list of waiting I/Os. The next report is applied as the difference to
-/// this one.
+/// The state of a list of waiting I/Os when last reported. Accounts count the difference between
+/// two reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportedWaits {
     /// Reason of the wait; `None` if the I/Os wait because the hardware queue is stopped.
     pub(crate) hold: Option<WaitReason>,
     waiting: u32,
-    /// Sum of the times at which the waits began, in units of 1,024 ns.
+    /// Sum of the start times of all waits, in units of 1,024 ns.
     since: u64,
 }
 
@@ -103,7 +101,7 @@ impl ReportedWaits {
         self.waiting
     }
 
-    /// Creates a report of `waiting` I/Os. `since_ns` is the mean of the times at which their waits
+    /// Creates a report of `waiting` I/Os; `since_ns` is the mean of the times when their waits
     /// began.
     pub(crate) fn all(hold: Option<WaitReason>, waiting: u32, since_ns: u64) -> ReportedWaits {
         let waiting = waiting.min(WAITING_MAX);
@@ -114,19 +112,17 @@ impl ReportedWaits {
         ReportedWaits { hold, ..self }
     }
 
-    /// Returns the report with one more I/O, whose wait began at `since_ns`.
     pub(crate) fn with(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_add(units(since_ns));
         ReportedWaits { waiting: self.waiting + 1, since, ..self }
     }
 
-    /// Returns the report without one of its I/Os, whose wait began at `since_ns`.
     pub(crate) fn without(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_sub(units(since_ns));
         ReportedWaits { waiting: self.waiting.saturating_sub(1), since, ..self }
     }
 
-    /// Returns how many more I/Os wait than in `old`, and the growth of the sum of waiting times.
+    /// Returns the changes since `old` of the number of waiting I/Os and their total waiting time.
     pub(crate) fn ages_since(self, old: ReportedWaits) -> (i64, u64) {
         (i64::from(self.waiting) - i64::from(old.waiting), old.since.wrapping_sub(self.since))
     }

@@ -19,7 +19,7 @@ pub enum ErrorKind {
     System,
     /// Another user has the resource open or is changing it.
     Busy,
-    /// This driver or machine does not support the operation.
+    /// The driver or machine does not support the operation.
     NotSupported,
 }
 
@@ -31,9 +31,7 @@ pub struct Error {
     errno: Option<i32>,
 }
 
-/// Linux errno of "no such file or directory".
 const ENOENT: i32 = 2;
-/// Linux errnos of "operation not permitted" and "permission denied".
 const DENIED: [i32; 2] = [1, 13];
 
 impl Error {

@@ -28,18 +28,17 @@ pub struct QueueLimits {
     pub io_opt: u32,
     /// Longest read or write that the device accepts, in sectors.
     pub max_sectors: u32,
-    /// Longest read or write that merging builds, in sectors. Up to this length, the device handles
-    /// one request faster than several; beyond it, several requests are faster. A value of
-    /// `max_sectors` or more leaves `max_sectors` as the only limit.
+    /// Longest read or write that merging builds, in sectors. The device handles several requests
+    /// faster than a single longer one. A value of `max_sectors` or more sets no limit of its own.
     pub merge_sectors: u32,
     /// Largest number of memory segments in one request.
     pub max_segments: u16,
     /// Longest memory segment in bytes.
     pub max_segment_size: u32,
-    /// No memory segment crosses an address that is a multiple of this mask plus one; `u64::MAX`
-    /// for no boundary.
+    /// No memory segment crosses an address that is a multiple of (mask + 1) bytes; `u64::MAX` for
+    /// no boundary.
     pub seg_boundary_mask: u64,
-    /// Memory addresses must be multiples of this mask plus one.
+    /// Memory addresses must be multiples of (mask + 1) bytes.
     pub dma_alignment: u32,
     /// Longest discard in sectors; 0 if the device cannot discard.
     pub max_discard_sectors: u32,
@@ -168,7 +167,6 @@ impl QueueLimits {
     }
 }
 
-/// The limits on length and boundary of a memory segment, in a form that is cheap to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentRule {
     max_bytes: u32,
@@ -179,7 +177,7 @@ impl SegmentRule {
     pub(crate) const NONE: SegmentRule =
         SegmentRule { max_bytes: u32::MAX, boundary_mask: u64::MAX };
 
-    /// Returns the longest leading part of `piece` that keeps within both limits.
+    /// Returns the longest leading part of `piece` within the limits on length and boundary.
     #[inline]
     pub(crate) fn cut(self, piece: Segment) -> Segment {
         let to_boundary = self.boundary_mask - (piece.start as u64 & self.boundary_mask);

@@ -16,9 +16,9 @@ use crate::chain::slot::{BioList, BioRef, BioSlot};
 
 /// The slots and the completion list of a channel.
 pub(crate) struct BioSet<M: Machine> {
-    /// Completed slots as a linked list, the last pushed first; 0 when empty.
+    /// Head of the linked list of completed slots, the newest first; 0 if the list is empty.
     completed: M::Word,
-    /// Number of timed-out requests whose end a drive has not confirmed yet.
+    /// Number of timed-out requests that a drive has not completed yet.
     pub(crate) abandoned: M::Word,
     pub(crate) bell: Arc<Doorbell<M>>,
     slots: Box<[M::Line<BioSlot<M>>]>,
@@ -35,7 +35,7 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// Creates the handles of the slots in `range`. The handle of a slot may be created only once.
+    /// Creates the handles of the slots in `range`. Called only once for each slot.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
@@ -52,8 +52,8 @@ impl<M: Machine> BioSet<M> {
         unsafe { &*bio_set }.deliver(list);
     }
 
-    /// Returns the doorbell of a bio's channel. Callers take it before they give the bio away and
-    /// ring it afterwards, because the set may be freed as soon as the bio is given away.
+    /// Returns the doorbell of a bio's channel. Callers get the doorbell before they give the bio
+    /// away, because the set may be freed right after that.
     pub(crate) fn bell_of(bio: &BioSlot<M>) -> Arc<Doorbell<M>> {
         // SAFETY: a set outlives its bios in use, and this is one.
         Arc::clone(unsafe { &(*bio.bio_set).bell })
@@ -101,16 +101,14 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// Returns true if bios were delivered. The channel's thread checks this once more just before
-    /// it sleeps.
+    /// Returns true if other threads have delivered bios. Checked once more just before sleeping.
     pub(crate) fn has_delivered(&self) -> bool {
         // Relaxed: the fence of `Doorbell::arm` orders this load.
         self.completed.load(Order::Relaxed) != 0
     }
 }
 
-/// Keeps a `BioSet` alive while a drive has not confirmed that it no longer uses the memory of a
-/// timed-out request.
+/// Keeps a `BioSet` from being freed while a drive may still use memory of a timed-out request.
 pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 
 // SAFETY: it only counts in an atomic of a set that is not freed while this exists.

@@ -39,8 +39,7 @@ fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimit
         && !crosses
 }
 
-/// Returns true if two chains are adjacent on the drive. Callers check this before `fits`, which is
-/// slower.
+/// Returns true if two chains are adjacent on the drive. Checked before `fits`, which is slower.
 #[inline]
 pub(crate) fn touch<M: Machine>(last: &BioSlot<M>, bio: &BioSlot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector

@@ -19,7 +19,7 @@ use crate::bio::status::Status;
 use crate::bio::{Bio, Op, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
 
-/// The present step of a bio in the flush sequence or in splitting, stored in one byte of the slot.
+/// Present stage of a bio: unsplit, a part, or a parent in its preflush, data or final flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BioStage {
@@ -35,8 +35,8 @@ pub(crate) enum BioStage {
     Postflush,
 }
 
-/// Memory layout of a part of a striped bio: one piece for each chunk, and between two pieces a gap
-/// as long as the chunks of all other drives together.
+/// Memory layout of a part of a striped bio: one piece for each chunk. Between two pieces lies a
+/// gap for the chunks of all other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Stride {
@@ -71,8 +71,8 @@ fn since(q_ns: u64, now_ns: u64) -> u32 {
 
 /// A slot of a `BioSet`: a bio and the layer's state for it.
 ///
-/// The fields from `chain_segments` to `status` lie in one aligned word, because they start with
-/// the same constants for every bio that goes whole to one drive, so a single store sets them all.
+/// The fields from `chain_segments` to `status` lie in one aligned word, so that a single store
+/// sets them all for a bio that goes whole to one drive.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct BioSlot<M: Machine> {
@@ -92,13 +92,12 @@ pub(crate) struct BioSlot<M: Machine> {
     /// Times at which the bio got its request (G) and was inserted into a queue (I); all 0 if it
     /// did not wait.
     pub(crate) waited: WaitTimes,
-    /// Set as a whole at submission and taken out as a whole at completion, so the slot never drops
-    /// a bio.
+    /// A bio is put in at submission and taken out at completion. The slot never drops a bio.
     pub(crate) bio: ManuallyDrop<Bio>,
     /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
-    /// For a part: the offset in bytes of its data in the parent's memory. For a parent: the number
-    /// of drives or sectors that already have parts (see split.rs).
+    /// For a part: offset in bytes of its data in the parent's memory. For a parent: number of
+    /// drives or sectors whose parts have been made (split.rs).
     pub(crate) offset: u32,
     /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
@@ -109,8 +108,7 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a parent: the number of parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// For a parent: true if all parts of its current stage (preflush, data, final flush) were
-    /// made.
+    /// For a parent: true if all parts of its present stage (preflush, data or final flush) exist.
     pub(crate) all_made: bool,
     /// For a part: true if the submitter owns the parent's memory.
     pub(crate) of_foreign: bool,
@@ -161,8 +159,8 @@ impl<M: Machine> BioSlot<M> {
         self.dev_sector + u64::from(self.chain_sectors)
     }
 
-    /// Returns the number of contiguous pieces of memory that the first `sectors` of this part
-    /// occupy. If the bio has several segments, returns `u32::MAX`, more than any request may have.
+    /// Returns the number of contiguous pieces of memory in the first `sectors` of this part.
+    /// Returns `u32::MAX`, more than any request may have, if the bio has several segments.
     #[inline]
     pub(crate) fn memory_pieces(&self, sectors: SectorCount) -> u32 {
         if self.bio.nr_segments() != 1 {
@@ -187,9 +185,8 @@ impl<M: Machine> BioSlot<M> {
     }
 
     /// Returns the contiguous memory that starts `done` bytes into a part of a striped bio.
-    /// Example: with chunks of 8 sectors, 4 drives, and a part that starts at drive sector 6, the
-    /// first 2 sectors lie at `offset`. The drive's next chunk lies 2 + 3 * 8 sectors further in
-    /// memory.
+    /// Example: 4 drives, chunks of 8 sectors, and a part from drive sector 6 on. The part's first
+    /// 2 sectors lie at `offset`. Its next 8 sectors lie 2 + 3 * 8 sectors further in memory.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
         let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
@@ -201,7 +198,7 @@ impl<M: Machine> BioSlot<M> {
         self.bio.data().piece(memory, len.min(left as u32))
     }
 
-    /// Records that the bio gets its request (G) now, or starts to wait for one. A later call
+    /// Records that the bio gets its request (G) now, or starts to wait for a request. A later call
     /// replaces the time.
     pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
         self.waited.g_ns = since(self.q_ns, now_ns).max(1);
@@ -215,8 +212,8 @@ impl<M: Machine> BioSlot<M> {
         }
     }
 
-    /// Returns the time of insertion into a queue (I). If that was too long after submission to be
-    /// stored, returns the present time.
+    /// Returns the time of insertion into a queue (I), or the present time if I is more than 4.29 s
+    /// after submission.
     pub(crate) fn inserted_ns(&self) -> u64 {
         match self.waited.i_ns {
             u32::MAX => M::now(),
@@ -282,7 +279,7 @@ impl<M: Machine> BioRef<M> {
         self.0.as_ptr() as u64
     }
 
-    /// Sets `next`. Forgets the old link, because dropping a handle panics.
+    /// Sets `next`. The old link is forgotten, not dropped, because dropping a handle panics.
     pub(crate) fn link(&mut self, next: Option<Self>) {
         core::mem::forget(core::mem::replace(&mut self.next, next));
     }
@@ -358,14 +355,13 @@ impl<M: Machine> BioList<M> {
         self.len += 1;
     }
 
-    /// Appends a slot without counting it. The caller must add to the list's length with
-    /// [`BioList::count_linked`].
+    /// Appends a slot without counting it; the caller calls [`BioList::count_linked`] afterwards.
     #[inline]
     pub(crate) fn link_back(&mut self, bio: BioRef<M>) {
         debug_assert!(bio.next.is_none());
         let last = bio.as_ptr();
         if self.head.is_none() {
-            // `replace` returns None here, so forgetting it drops nothing.
+            // `head` is `None` here, so the forgotten value holds no handle.
             core::mem::forget(self.head.replace(bio));
         } else {
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
@@ -436,7 +432,7 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Clears the insertion times, because the chains were not inserted into a queue after all.
+    /// Clears the insertion times of chains that a frozen queue refused.
     #[cold]
     pub(crate) fn unmark_inserted(&mut self) {
         let mut at = self.head.as_mut();
@@ -454,14 +450,14 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Forgets every handle in the list, because their `BioSet` is about to be freed.
+    /// Empties the list without dropping its handles, because their `BioSet` is about to be freed.
     pub(crate) fn unlink(&mut self) {
         while let Some(bio) = self.pop_front() {
             core::mem::forget(bio);
         }
     }
 
-    /// Forgets the whole list, because its `BioSet` is leaked.
+    /// Gives up the list without dropping its handles, because their `BioSet` is leaked.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
     }

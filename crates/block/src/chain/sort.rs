@@ -59,8 +59,8 @@ fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> 
     merged
 }
 
-/// Appends a sorted list to `to`, and merges each chain with the one before it if they are adjacent
-/// and fit into one request. Calls `merged` with each merge and the resulting chain.
+/// Appends the sorted list `list` to `to`, and merges chains that are adjacent and fit into one
+/// request. Calls `merged` with the kind of each merge and the resulting chain.
 pub(crate) fn merge_into<M: Machine>(
     to: &mut BioList<M>,
     list: &mut BioList<M>,

@@ -17,7 +17,7 @@ use crate::channel::submission::{SplitRule, Submission};
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// Creates or removes the volume's plug when the volume's serving mode has changed. Does
+    /// Creates or removes the volume's plug after a change to or from the `per-volume` mode. Does
     /// nothing while bios are plugged.
     pub(crate) fn follow_mode(&mut self, serving: Serving) {
         let follows = serving == Serving::PerVolume;
@@ -29,13 +29,12 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Adds a bio that goes to one drive to the volume's plug, merged with a plugged request if
-    /// possible.
+    /// Adds an unsplit bio to the volume's plug, merged with a plugged request if possible.
     pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
         let drives = self.members.len();
         let member = &mut self.members[usize::from(slot.member)];
         if slot.op() != Op::Flush {
-            // Flushes are counted later, when they leave the plug of their drive.
+            // Flushes are counted when they leave the plug of their drive.
             member.outstanding += 1;
         }
         if self.checks.traced {
@@ -65,7 +64,7 @@ impl<M: Machine> Submission<M> {
         plugged
     }
 
-    /// Frees the tags of plugged requests and forgets their bios, because the `BioSet` is leaked.
+    /// Frees the tags of plugged requests. Forgets the bios, because their `BioSet` is leaked.
     pub(crate) fn leak_requests(&mut self) {
         if let Some(plug) = &mut self.volume_plug {
             plug.leak(&self.members);

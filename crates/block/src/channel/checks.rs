@@ -19,33 +19,29 @@ pub(crate) struct BioChecks {
     capacity: u64,
     /// Sectors of a logical block minus one.
     block_mask: u64,
-    /// Longest read or write, in sectors, that may take the fast path because every drive accepts
-    /// it as one request. 0 while every bio needs the full checks.
+    /// Longest read or write on the fast path, in sectors; 0 while every bio needs the full checks.
     plain_sectors: u32,
-    /// Value of `plain_sectors` while nothing disables the fast path; 0 if no bio may ever take
-    /// that path.
+    /// Value of `plain_sectors` while the fast path is not disabled. 0 if a drive has limits on
+    /// segments or chunk boundaries.
     plain_max: u32,
-    /// Longest read or write, in sectors, that does not have to wait behind split bios of its
-    /// group. Equals the longest request that all drives accept, but does not grow while split bios
-    /// wait for slots.
+    /// Longest read or write, in sectors, that may overtake split bios of its group: the longest
+    /// request that all drives accept. Does not grow while split bios wait for slots.
     pub(crate) whole_max: u32,
-    /// Longest read or write that would take the fast path if no trace were recorded; 0 while none
-    /// is recorded.
+    /// While a trace is recorded: value of `plain_sectors` without the trace. Otherwise 0.
     recorded_sectors: u32,
     read_only: bool,
     /// True if any drive has a trace sink or a trace is recorded.
     pub(crate) traced: bool,
     has_sink: bool,
-    /// True if the volume is traced, or every bio goes through `Submission::admit`.
+    /// True if `traced` or `admits_each` is true.
     pub(crate) watched: bool,
     /// True if every bio must go through `Submission::admit`, which chooses the plug for the bio.
     pub(crate) admits_each: bool,
     /// True while too many chains wait for workers. The channel then accepts no bio until fewer
     /// chains wait.
     pub(crate) pressed: bool,
-    /// True if the channel must poll its queues from time to time even while completions already
-    /// wait in the channel. Required for volumes of several drives and for queues that belong to
-    /// threads.
+    /// True for volumes of several drives and for queues that belong to threads. The channel then
+    /// polls its queues from time to time even while it already has completions.
     pub(crate) polls_always: bool,
 }
 
@@ -73,9 +69,8 @@ impl BioChecks {
         checks
     }
 
-    /// Adopts the longest request that all drives accept now. While bios wait for slots for their
-    /// parts (`stalled` is their number) the value does not grow, because longer bios would
-    /// overtake the waiting ones.
+    /// Adopts the longest request that all drives accept now. Keeps a smaller value while `stalled`
+    /// split bios wait for slots, because longer bios would overtake these bios.
     pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
@@ -92,13 +87,12 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Recomputes the derived fields after a change of `traced`, `admits_each` or `pressed`. While
-    /// any of the three is set, no bio takes the fast path.
+    /// Recomputes the derived fields after a change of `traced`, `admits_each` or `pressed`. If any
+    /// of these fields is set, no bio takes the fast path.
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
-        // A bio on the fast path is never longer than the volume, so `capacity - nr` cannot
-        // underflow.
+        // No bio on the fast path is longer than the volume, so `capacity - nr` cannot underflow.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -120,8 +114,7 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // Only reads and writes have a segment, and the lowest bit of the operation distinguishes
-        // the two.
+        // Of the operations with a segment (read and write), only a write has an odd number.
         bio.nr_segments() == 1
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors

@@ -15,8 +15,8 @@ use crate::chain::slot::{BioList, BioRef};
 /// A drive's share of a channel's slots for parts of split bios.
 pub(crate) struct ChildSlots<M: Machine> {
     pub(crate) free: BioList<M>,
-    /// Parents that wait for a slot, by group, in the order in which the groups are served. No list
-    /// is empty.
+    /// Parents that wait for a slot: one list for each group, in the order in which groups are
+    /// served. No list is empty.
     stalled: VecDeque<(GroupId, BioList<M>)>,
 }
 
@@ -25,8 +25,8 @@ impl<M: Machine> ChildSlots<M> {
         ChildSlots { free, stalled: VecDeque::new() }
     }
 
-    /// Adds a parent that waits for a slot. A parent that already has parts at the drive goes
-    /// before its group's other parents.
+    /// Adds a parent to its group's waiting parents: first if it has parts at the drive already,
+    /// else last.
     pub(crate) fn stall(&mut self, parent: BioRef<M>) {
         let group = parent.bio.account_key.group;
         let place = self.stalled.iter().position(|(of, _)| *of == group);
@@ -62,7 +62,6 @@ impl<M: Machine> ChildSlots<M> {
         parent
     }
 
-    /// Forgets the waiting parents, because their `BioSet` is leaked.
     pub(crate) fn leak(&mut self) {
         self.stalled.iter_mut().for_each(|(_, list)| list.leak());
     }

@@ -47,13 +47,13 @@ pub struct Completion {
     /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
     /// with the channel, and the bio comes back without it.
     pub bio: Bio,
-    /// Time of submission in nanoseconds of the machine's clock; with [`Stamp::Batch`] the time of
-    /// the batch's first bio; 0 if the bio was never queued.
+    /// Time of submission in nanoseconds of the machine's clock; 0 if the bio was never queued.
+    /// With [`Stamp::Batch`], the time of the batch's first bio.
     ///
     /// [`Stamp::Batch`]: crate::Stamp::Batch
     pub q_ns: u64,
-    /// Time at which the thread noticed this completion or the batch that contains it. For a bio
-    /// that reached no drive: the time of the thread's previous completion, or 0.
+    /// Time at which the thread noticed the completion, in nanoseconds of the machine's clock. For
+    /// a bio that reached no drive: the time of the thread's previous completion, or 0.
     pub c_ns: u64,
 }
 

@@ -36,8 +36,8 @@ pub(crate) enum BatchServer {
 pub(crate) enum PollScope {
     /// Only queues in which the channel may have bios.
     WhereExpected,
-    /// All queues that the channel's thread may run, because a drive may complete an abandoned
-    /// (timed-out) request in any of them.
+    /// All queues that the channel's thread may run. A drive may complete an abandoned (timed-out)
+    /// request in any of them.
     Everywhere,
 }
 
@@ -45,15 +45,14 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
     pub(crate) plug: Plug<M>,
-    /// Slots for parts of this channel's bios that go to the drive.
     pub(crate) child_slots: ChildSlots<M>,
     pub(crate) route: QueueRoute,
     /// Number of bios of this channel that the drive has, or that wait for one of the drive's tags.
     pub(crate) outstanding: u32,
     /// True if some of the outstanding bios may be in the channel's own queue of the drive.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may wait for another flush to end. Later, the waiting flush
-    /// goes through the channel's own queue.
+    /// True if a flush of this channel may be waiting for another flush to end. The waiting flush
+    /// is later sent through the channel's own queue.
     flushes: bool,
     merges: bool,
     /// Kind of merge of the bio plugged last, for the trace.
@@ -64,7 +63,7 @@ pub(crate) struct VolumeMember<M: Machine> {
     /// True if the drive limits neither memory segments nor chunk boundaries.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
-    /// The [`LiveSizes::piece_sectors`](crate::disk::LiveSizes) from which `limits` was computed.
+    /// Value of `LiveSizes::piece_sectors` from which `limits` was computed.
     piece_sectors: u64,
 }
 
@@ -102,7 +101,7 @@ impl<M: Machine> VolumeMember<M> {
         QueueContext::new(&self.disk, self.route.hctx, run, &self.stats)
     }
 
-    /// Puts a chain into the plug, merged with the plug's last chain if possible.
+    /// Puts a bio into the plug, merged with the plug's last chain if possible.
     #[inline(always)]
     pub(crate) fn plug(&mut self, slot: BioRef<M>) {
         if !self.merges {
@@ -155,8 +154,7 @@ impl<M: Machine> VolumeMember<M> {
         self.piece_sectors != UNBOUNDED
     }
 
-    /// Adds the bios plugged since the last call to the number of outstanding bios. Returns how
-    /// many bios were added.
+    /// Adds the bios plugged since the last call to `outstanding`. Returns their number.
     #[inline(always)]
     fn count(&mut self) -> u32 {
         let bios = self.plug.take_count();
@@ -195,7 +193,7 @@ impl<M: Machine> VolumeMember<M> {
             if !self.disk.trace(run).is_on() {
                 return self.flush_called(run);
             }
-            // While a trace is recorded, a single bio must not take the fast path.
+            // While a trace is recorded, even a single bio is sent as a batch, off the fast path.
             self.served_here = true;
             return self.flush_list(run);
         }
@@ -221,13 +219,13 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A flush that waits for another flush is in no queue. So no flush of this channel is
-            // left only if none waited before and after the poll, and none moved into a queue in
-            // between.
+            // The poll does not find a flush that waits for another flush. So no flush of this
+            // channel is left only if none waited before and after the poll, and none moved into a
+            // queue in between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // If another thread serves the queue now, the poll learns nothing, and `left_busy`
-            // stays true.
+            // `left_busy` stays true if another thread serves the queue: the poll then does
+            // nothing.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;
@@ -238,9 +236,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Polls the queue. If another thread is serving the queue, schedules another poll soon: that
-    /// thread may leave while the drive still has I/O of this channel, and may ring the doorbell
-    /// before this thread sleeps.
+    /// Polls the queue. If another thread serves the queue, schedules another poll soon, because
+    /// that thread may leave while the drive still has I/O of this channel.
     fn run_queue(&mut self, run: &mut SubmitContext<M>) {
         let was_inside = self.context(run).run_queue();
         if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
@@ -279,7 +276,7 @@ impl<M: Machine> VolumeMember<M> {
 
     /// Returns true if there is work for this channel at this drive, so that it must not sleep.
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // Work in a queue that any thread may run counts only if this channel must poll that queue.
+        // Work in a queue that any thread may run counts only while bios are outstanding.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)

@@ -19,8 +19,8 @@ use crate::channel::{Channel, Driving};
 /// Number of polls after which a channel polls its queues even if completions already wait in it.
 const POLLS_PER_LOOK: u32 = 8;
 
-/// A completed bio in its slot while the program's callback examines it. If the callback panics,
-/// the bio is dropped and the slot is freed.
+/// A completed bio while the program's callback examines it. If the callback panics, the bio is
+/// dropped and its slot is freed.
 struct ShownSlot<'a, M: Machine> {
     /// Slot of the bio; `None` once the callback has returned.
     slot: Option<BioRef<M>>,
@@ -58,7 +58,7 @@ fn free_slot<M: Machine>(mut slot: BioRef<M>, free: &mut BioList<M>) {
     drop(bio);
 }
 
-/// Moves the memory of a timed-out bio into quarantine, if a drive may still write it.
+/// Moves a timed-out bio's memory into quarantine if a drive may still write that memory.
 #[cold]
 fn keep_memory<M: Machine>(channel: &mut Channel<M>, slot: &mut BioRef<M>) {
     if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
@@ -80,7 +80,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Submits the parts of bios whose next stage (data or final flush) began during this poll.
+    /// Submits the parts of split bios that reached their data or final flush stage in this poll.
     #[inline(always)]
     fn start_parts(&mut self) {
         if self.sub.batch.has_parts {
@@ -150,8 +150,8 @@ impl<M: Machine> Channel<M> {
         driving.end();
         let mut handed = 0;
         loop {
-            // Split or refused bios may complete again before this loop ends, but one call hands
-            // over each bio only once.
+            // A split or refused bio may complete again during this loop, but one call hands over
+            // each bio only once.
             let driving = Driving(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
@@ -200,8 +200,8 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A bio off the fast path may complete as soon as it is submitted. So it is submitted
-            // at the end of this call, and the next call hands it over.
+            // A bio off the fast path may complete as soon as it is submitted. Submitted at the end
+            // of this call, the bio is handed over by the next call.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
                 // A refused bio gets the same time for its submission and its completion.
@@ -225,7 +225,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Returns the next bio to hand over. Completed parts met on the way are credited to their
+    /// Returns the next bio to hand over. Completed parts found before it are counted for their
     /// parents.
     #[inline(always)]
     fn next_done(&mut self) -> Option<BioRef<M>> {
@@ -258,8 +258,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Returns the next completed bio that was split or reached no drive; `None` if `wanted` is
-    /// false.
+    /// Continues split bios that wait for slots. Then returns the next completed bio that was split
+    /// or reached no drive; `None` if `wanted` is false.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {

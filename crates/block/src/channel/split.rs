@@ -54,8 +54,8 @@ impl<M: Machine> Submission<M> {
     /// Makes parts of the present stage (preflush, data or final flush) until no slot is free. Then
     /// the parent waits for slots or for its parts to complete. A stage without parts ends at once.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // The submission time of a part is the time at which it is made. That is later than the
-        // parent's if the parent had to wait for a slot or for an earlier stage.
+        // A part's submission time is the time at which the part is made. The parent may have
+        // waited before that, for a slot or for an earlier stage.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -65,8 +65,7 @@ impl<M: Machine> Submission<M> {
             BioStage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
-        // A flush may have a length of 0 sectors. It makes no use of the range, which only data
-        // parts need.
+        // A flush may have a length of 0 sectors. Only parts with data use `range`.
         let range = self.volume.range(sector, nr.max(1));
         loop {
             match self.next_part(&mut parent, span, &range) {
@@ -85,7 +84,7 @@ impl<M: Machine> Submission<M> {
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // From here on, only the children refer to the parent; `part_done` restores the handle.
+            // From here on, only the parts refer to the parent; `part_done` restores its handle.
             core::mem::forget(parent);
         }
     }
@@ -139,9 +138,9 @@ impl<M: Machine> Submission<M> {
         self.resumes = None;
     }
 
-    /// Makes the next part of the parent's present stage, in a child slot. `span` holds the first
-    /// drive and the number of drives. `parent.offset` counts the drives whose parts are all made,
-    /// and `parent.dev_sector` the sectors of the next drive that already have parts.
+    /// Makes the next part of the parent's present stage, in a child slot. `span`: first drive and
+    /// number of drives. `parent.offset`: number of drives that have all their parts.
+    /// `parent.dev_sector`: number of sectors that have parts at the next drive.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -168,8 +167,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Made
     }
 
-    /// Returns true if this bio must wait behind other bios of its group that wait for child slots
-    /// of the drive. Returns false while the channel continues those bios.
+    /// Returns true if this bio must wait because bios of its group already wait for child slots of
+    /// the drive. Returns false while those waiting bios are being continued.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
@@ -208,8 +207,8 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return NextPart::Made;
         }
-        // A bio waits behind other bios of its group that wait for a slot. Otherwise a hard disk
-        // would seek back and forth between these bios.
+        // A bio waits behind waiting bios of its group, because a hard disk would otherwise seek
+        // back and forth between them.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
             return NextPart::NoRoom(member);

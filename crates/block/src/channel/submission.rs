@@ -33,8 +33,7 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// The rule by which bios are split. A bio that is being split stores the rule in its field
-/// `member`, as a number.
+/// The rule by which bios are split, stored as a number in the field `member` of a split bio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
@@ -46,10 +45,10 @@ pub(crate) enum SplitRule {
 pub(crate) struct PluggedBatch {
     pub(crate) plugged: u32,
     pub(crate) plugged_max: u32,
-    /// Submission time that new bios get; 0 if the clock was not read for this batch yet.
+    /// Submission time of the next bio; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if the current poll has plugged parts of split bios, because an earlier stage ended.
+    /// True if the current poll has plugged parts for the next stage of a split bio.
     pub(crate) has_parts: bool,
 }
 
@@ -62,17 +61,17 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) depth: u32,
     /// Number of parents that wait for a child slot.
     pub(crate) stalled: u32,
-    /// Index of the drive whose waiting split bios are being continued now.
+    /// Index of the drive whose waiting bios get the free slots for parts now.
     pub(crate) resumes: Option<u16>,
-    /// Split bios whose parts are all done, and bios that reached no drive. The next poll hands
-    /// them over.
+    /// Bios that the next poll hands over: split bios whose parts are all done, and bios that
+    /// reached no drive.
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
     /// Counts this channel's I/O, to decide whether workers serve the volume faster (`auto` mode).
     pub(crate) chooser: Chooser,
-    /// Index of the drive that is served first in the next batch. The index rotates for fairness,
-    /// because later drives wait while earlier ones are served or their workers are woken.
+    /// Index of the drive that is served first in the next batch. The index changes from batch to
+    /// batch for fairness, because later drives wait for earlier ones.
     pub(crate) first_member: usize,
     /// Single plug for all drives, while the volume is served in `per-volume` mode (baseline.rs).
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
@@ -174,8 +173,7 @@ impl<M: Machine> Submission<M> {
         self.submit_parent(slot);
     }
 
-    /// Puts a bio that goes to one drive into that drive's plug, or into the single plug of the
-    /// volume in `per-volume` mode.
+    /// Puts an unsplit bio into its drive's plug, or into the volume's plug in `per-volume` mode.
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
         if self.volume_plug.is_some() {
             return self.plug_request(slot);
@@ -200,7 +198,7 @@ impl<M: Machine> Submission<M> {
     /// Variant of [`Submission::admit`] for parts of split bios, which never take the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // The time is set just before the part is plugged, so that no other bio gets it.
+        // The time is set just before the part is plugged, so that no other bio gets this time.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -291,8 +289,7 @@ impl<M: Machine> Submission<M> {
 
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
-            // The flag keeps these bios off the fast path, which does not record how long a bio
-            // waited for limits.
+            // The flag keeps these bios off the fast path, which does not record waits for limits.
             self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }
@@ -336,8 +333,7 @@ pub(crate) fn members_of<M: Machine>(
     stamp: Stamp,
 ) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
-        // A thread that has claimed a queue of the disk uses that queue, not the queue of the
-        // thread's number.
+        // A thread that has claimed a queue of the disk uses that queue, whatever its number.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
         let member = VolumeMember::new(disk, number, stamp);
         if thread.is_none() && !member.hctx().is_served() {

@@ -30,17 +30,17 @@ use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds that a bio may book ahead, unless it is the first in its queue. So a client with one
-/// I/O in flight waits only about this long behind a client with many I/Os under the same limit.
+/// Nanoseconds that a bio may book ahead, unless no bio waits before it. So a client with one I/O
+/// in flight waits only about this long behind a client with many I/Os under the same limit.
 const AHEAD_NS: u64 = 1_000_000;
-/// Value of `dev_sector` for a bio that has not booked a time.
+/// Stands in `dev_sector` of a waiting bio that has not booked a time.
 const NO_TIME: u64 = u64::MAX;
 
-/// The token bucket at which a bio continues, as a position in the sequence of buckets to pass.
+/// Token bucket at which a bio continues, as an index into the buckets that the bio passes.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio is the first in the queue of that bucket.
+    /// True if the bio was the first in its queue without a booked time, and must book one now.
     is_first: bool,
 }
 
@@ -56,12 +56,12 @@ struct BucketQueue<M: Machine> {
     /// Identifies the token bucket: level of the group (own or parent), number of the bucket, and
     /// true for reads.
     gate: (usize, usize, bool),
-    /// Bios with a booked time. The time is stored in `dev_sector`, which is unused until a bio is
-    /// mapped to a drive.
+    /// Waiting bios whose time to pass the bucket is booked. The time is stored in `dev_sector`,
+    /// which is unused until a bio is mapped to a drive.
     timed: BioList<M>,
     /// Booked time of the last bio in `timed`.
     last_ns: u64,
-    /// Bios behind those in `timed` that have not booked a time yet; empty if `timed` is empty.
+    /// Waiting bios after those in `timed`, without a booked time; empty if `timed` is empty.
     behind: BioList<M>,
 }
 
@@ -80,11 +80,11 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     pub(crate) held: u32,
     held_max: u32,
-    /// Time at which the bio that last started to wait may continue, for the trace.
+    /// For the trace: earliest time at which the bio that last started to wait may continue.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// For each group number: the last report about the group's waiting bios, and the group in
-    /// whose account the report is counted.
+    /// Indexed by group number: the last report about the group's waiting bios, and the group to
+    /// whose account this report was added.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -92,8 +92,7 @@ pub(crate) struct Throttle<M: Machine> {
 }
 
 impl<M: Machine> Throttle<M> {
-    /// Creates the throttle of a channel with `depth` slots; waiting times are added to the
-    /// volume's accounts.
+    /// Creates the throttle of a channel with `depth` slots. Waiting times are added to `ledger`.
     pub(crate) fn new(
         groups: Option<Arc<Groups<M>>>,
         ledger: &Arc<TenantLedger<M>>,
@@ -124,8 +123,8 @@ impl<M: Machine> Throttle<M> {
         self.view.known(group)
     }
 
-    /// Copies the changed group table. A bio that waits for a changed limit cancels its booking at
-    /// the old token bucket and books a new time.
+    /// Copies the changed group table. Bios that wait for a changed limit cancel their booking at
+    /// the token bucket and book a new time.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };
@@ -154,12 +153,11 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has already passed the buckets before this one, except buckets that did
-                // not exist then.
+                // The bio has passed all earlier buckets, except those that the change has added.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
-                // A bio that may continue at once is queued with a time in the past.
+                // A bio that may continue at once is queued with time 0, which has passed.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
@@ -220,8 +218,7 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // Queues may have lost the bios with booked times, so the next check of all queues is due
-        // at once.
+        // The next bio of a queue may be one without a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
@@ -253,13 +250,12 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // Queues may have lost the bios with booked times, so the next check of all queues is due
-        // at once.
+        // The next bio of a queue may be one without a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
 
-    /// Books the cost of a bio at each of its token buckets from position `unpaid` on.
+    /// Books the cost of a bio at its token buckets, from the bucket with index `unpaid` on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
         for place in unpaid..PLACES {
             if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
@@ -268,14 +264,14 @@ impl<M: Machine> Throttle<M> {
         }
     }
 
-    /// Returns the bio if no limit delays it now; otherwise keeps the bio and returns `None`.
+    /// Returns the bio if no limit delays it now. Otherwise queues the bio and returns `None`.
     #[inline(never)]
     pub(crate) fn pass(&mut self, slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
         self.pass_from(BucketStep::from(0), slot, now_ns)
     }
 
-    /// Books the bio's cost at each bucket from `way` on. At the first bucket that makes the bio
-    /// wait, keeps the bio and returns `None`.
+    /// Books the bio's cost at each token bucket from `way` on. If the bio must wait at a bucket,
+    /// queues the bio there and returns `None`.
     fn pass_from(
         &mut self,
         way: BucketStep,
@@ -313,8 +309,7 @@ impl<M: Machine> Throttle<M> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
-    /// Keeps a bio until its booked time, which is in `dev_sector`, or until the bio may book a
-    /// time.
+    /// Queues a bio at its token bucket. `dev_sector` holds the bio's booked time, or `NO_TIME`.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
         let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
@@ -341,7 +336,7 @@ impl<M: Machine> Throttle<M> {
         self.say(slot.bio.account_key.group, now_ns, |said| said.without(slot.q_ns));
     }
 
-    /// Updates a group's account after a change of its number of waiting bios.
+    /// Counts a change in the number of waiting bios in the group's account.
     fn say(
         &mut self,
         group: GroupId,
@@ -394,8 +389,8 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Removes the next bio that may continue from the queue with index `at`. Returns the bio with
-    /// the bucket at which it continues.
+    /// Removes the next bio that may continue from the queue with index `at`. Returns the bio, and
+    /// the token bucket at which the bio continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;

@@ -76,8 +76,8 @@ impl<M: Machine> Submission<M> {
     /// if there is no back pressure any more.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        // A worker that is gone may have left chains of channels that no thread polls. This channel
-        // serves those chains, because otherwise back pressure might never end.
+        // Chains that a departed worker left behind are served here. Back pressure might otherwise
+        // never end, because perhaps no other thread serves these chains.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
         self.checks.pressed = self.volume.waiting() > self.pressure_low();
         self.checks.settle();

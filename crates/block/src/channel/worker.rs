@@ -22,8 +22,7 @@ use crate::disk::worker_drive::WorkerDrive;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread};
 use crate::trace::tracer::Tracer;
 
-/// Default nanoseconds for which a worker polls for work before it sleeps: about the cost of a
-/// sleep and a wake-up.
+/// Default nanoseconds for which a worker polls before it sleeps: about a sleep and a wake-up.
 pub const WORKER_SPIN_NS: u64 = 5_000;
 /// Longest time in nanoseconds between two checks for timed-out requests.
 const TICK_NS: u64 = 100_000_000;
@@ -35,7 +34,7 @@ pub struct Worker<M: Machine> {
     thread: IoThread<M>,
     next_tick_ns: u64,
     /// True if a driver, scheduler or trace sink has panicked in a call of `turn`. Dropping the
-    /// worker then calls none of them again.
+    /// worker then calls none of the three.
     is_broken: bool,
     /// A bio set without slots, because the submit context needs a set for each thread. Boxed, so
     /// that its address does not change.
@@ -76,10 +75,9 @@ impl<M: Machine> Worker<M> {
 
     /// Dispatches the bios handed over to the worker, and collects completions. Does not wait.
     pub fn turn(&mut self) {
-        // The flag stays true if a panic leaves this function.
+        // The flag `is_broken` stays true if this function ends by a panic.
         self.is_broken = true;
-        // After a panic, tags left in the batch would be mistaken for tags of the queue polled
-        // next.
+        // After a panic, the batch may still hold tags of another queue.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
@@ -134,8 +132,8 @@ impl<M: Machine> Worker<M> {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
     }
 
-    /// Returns true if this worker's queues hold no work that only this worker can finish. Dropping
-    /// the worker then leaves no unfinished work at a drive. Meaningful after [`Worker::close`].
+    /// Returns true if dropping the worker leaves no unfinished work at a drive. Meaningful after
+    /// [`Worker::close`].
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.drives.iter().all(WorkerDrive::is_idle)

@@ -26,9 +26,9 @@ use crate::trace::blktrace::EventCode;
 /// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureLogging {
-    /// The bios were added earlier, when their request timed out.
+    /// The bios entered the failure log earlier, when their request timed out.
     Before,
-    /// The bios are added now, as they end.
+    /// The bios enter the failure log now, as they end.
     Now,
 }
 
@@ -46,7 +46,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends one request, but does not free its tag. Returns true if the next flush now waits here.
+    /// Ends one request, but does not free its tag. Returns true if this queue got the next flush.
     pub(crate) fn end_request(
         &mut self,
         rq: &mut Request<M>,
@@ -113,9 +113,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends the flush in flight. Flushes that were submitted meanwhile are merged into the next
-    /// flush, which is sent even if the present one failed: only the driver knows whether the next
-    /// is affected.
+    /// Ends the flush in flight. Then sends the flushes that were submitted meanwhile as one, even
+    /// if the ended flush failed: only the driver knows if that failure affects the next flush.
     pub(crate) fn flush_done(&mut self) -> bool {
         let (mut pending, target) = {
             let mut flush = self.disk.flush.lock();
@@ -130,8 +129,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             merge::join(&mut first, other);
         }
         // A freeze does not stop the next flush, because the disk accepted it earlier. The flush
-        // may go through any software queue, but must reach the hardware queue that its submitter
-        // polls.
+        // may use any software queue, but only the hardware queue that its submitter polls.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -159,7 +157,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 }
 
-/// Ends all requests of a batch that is not empty. Returns true if the next flush now waits here.
+/// Ends all requests of a non-empty batch. Returns true if the next flush is now in this queue.
 #[inline(always)]
 pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
     M::work(Stage::Complete, context.run.batch.entries().len() as u32);
@@ -208,8 +206,8 @@ pub(crate) fn end_requests<M: Machine>(
     again
 }
 
-/// Ends the next requests of the batch, up to the first one that failed, has several bios or a bio
-/// of another channel, or has other times than `equal`.
+/// Ends the next requests of the batch whose only bio is this channel's and whose times are those
+/// of `equal`. Stops at the first request that failed or differs.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -25,9 +25,9 @@ pub struct DiskConfig<M: Machine> {
     /// Distribution of the hardware queues over the machine, limited by the number that the driver
     /// supports.
     pub hardware_queues: Spread,
-    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. If the drive uses a
-    /// controller's tags and there are more of them, this number limits the requests in flight of
-    /// each hardware queue instead.
+    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. For a drive that uses the
+    /// tags of a controller, a smaller number limits the requests in flight of each hardware queue
+    /// instead.
     pub queue_depth: Option<u32>,
     /// Request timeout in nanoseconds, after which `DriverQueue::timeout` is called; 0 for none.
     pub timeout_ns: u64,

@@ -22,9 +22,8 @@ use crate::queue::serve::ServeGuard;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
-/// Returns true if a batch may take the fast path. Software queues that other threads have just
-/// marked as pending do not matter: those threads have also left a flag, or have rung the owner,
-/// which polls all its queues.
+/// Returns true if a batch may take the fast path. Pending marks that other threads set just now do
+/// not matter: those threads also leave a flag or ring the owner, which then polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,
@@ -36,19 +35,18 @@ pub(crate) fn is_plain<M: Machine>(
         && (serve.scheduling.is_none() || passes(serve, list))
 }
 
-/// Returns true if the scheduler lets a batch bypass it.
 #[inline(never)]
 fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
-/// Returns true if no other work waits that must be dispatched before a batch on the fast path.
+/// Returns true if the clock is read once for each batch and [`is_open`] is true.
 #[inline(always)]
 fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
     context.run.stamp == Stamp::Batch && is_open(context.run, serve)
 }
 
-/// Variant of [`is_free`] for a thread that reads the clock once for each batch.
+/// Returns true if no other work must be dispatched first and the queue may dispatch.
 #[inline(always)]
 fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
     run.woken.is_empty()
@@ -57,7 +55,6 @@ fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
         && !(serve.quiesced | serve.frozen | run.trace_context.has_waited)
 }
 
-/// Returns true if the scheduler, if there is one, lets a single bio bypass it.
 #[inline(always)]
 fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
@@ -129,11 +126,10 @@ fn issue_recorded<M: Machine>(
 /// completes such a bio at once. Returns the bio if it heads a longer chain or is a flush, or if
 /// this thread cannot serve the queue. The caller checks that the disk has the fast path.
 ///
-/// This function does the work of [`issue_batch`] in half the instructions (479 instead of 922 for
-/// a whole I/O to a null drive), because a single request needs no list, no table of requests in
-/// flight and no completion batch. It is inlined, because with one I/O in flight a call costs as
-/// much as a clock read. For the same reason it creates a `QueueContext` only where it leaves the
-/// fast path.
+/// Takes half the instructions of [`issue_batch`] (479 instead of 922 for a whole I/O to a null
+/// drive), because a single request needs no list, no table of requests in flight and no completion
+/// batch. With one I/O in flight, a call costs as much as a clock read. So this function is
+/// inlined, and creates a `QueueContext` only where it leaves the fast path.
 #[inline(always)]
 pub(crate) fn issue_single<M: Machine>(
     disk: &Disk<M>,
@@ -226,7 +222,7 @@ fn stage_single<'a, M: Machine>(
     Ok(())
 }
 
-/// Handles the driver's completions if they are not exactly the one of the bio just dispatched.
+/// Handles the driver's completions, unless the only one is that of the bio just dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -256,8 +252,8 @@ fn leave_and_end<'a, M: Machine>(
     go_on(context, stays);
 }
 
-/// Finishes the work after a batch: serves work that other threads left meanwhile, delivers
-/// completions of other channels, and runs queues that were woken for free tags.
+/// Serves work that other threads left during a batch, delivers completions of other channels, and
+/// runs queues that were woken for free tags.
 #[inline(never)]
 fn go_on<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,

@@ -122,9 +122,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// Called when the queue's owner found the lock held by a thread that only inspects the queue.
-    /// Only the owner polls this queue, so it must come back; the pending mark keeps it from
-    /// sleeping.
+    /// Called if the owner of a queue found the lock held by a thread that only inspects the queue.
+    /// The pending mark keeps the owner from sleeping, because no other thread polls the queue.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -159,9 +158,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     drop(serving);
                     break;
                 }
-                // Queues that were woken for a tag must not wait for ever while other threads bring
-                // more work to this queue. So the woken queues run first, and this queue runs again
-                // after them.
+                // Queues that were woken for a tag run first, and this queue after them. Otherwise
+                // new work in this queue could keep the woken queues waiting for ever.
                 Some(serving) if rounds > SERVE_ROUNDS && !self.run.woken.is_empty() => {
                     drop(serving);
                     self.run.woken.extend(self.disk.this.upgrade().map(|disk| (disk, hctx.number)));
@@ -182,7 +180,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `left_busy` must describe this queue, not the queues that `run_woken` serves.
+            // `left_busy` must describe this queue, but `run_woken` sets it for other queues.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -259,7 +257,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         sent
     }
 
-    /// Hands staged chains to the driver, and issues flushes when they come first in the list.
+    /// Hands staged chains to the driver; a flush is issued when it is the first in the list.
     /// Returns the number of requests handed over.
     pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
         let (mut list, mut sent) = (serve.staged.take(), 0);
@@ -286,7 +284,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         sent
     }
 
-    /// Issues a flush; if one is in flight, adds the flush to those that become the next flush.
+    /// Issues a flush. If another flush is in flight, the flush becomes a part of the next one.
     /// Returns the flush if no tag is free.
     fn dispatch_flush(
         &mut self,

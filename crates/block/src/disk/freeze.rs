@@ -52,8 +52,8 @@ impl<M: Machine> Disk<M> {
     /// not call this function.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // Each check takes locks that polling threads only try to take. Without a pause between
-        // checks, a polling thread might never get such a lock.
+        // Polling threads only try to take the locks that a check takes. A pause between checks
+        // lets these threads succeed.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {

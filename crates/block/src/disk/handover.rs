@@ -46,8 +46,7 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains that a thread adds to a list for a worker's queue. The removal of chains from such
-/// lists is counted, too, so no addition may be missed.
+/// Counts chains added to the worker's queue. Removals are counted too, so none may be missed.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
@@ -141,8 +140,8 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Sorts and merges a list, and appends it to the chains that already wait. The waiting chains
-    /// are not sorted again, so that no chain is overtaken for ever.
+    /// Sorts and merges a list, and appends it to the waiting chains. The waiting chains are not
+    /// sorted again, so that no chain is overtaken for ever.
     pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);
@@ -154,8 +153,8 @@ impl<M: Machine> QueueContext<'_, M> {
     }
 
     /// Updates the count of dispatched chains before the serving thread leaves the worker's queue.
-    /// If a thread other than the worker leaves work in the queue, it wakes the worker, because no
-    /// other thread would poll for the completions.
+    /// If another thread leaves work in the queue, that thread wakes the worker, because only the
+    /// worker polls for the completions.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk

@@ -22,18 +22,17 @@ use crate::trace::blktrace::EventCode;
 
 /// Nanoseconds until a request is retried that the driver refused with `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
-/// Number of fast-path requests that are handed to the driver before it is polled: the capacity of
-/// a completion batch. A few more may be handed over.
+/// On the fast path, the driver is polled after about this many requests.
 pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
-/// Fills requests from the chains of a list and hands them to the driver. Stops at the first chain
+/// Turns the chains of a list into requests and hands them to the driver. Stops at the first chain
 /// that must wait, because no tag is free, the driver is busy, or the chain is a flush. Calls
 /// `trace` for each request. Returns the number of requests handed over.
 ///
-/// `WAITED` is true for chains that waited in a queue. Then `now_ns` is their time of dispatch (0
-/// for the present time), and the queue joins the waiters if no tag is free. `WAITED` is false on
-/// the fast path. Then `now_ns` is the present time, and at most about [`MOST_AT_ONCE`] requests
-/// are handed over.
+/// `WAITED` is true for chains that waited in a queue: `now_ns` is then their time of dispatch (0
+/// for the present time), and the queue joins the waiters if no tag is free. On the fast path
+/// `WAITED` is false, `now_ns` is the present time, and at most about [`MOST_AT_ONCE`] requests are
+/// handed over.
 #[inline(always)]
 pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     context: &mut QueueContext<'_, M>,
@@ -60,8 +59,7 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
                 false if sent < MOST_AT_ONCE => tags.take(&mut context.run.hint, rest.len()),
                 false => None,
             };
-            // All tags of a batch come from one bitmap word, which may have fewer free tags than
-            // are needed.
+            // One call takes tags from only one bitmap word, so the batch may need further calls.
             let Some(more) = more else { break };
             batch = more;
         }
@@ -139,7 +137,7 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Puts a request that the driver refused before all other waiting requests.
+    /// Puts a refused request in front of all other waiting requests.
     #[cold]
     pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
         let d_ns = rq.d_ns;

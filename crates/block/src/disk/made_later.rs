@@ -29,7 +29,7 @@ struct MakeState<M: Machine> {
 unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
 
 impl<M: Machine, T> MadeLater<M, T> {
-    /// Creates a value to be made later. Until then, `empty` takes its place.
+    /// Creates a value that is made later; until then, readers get `empty`.
     pub(crate) fn later(empty: T) -> Self {
         let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
         MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }

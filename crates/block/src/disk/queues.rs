@@ -174,9 +174,9 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Returns true if a serving thread may bypass the software queue with its own batch. Either the
-/// software queue feeds no other hardware queue, or the thread owns the hardware queue; bios that
-/// other threads inserted are then found by their pending marks.
+/// Returns true if a serving thread's own batch may bypass the software queue: the software queue
+/// feeds no other hardware queue, or the thread owns the hardware queue. In the second case,
+/// pending marks show the bios that other threads inserted.
 fn passes_software_queue<M: Machine>(
     config: &DiskConfig<M>,
     kind: QueueKind,
@@ -187,7 +187,7 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// Returns the path of batches to the driver, for these numbers of software and hardware queues.
+/// Returns the path of batches to the driver; `counts`: numbers of software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),

@@ -58,22 +58,19 @@ pub(crate) struct SubmitContext<M: Machine> {
     wake_ns: Option<u64>,
     outbox: BioList<M>,
     outbox_set: *const BioSet<M>,
-    /// Waiting queues that were taken off a tag set's list because a tag was freed. This thread
-    /// must run them.
+    /// Queues that this thread must run, because a tag was freed for them.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Spare list that `run_woken` swaps with `woken`. `None` while the thread runs the woken
-    /// queues.
+    /// Spare list that `run_woken` swaps with `woken`; `None` while woken queues run.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
-    /// True if the queue that was served last was left with waiting work or requests in flight.
+    /// True if the queue served last still has waiting work or requests in flight.
     pub(crate) left_busy: bool,
     pub(crate) accounts: ThreadAccounts<M>,
     /// The thread's trace ring, while a trace is recorded.
     pub(crate) trace: Option<TraceWriter<M>>,
-    /// Fields of trace events that the code emitting them does not know.
     pub(crate) trace_context: TraceContext,
 }
 
-/// Fields of trace events that the code emitting them does not know.
+/// Fields of trace events that are not known where the events are emitted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     /// Time of the last insertion into a queue while tracing.
@@ -124,7 +121,7 @@ impl<M: Machine> SubmitContext<M> {
     }
 
     /// Returns this thread's statistics for a queue that is not its own. The queue belongs to a
-    /// disk of the thread's volume, or to a disk that shares tags with one.
+    /// disk of the thread's volume, or to a disk that shares tags with such a disk.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {
@@ -170,7 +167,7 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// If the driver that was polled last has asked for another poll, records the time for it.
+    /// If the driver polled last has asked for another poll, stores the time of that poll.
     #[inline(always)]
     pub(crate) fn take_wake(&mut self) {
         if let Some(wake_ns) = self.batch.take_wake() {
@@ -186,8 +183,7 @@ impl<M: Machine> SubmitContext<M> {
         self.wake_ns
     }
 
-    /// Forgets the earliest requested poll, because all queues are about to be polled and then ask
-    /// again if necessary.
+    /// Forgets the requested poll, because all queues are about to be polled and may ask again.
     pub(crate) fn forget_wake(&mut self) {
         self.wake_ns = None;
     }

@@ -63,7 +63,7 @@ pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) 
         expire(context, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
-    // Continues work that waited for a flush that has just timed out.
+    // Serves work that waited for a flush, because that flush may just have timed out.
     context.serve(serving);
 }
 

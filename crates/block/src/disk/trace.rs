@@ -94,8 +94,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the first events of a bio that starts a request of its own. `drives` is the number
-    /// of the volume's drives; `place` tells if the bio's plug was empty before.
+    /// Records the first events of a bio that starts a request. `drives` is the number of the
+    /// volume's drives; `place` tells if the plug was empty before.
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
@@ -120,8 +120,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio starts a request of its own. `place` tells if the bio's plug was empty
-    /// before.
+    /// Records that a bio starts a request; `place` tells if the bio's plug was empty before.
     pub(crate) fn plugged(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
         self.record_get(bio, entry_ns(bio));
         if place == PlugPlace::First {
@@ -163,8 +162,8 @@ impl<M: Machine> Tracing<'_, M> {
         self.merged(kind, chain);
     }
 
-    /// Emits the event of a flush that was merged with another flush. The recorded event also names
-    /// the other flush, by its time of submission.
+    /// Emits the event of a flush that was merged with the flush `other`. A recording also stores
+    /// the submission time of `other`.
     #[cold]
     pub(crate) fn flush_joined(&mut self, flush: &BioSlot<M>, other: &BioSlot<M>) {
         if !self.is_on() {
@@ -238,7 +237,7 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Records the insertion (I) of a list, if the recording uses time stamps of the kind `stamp`.
-    /// With batch stamps, I is recorded together with dispatch (D) where D follows at once.
+    /// With batch stamps, I and an immediate dispatch (D) are recorded as one event.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);
@@ -403,16 +402,15 @@ impl<M: Machine> Tracing<'_, M> {
     }
 }
 
-/// Returns the time for a bio's Q event: its submission or, if the bio waited for its group's
-/// limits, the end of that wait. As in the kernel, Q comes after the limits; otherwise events would
-/// not be recorded in order of time.
+/// Returns the time of a bio's Q event: its submission, or the end of its wait for group limits. As
+/// in the kernel, Q comes after that wait; events would otherwise be out of order.
 #[inline(always)]
 fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
-/// Returns the subject of a bio's events. A flush has no sectors, so its time of submission serves
-/// as its sector, to distinguish it from other flushes.
+/// Returns the subject of a bio's events. A flush has no sectors, so its submission time takes the
+/// place of the sector and distinguishes it from other flushes.
 #[inline(always)]
 fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> TraceSubject {
     let categories = categories(bio.bio.op, bio.bio.flags);

@@ -42,8 +42,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     /// Returns true if this thread must still run another queue that was woken for a tag. Wake-ups
-    /// of this queue itself do not count: waiting for them could keep the thread here for ever
-    /// while other threads pass wake-ups on.
+    /// of this queue itself do not count, because other threads could pass them on for ever.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -78,8 +77,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // Woken queues that are about to run move to another list, so that they no longer count
-            // as queues that other queues must wait for.
+            // Queues that are about to run leave `woken`, so that no other queue waits for them.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -121,8 +119,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
-                // A queue may start to wait again while its own completions end, and is then woken
-                // in each round. One entry in the list is enough.
+                // A queue may start to wait again during its own completions, and is then woken in
+                // each round. One list entry is enough.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

@@ -30,8 +30,7 @@ pub(crate) struct WorkerDrive<M: Machine> {
     hctx: u16,
     /// Last seen value of `WorkerState::rounds`.
     rounds: u64,
-    /// True if another thread served the queue during the worker's last `turn`, so that the state
-    /// of the queue is unknown.
+    /// True if another thread served the queue during the worker's last `turn`.
     missed: bool,
 }
 
@@ -81,9 +80,9 @@ impl<M: Machine> WorkerDrive<M> {
         &self.disk.queues.hctxs()[usize::from(self.hctx)]
     }
 
-    /// Returns true if there is new work since the last `turn`. If another thread kept the worker
-    /// out of the queue in that call and still serves the queue, returns false, because spinning
-    /// would only take the CPU from that thread.
+    /// Returns true if there is new work since the last `turn`. Returns false while the thread that
+    /// kept that `turn` out of the queue still serves it: spinning would only take the CPU from
+    /// that thread.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -94,9 +93,9 @@ impl<M: Machine> WorkerDrive<M> {
 
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
-        // A thread that serves the queue does not notify the worker when it leaves. So the worker
-        // may sleep only after a `turn` in which it got the serve lock itself. A flag would not
-        // help, because it would make the other thread serve on.
+        // Another thread leaves the queue without notifying the worker. So the worker may sleep
+        // only after a `turn` that got the serve lock. Leaving a flag would not help: the other
+        // thread would serve on.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -125,15 +124,14 @@ impl<M: Machine> WorkerDrive<M> {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Waiting submitters check the worker's presence when they wake. A thread that inserts
-            // bios later sees that the worker is gone, because the software queue's lock orders
-            // both.
+            // Waiting submitters check the worker's presence when they wake. Later submitters see
+            // that the worker is gone, because they take the software queue's lock later.
             let mut ctx = ctx.ctx.lock();
             ring_all(ctx.list(self.hctx));
         }
     }
 
-    /// Returns true if the worker's queue holds nothing that only the worker can finish.
+    /// Returns true if the queue has no work that only the worker can finish.
     pub(crate) fn is_idle(&self) -> bool {
         self.disk.kind == QueueKind::AnyThread || self.queue().is_empty()
     }

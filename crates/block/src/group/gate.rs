@@ -1,26 +1,26 @@
 //! Token buckets: the limits of a group, shared by all its threads, that say when an I/O may go.
 //!
-//! A word holds the time at which the next I/O may go, and each I/O advances it by its cost. A
-//! thread needs one atomic addition; each waiting I/O has its own time and need not ask again; and
-//! I/Os are served in order of arrival over all threads. Unused capacity accumulates for up to
-//! `burst`. Bound: in any window of length W, I/Os worth at most rate * (W + burst) start, plus one
-//! I/O. An I/O that costs more than the limit allows in a second is not delayed for its own cost;
-//! later I/Os wait instead. A second word holds how much of the time ahead belongs to I/Os that
-//! still wait: when the limit changes, waiting I/Os book anew, and I/Os that have passed stay paid
-//! for. Source: the leaky bucket as a meter (ITU-T I.371, the generic cell rate algorithm). Kernel
-//! counterpart: block/blk-throttle.c, `tg_dispatch_time`.
+//! A word of each bucket holds the time at which the next I/O may go; each I/O adds its cost to
+//! that time. A thread needs one atomic addition; each waiting I/O has its own time and need not
+//! ask again; and I/Os are served in order of arrival over all threads. Unused capacity accumulates
+//! for up to `burst`. Bound: in any window of length W, I/Os worth at most rate * (W + burst)
+//! start, plus one I/O. An I/O that costs more than the limit allows in a second is not delayed for
+//! its own cost; later I/Os wait instead. A second word holds the part of the booked time that
+//! belongs to waiting I/Os. When the limit changes, waiting I/Os book again, and the rest is
+//! converted to the new rate. Source: the leaky bucket as a meter (ITU-T I.371, the generic cell
+//! rate algorithm). Kernel counterpart: block/blk-throttle.c, `tg_dispatch_time`.
 
 use millrace_machine::{Machine, Order, Word, nanoseconds};
 
 use crate::bio::{Op, SectorCount};
 use crate::group::config::GroupLimits;
 
-/// Fractional bits of a nanosecond in stored times, so that a rate of 3 M/s is exact to 0.001 %.
+/// Fractional bits of stored nanoseconds: a rate of 3 million a second is exact to 0.001 %.
 const FRACTION_BITS: u32 = 8;
 /// Number of additional fractional bits in the cost of a sector.
 const SECTOR_BITS: u32 = 16;
 
-/// Largest number of buckets that an I/O of one direction passes.
+/// Limits that an I/O may have to pass: I/Os and bytes of its direction, I/Os and bytes in total.
 pub(crate) const BUCKETS_PER_BIO: usize = 4;
 
 /// Cost of an I/O at one bucket, in units of 2^-`FRACTION_BITS` ns.
@@ -28,7 +28,7 @@ pub(crate) const BUCKETS_PER_BIO: usize = 4;
 pub(crate) struct LimitCost {
     /// Fixed cost of each I/O.
     io: u64,
-    /// Cost of each sector, with `SECTOR_BITS` more fractional bits.
+    /// Cost of each sector, in units of 2^-(`FRACTION_BITS` + `SECTOR_BITS`) ns.
     sector: u64,
 }
 
@@ -50,8 +50,8 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts `booked`, the time that I/Os were charged at the cost `old`, to the time at this
-    /// cost. Both times are in fractions of a nanosecond. Returns 0 if either cost has no limit.
+    /// Converts `booked`, a time charged at the cost `old`, to the time charged at this cost.
+    /// Returns 0 if there is no limit before or after.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
@@ -85,17 +85,14 @@ impl LimitCosts {
         }
     }
 
-    /// Returns the cost of an operation at the bucket of `stage`.
     pub(crate) fn at(&self, stage: usize, op: Op) -> LimitCost {
         if op == Op::Read { self.read[stage] } else { self.write[stage] }
     }
 
-    /// Returns the cost at the bucket with index `place`.
     fn at_place(&self, place: usize) -> LimitCost {
         if place < BUCKETS_PER_BIO { self.read[place] } else { self.write[place - BUCKETS_PER_BIO] }
     }
 
-    /// Returns the cost of `io` at its bucket.
     fn of(&self, io: BucketIo) -> u64 {
         self.at(io.0, io.1).of(io.2)
     }
@@ -103,17 +100,17 @@ impl LimitCosts {
 
 /// The token buckets of a group: two for reads, two for both directions, two for writes.
 pub(crate) struct TokenBuckets<M: Machine> {
-    /// For each bucket: the time at which the next I/O may go, in units of 2^-`FRACTION_BITS` ns.
+    /// Time at which the next I/O may go, for each bucket, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// For each bucket: the part of the time in `next` that was booked by I/Os that still wait.
+    /// Part of the time in `next` that belongs to I/Os that still wait, for each bucket.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
-/// An I/O at a bucket: the bucket's stage, the operation, and the number of sectors.
+/// Stage of the limit (index in `LimitCosts`), operation, and number of sectors of an I/O.
 pub(crate) type BucketIo = (usize, Op, SectorCount);
 
-/// Returns the index of an I/O's bucket at a stage. Reads and writes share the buckets of stages 2
-/// and 3.
+/// Returns the index of an I/O's bucket. Stages 0 and 1 have separate buckets for reads and writes;
+/// stages 2 and 3 do not.
 fn place_of((stage, op, _): BucketIo) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
@@ -126,9 +123,9 @@ impl<M: Machine> TokenBuckets<M> {
         }
     }
 
-    /// Returns the buckets after a change of costs. I/Os that have passed are charged at the new
-    /// rate, and unused capacity is kept. Waiting I/Os have no booking in the new buckets, because
-    /// they book again. Threads that do not know of the change yet keep using the old buckets.
+    /// Returns the buckets after a change of costs. Time charged to passed I/Os is converted to the
+    /// new rate, and unused capacity is kept. Time booked by waiting I/Os is dropped, because these
+    /// I/Os book again. Threads that do not know of the change yet keep using the old buckets.
     pub(crate) fn changed(
         &self,
         (old, new): (&LimitCosts, &LimitCosts),
@@ -148,8 +145,8 @@ impl<M: Machine> TokenBuckets<M> {
         TokenBuckets { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
-    /// Returns the time in nanoseconds from `now_ns` until all reservations have passed, in the
-    /// bucket that is reserved furthest ahead.
+    /// Returns how many nanoseconds a new I/O would have to wait at `now_ns`: the longest wait at
+    /// any bucket.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
         // Relaxed: a report needs only a recent value.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
@@ -174,7 +171,7 @@ impl<M: Machine> TokenBuckets<M> {
         word.fetch_add(costs.of(io), Order::Relaxed) >> FRACTION_BITS
     }
 
-    /// Records that an I/O waits for the time that it booked.
+    /// Adds an I/O's cost to the time booked by waiting I/Os.
     pub(crate) fn wait(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: a counter that only `changed` reads.
         self.waiting[place_of(io)].fetch_add(costs.of(io), Order::Relaxed);
@@ -187,8 +184,8 @@ impl<M: Machine> TokenBuckets<M> {
         self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 
-    /// Records that an I/O no longer waits, because its time has come, or because it is released
-    /// early and charged nevertheless. `costs` must be those given to `wait`.
+    /// Removes an I/O's cost from the time booked by waiting I/Os; the I/O stays charged. `costs`
+    /// must be those given to `wait`.
     pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: a counter that only `changed` reads.
         self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);

@@ -34,7 +34,7 @@ pub(crate) struct GroupView<M: Machine> {
 }
 
 impl<M: Machine> GroupView<M> {
-    /// Creates an empty copy, older than any table.
+    /// Creates an empty copy, which counts as older than any table.
     pub(crate) fn new() -> Self {
         GroupView { version: 0, rows: Vec::new(), has_limits: false }
     }

@@ -112,7 +112,6 @@ impl<M: Machine> Controller<M> {
     }
 }
 
-/// The tags of one hardware queue.
 pub(crate) struct QueueTags<M: Machine> {
     pub(crate) tags: Arc<TagSet<M>>,
     /// Largest number of requests in flight in the queue, flushes not counted; `None` if the number
@@ -135,10 +134,9 @@ pub(crate) struct TagSettings<'a, M: Machine> {
     pub(crate) queue_depth: Option<u32>,
 }
 
-/// Returns the largest number of hardware queues that a disk may have. A drive whose tags are
-/// unique across all its queues (`PerDrive`) gets a single queue if it shares a controller's tags
-/// and there are more of these than the drive accepts, because the drive's own limit is enforced in
-/// each queue.
+/// Returns the largest number of hardware queues that a disk may have. One queue is the limit for a
+/// drive with `PerDrive` tags if its controller shares more tags among drives than this drive
+/// accepts requests: the drive's limit is enforced in each queue, so there must be only one.
 pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
     let own = own_depth(settings.queue_depth, hw);
     let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own;
@@ -151,14 +149,14 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
 /// Largest number of tags in a set.
 const DEPTH_MAX: u32 = 65_536;
 
-/// Returns the number of requests that a drive accepts in a queue, or in all its queues with
-/// `PerDrive`. The controller's limit is not included.
+/// Returns the number of requests that the drive accepts per queue, or in total with `PerDrive`.
+/// The controller's limit is not included.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
 }
 
-/// Creates the tags of each lane. Lanes with the same number in `lanes` belong to the same hardware
-/// queue and share their tags.
+/// Creates the tags of each lane. `lanes` names the hardware queue of each lane; lanes of the same
+/// hardware queue share their tags.
 pub(crate) fn lane_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -169,8 +167,7 @@ pub(crate) fn lane_tags<M: Machine>(
     lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
-/// Creates the tags of each of `hctxs` hardware queues, within the limits of the drive's own depth
-/// and of the controller's tags.
+/// Creates the tags of `hctxs` hardware queues, within the limits of the drive and the controller.
 pub(crate) fn queue_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,

@@ -59,10 +59,10 @@ pub struct HwQueues {
 /// A driver's decision about a timed-out request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// The driver still works on the request. The layer waits for the time of one more timeout.
+    /// The driver still works on the request, whose timeout starts again.
     Extend,
-    /// The driver has given the request up, or was stopped. The drive may still write the request's
-    /// memory until the driver returns the tag.
+    /// The driver has given up the request, or was stopped. Until the driver returns the tag, the
+    /// drive may still write the request's memory.
     Abandon,
 }
 
@@ -143,7 +143,7 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// Numbers of pages in a cache: dirty ones, and ones written so far to the volume below the cache.
+/// Numbers of a cache's dirty pages, and of the pages that the cache has written to its volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unwritten {
     /// Number of dirty pages.
@@ -196,10 +196,10 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
         ctx * hctxs / ctxs
     }
-    /// Returns true if a call of `poll` right after `commit_rqs` completes every request handed
-    /// over. Then no request is in flight while no thread serves the queue, so several threads may
-    /// serve a hardware queue at once, each with a driver queue of its own (`Inside::Each`).
-    /// Allowed only for drives whose queues any thread may run.
+    /// Returns true if a `poll` right after `commit_rqs` completes every request. Such a drive has
+    /// no request in flight while no thread serves its queue, so several threads may serve a
+    /// hardware queue at once, each with its own driver queue (`Inside::Each`). Allowed only if any
+    /// thread may run the drive's queues.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -224,9 +224,8 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.open_queue(index, depth)
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must then be quick and wait for no other thread. It
-    /// must also need no scarce resource, except those that the thread's first such queue has
-    /// already taken.
+    /// them instead of at the start. Opening must then be quick, and wait for no other thread. Only
+    /// a thread's first such queue may take scarce resources.
     fn may_open_late(&self) -> bool {
         false
     }
@@ -256,9 +255,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn flush_trouble(&self) -> Option<String> {
         None
     }
-    /// Announces the last flush before the daemon stops. If all writes completed since the drive
-    /// was opened have been flushed, a drive on a server may answer the last flush without the
-    /// server, which may be gone or hang.
+    /// Announces the last flush before the daemon stops. A drive may answer this flush without its
+    /// server, which may hang, if all writes completed since opening have been flushed.
     fn prepare_stop(&self) {}
     /// Returns how much acknowledged data has not reached the storage below. Slow, so not for the
     /// I/O path.
@@ -271,11 +269,10 @@ pub trait Driver<M: Machine>: Send + Sync {
         let _ = sector;
         alloc::vec![Extent { nr_sectors, hole: false, zero: false }]
     }
-    /// Returns true if a read of the range is known, without reading, to succeed and give zeroes.
-    /// May be called for every read, so it must not allocate, and may take one or two system calls
-    /// at most. The answer must take all completed writes into account. Returning false is always
-    /// correct, and is required if such a read may fail, or if the drive exists to model the cost
-    /// of reads.
+    /// Returns true only if a read of the range is known to succeed and give zeroes, with all
+    /// completed writes taken into account. Returning false is always correct, and required of a
+    /// drive that exists to model the cost of reads. May be called for every read, so it must not
+    /// allocate, and may make at most two system calls.
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let _ = (sector, nr_sectors);
         false
@@ -313,9 +310,8 @@ pub trait DriverQueue<M: Machine>: Send {
         let _ = tag;
         false
     }
-    /// Returns the driver's trace data about a request that was just handed over, or that the last
-    /// `poll` returned. A trace records this data as the kernel records driver data. Called only
-    /// while a trace is recorded.
+    /// Returns trace data about a request that was just handed over, or that the last `poll`
+    /// returned. Called only while a trace is recorded.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let _ = (tag, moment);
         DriverData::default()
@@ -324,8 +320,8 @@ pub trait DriverQueue<M: Machine>: Send {
     fn commit_rqs(&mut self);
     /// Polls for completions: adds completed requests to `batch`, up to its capacity.
     fn poll(&mut self, batch: &mut CompletionBatch);
-    /// Returns true if a poll would find work. The owner checks this once more before it sleeps.
-    /// Called only for a disk over a volume ([`Driver::is_stacked`]).
+    /// Returns true if `poll` would find work. The queue's owner calls this before sleeping, and
+    /// only for a disk over a volume ([`Driver::is_stacked`]).
     fn has_work(&self) -> bool {
         false
     }
@@ -339,19 +335,18 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of entries whose requests were checked to be in flight.
+    /// Number of entries whose requests are known to have been in flight.
     checked: usize,
-    /// Number of checked entries that were already taken out of the batch.
     taken: usize,
     wake_ns: Option<u64>,
 }
 
-/// Iterator over the requests of a batch that were checked and not taken out yet.
+/// Iterator over the checked requests that are still in a batch.
 pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
     at: usize,
-    /// Number of entries of the batch taken out, updated when the iterator is dropped.
+    /// The batch's number of entries taken out, updated when the iterator is dropped.
     taken: &'a mut usize,
 }
 
@@ -457,8 +452,7 @@ impl CompletionBatch {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Returns true if the batch holds only one completion, a successful one of `tag`, and the
-    /// driver did not ask to be polled again.
+    /// Returns true if the only completion is a success of `tag` and no further poll was asked for.
     #[inline(always)]
     pub(crate) fn is_just(&self, tag: Tag) -> bool {
         let (first, status) = self.entries[0];
@@ -470,7 +464,7 @@ impl CompletionBatch {
         self.wake_ns.take()
     }
 
-    /// Empties a batch. No entry may have been checked or taken out before.
+    /// Empties a batch without checked entries.
     #[inline(always)]
     pub(crate) fn clear_untaken(&mut self) {
         debug_assert_eq!((self.checked, self.taken), (0, 0));

@@ -18,11 +18,11 @@ pub(crate) struct InFlight {
     /// Dispatch time of each tag in nanoseconds; 0 if the tag is not in flight in this queue.
     issued_ns: Box<[u64]>,
     count: u32,
-    /// Clock that does not count pauses of the process; made at the first timeout check.
+    /// Clock that stands still while the process is paused; made at the first timeout check.
     clock: Option<RunningClock>,
 }
 
-/// Returns the value to store for a dispatch at `now_ns`: at most 1 ns later, and never 0.
+/// Returns `now_ns` with its lowest bit set, so that a dispatch time is never 0.
 #[inline(always)]
 fn stamp(now_ns: u64) -> u64 {
     now_ns | 1
@@ -40,8 +40,8 @@ impl InFlight {
         self.count
     }
 
-    /// Records that the driver has accepted a request. The request's handle is forgotten until the
-    /// driver completes the tag.
+    /// Records that the driver has accepted a request. The request has no handle until the driver
+    /// completes its tag.
     #[inline(always)]
     pub(crate) fn lend<M: Machine>(&mut self, rq: RequestRef<M>, now_ns: u64) {
         self.issued_ns[rq.tag().0 as usize] = stamp(now_ns);
@@ -56,7 +56,7 @@ impl InFlight {
     /// If a tag is not in flight in this queue. The message names `drive`.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
-        // A local variable keeps the slice in a register.
+        // As a local variable, `issued_ns` stays in a register.
         let issued_ns = &mut *self.issued_ns;
         for (tag, _) in batch.entries() {
             let issued = &mut issued_ns[tag.0 as usize];
@@ -84,16 +84,14 @@ impl InFlight {
         Some(unsafe { tags.lent(tag) })
     }
 
-    /// Checks the clock; called every `period_ns` while requests are in flight. A pause without
-    /// checks, for example because the process was suspended, does not count towards any request's
-    /// timeout. Returns true if there was such a pause.
+    /// Called every `period_ns` while requests are in flight. Returns true if the process paused,
+    /// as in a suspension. A pause does not count towards the requests' timeouts.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
-        // One check may be missed, because another thread may have served the queue at that time.
+        // A single missing call is no pause: another thread may have served the queue at that time.
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The dispatch of the first request counts as an earlier check, because the process may
-            // have paused between that dispatch and this check.
+            // The first call also finds a pause since the oldest dispatch of a request in flight.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);

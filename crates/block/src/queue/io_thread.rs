@@ -24,8 +24,8 @@ pub struct IoThread<M: Machine> {
     pub owner: u64,
     /// Doorbell that wakes the thread.
     pub bell: Arc<Doorbell<M>>,
-    /// Function that starts the I/O of the thread's drives and waits for it; `None` if completions
-    /// ring the doorbell.
+    /// Starts the I/O of the thread's drives and waits for completions; `None` if completions ring
+    /// the doorbell.
     pub turn: Option<ThreadTurn<M>>,
 }
 

@@ -13,8 +13,7 @@ use millrace_machine::{Machine, Order, Word};
 /// Bitmap of the software queues that have bios for a hardware queue.
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// For a lane of a hardware queue: the lane's bit, and the software queue that the bit stands
-    /// for.
+    /// For a lane (a part of a hardware queue): the lane's bit, and the software queue of that bit.
     own: Option<(u64, usize)>,
 }
 
@@ -27,8 +26,8 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Creates the bitmaps of several lanes. A lane is given as the numbers of its hardware queue
-    /// and its software queue.
+    /// Creates the bitmaps of lanes (parts of hardware queues). A lane is given as a pair of
+    /// hardware queue and software queue.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {

@@ -43,8 +43,8 @@ pub(crate) enum RequestState {
     InFlight,
     /// The request is in flight; its bios waited in a queue.
     Waited,
-    /// The request has timed out and is recorded as failed. It is not completed yet, because the
-    /// submitter owns its memory.
+    /// The request has timed out and is recorded as failed. Its bios are completed only when the
+    /// driver returns the tag, because the drive may still access memory of the submitter.
     Overdue,
     Abandoned,
 }
@@ -59,7 +59,7 @@ pub struct Request<M: Machine> {
     pub(crate) d_ns: u64,
     nr_sectors: SectorCount,
     tag: Tag,
-    /// Bit of the request's tag in the tag set's bitmap; `TagBits::RESERVED` for a reserved tag.
+    /// The tag's bit in the bitmap of its tag set; `TagBits::RESERVED` for a reserved tag.
     pub(crate) bits: TagBits,
     nr_segments: u16,
     pub(crate) hctx: u16,
@@ -88,7 +88,7 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Fills the request from a chain of bios. `taken` holds the flags that the driver accepts.
+    /// Fills the request from a chain of bios. Flags that are not in `taken` are dropped.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(
@@ -128,20 +128,18 @@ impl<M: Machine> Request<M> {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Returns an empty run of equal I/Os with the request's operation and times, to compare other
-    /// requests with.
+    /// Returns an empty `EqualIos` with this request's operation and times, for comparisons.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // `own` is set without a check here; `ends_alike` checks for each bio that this thread
-        // submitted it.
+        // `own` is assumed here: `ends_alike` checks that this thread submitted the bio.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Returns true if the request is in flight, has the operation and times of `times`, and
-    /// consists of a single bio of this channel that waited in no queue. A flush never matches,
-    /// because flushes always wait.
+    /// Returns true if the request is in flight with the operation and times of `times`, and
+    /// consists of a single bio, which is of this channel and waited in no queue. A flush never
+    /// matches, because flushes always wait.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
@@ -240,7 +238,7 @@ pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 unsafe impl<M: Machine> Send for RequestRef<M> {}
 
 impl<M: Machine> RequestRef<M> {
-    /// Creates the handle of the request on a line of a tag set. The tag set outlives the handle.
+    /// Creates the handle of the request in `line`. The tag set of `line` outlives the handle.
     ///
     /// # Safety
     /// The caller owns the request: no other handle of it exists, and no driver has it.
@@ -249,7 +247,7 @@ impl<M: Machine> RequestRef<M> {
         RequestRef(NonNull::from(line))
     }
 
-    /// Charges the simulated cost of moving the request's cache line to this CPU.
+    /// Simulates the cost of moving the request's cache line to this CPU.
     #[inline(always)]
     pub(crate) fn touch(&self) {
         // SAFETY: the tag set outlives its handles.

@@ -19,7 +19,7 @@ pub(crate) struct TagBits {
 impl TagBits {
     /// The empty set of bits.
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
-    /// Stands for the bit of a reserved tag, whose number is in another map.
+    /// Placeholder for a reserved tag, whose number is in another map.
     pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Sbitmap<M: Machine> {
 }
 
 impl<M: Machine> Sbitmap<M> {
-    /// Creates a map with all numbers below `depth` (1 to 2^20) free. Each word holds few enough
-    /// bits that a map of four or more has at least four words.
+    /// Creates a map of the numbers below `depth` (1 to 2^20), all free. A map of four or more
+    /// numbers has at least four words.
     pub(crate) fn new(depth: u32) -> Self {
         assert!(
             (1..=1 << 20).contains(&depth),
@@ -52,7 +52,7 @@ impl<M: Machine> Sbitmap<M> {
             mask: low_bits(1 << shift),
             depth,
         };
-        // Bits of the last word that stand for no number are permanently taken.
+        // Surplus bits of the last word are permanently taken.
         let last = words - 1;
         let used = depth - (last << shift);
         // Relaxed: no other thread has the map yet.
@@ -76,8 +76,8 @@ impl<M: Machine> Sbitmap<M> {
         TagBits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
     }
 
-    /// Takes up to `want` (1 or more) numbers, all from the first word that has free ones. The
-    /// search starts at word `hint`, and the hint moves to the word found.
+    /// Takes up to `want` (1 or more) free numbers of a single word: the first word from `hint` on
+    /// that has free numbers. Sets `hint` to that word.
     #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
         let mut mask = match self.words.get(*hint as usize) {

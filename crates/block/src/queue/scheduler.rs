@@ -49,8 +49,8 @@ pub struct BioChain<M: Machine> {
     drive: DriveMark,
 }
 
-/// Identity of a drive: the address of its wait accounts. These accounts are never freed while
-/// chains of the drive are in a scheduler, so the address stays unique.
+/// Identity of a drive: the address of the drive's wait accounts, which are not freed while any
+/// scheduler has chains of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DriveMark(usize);
 
@@ -119,8 +119,7 @@ impl<M: Machine> BioChain<M> {
         self.bio.q_ns
     }
 
-    /// Returns the time at which the first bio had passed the limits of its group; if no limit
-    /// delayed it, the time of submission. A delay longer than 4 s counts as 4 s.
+    /// Returns the first bio's submission time plus its delay by its group's limits, at most 4 s.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
@@ -160,8 +159,8 @@ impl<'a, M: Machine> ChainBatch<'a, M> {
         self.drive
     }
 
-    /// Merges `chain` with `waiting`, at its end or in front, if they are adjacent on this drive
-    /// and fit into one request.
+    /// Merges `chain` with `waiting`, either behind or in front of it, if the two are adjacent on
+    /// this drive and fit into one request.
     ///
     /// # Errors
     /// Returns `chain` if the two cannot be merged.
@@ -196,13 +195,13 @@ impl<M: Machine> Iterator for ChainBatch<'_, M> {
 pub struct Leftover<M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
-    /// True if a chain of another drive was added, and so lost.
+    /// True if a chain of another drive was added; such a chain is lost.
     has_lost: bool,
 }
 
 impl<M: Machine> Leftover<M> {
-    /// Adds a chain. The layer schedules the chains anew in the order in which they are added. A
-    /// chain of another drive is lost.
+    /// Adds a chain. The layer later schedules all added chains again, in this order. A chain of
+    /// another drive is lost.
     pub fn push(&mut self, chain: BioChain<M>) {
         if chain.drive == self.drive {
             return self.list.push_back(chain.bio);
@@ -220,8 +219,8 @@ pub enum SchedulerPick<M: Machine> {
     /// Chains wait, but none may go now. The layer asks again after a completion, or at this time
     /// in nanoseconds of the machine's clock.
     WaitUntil(u64),
-    /// No chain may go before the next insertion or completion. If chains wait, a scheduler may
-    /// answer this only while the driver has requests that came from the scheduler.
+    /// No chain may go before the next insertion or completion. If chains wait, allowed only while
+    /// the driver has requests that came from this scheduler.
     Nothing,
 }
 
@@ -234,7 +233,7 @@ pub struct DriveTags {
     pub tags: u32,
 }
 
-/// Report about a chain that the scheduler named, after the chain has ended or was taken back.
+/// A chain that the scheduler chose for dispatch, and how the chain ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletedChain {
     /// Operation of the chain.
@@ -281,9 +280,9 @@ pub trait Scheduler<M: Machine>: Send {
     fn completed(&mut self, done: &CompletedChain);
 
     /// Returns true if chains of a group may bypass the scheduler because there is nothing to
-    /// order. `ios` holds the number of chains and the number of their sectors; `queued_ns` is the
-    /// time of their submission. Called only while no chain waits in the scheduler. The completion
-    /// of a chain that bypassed the scheduler is not reported to it.
+    /// order. `ios` holds the number of chains and their sum of sectors. All were submitted at
+    /// `queued_ns`. Called only while no chain waits in the scheduler. The completion of chains
+    /// that bypassed the scheduler is not reported.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
     /// Gives up all waiting chains, because another scheduler takes over or the queue closes.
@@ -294,7 +293,7 @@ pub trait Scheduler<M: Machine>: Send {
 /// A request in flight that came from a scheduler's chain.
 #[derive(Debug, Clone, Copy)]
 struct IssuedChain {
-    /// Length of the chain; 0 if the request with this tag did not come from this scheduler.
+    /// Length of the chain; 0 if the request did not come from this scheduler.
     nr_sectors: SectorCount,
     op: Op,
     tenant: u16,
@@ -344,14 +343,14 @@ pub(crate) struct Scheduling<M: Machine> {
     issued: Box<[IssuedChain]>,
     /// Number of requests in flight that came from this scheduler.
     in_flight: u32,
-    /// True if the scheduler, when it was drained, kept chains or returned chains of another drive.
+    /// True if the drained scheduler kept chains, or returned chains of another drive.
     pub(crate) has_lost: bool,
-    /// Time until which no further message about a pause in dispatching is written to the trace.
+    /// Time until which the trace gets no further message about a pause in dispatching.
     rests_until_ns: u64,
     /// The drive's wait accounts.
     drive: Arc<DriveWaits<M>>,
-    /// This queue's wait accounts. They count waits for a tag and, if the scheduler does not count
-    /// by itself, all waits in the scheduler.
+    /// Wait accounts of this queue: for waits for a tag and, unless `counts` is true, for waits in
+    /// the scheduler.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
@@ -389,7 +388,6 @@ impl<M: Machine> Scheduling<M> {
         self.name
     }
 
-    /// Returns the number of chains that wait in the scheduler.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -441,8 +439,8 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns true if a trace message about a pause until `until_ns` is due: the scheduler does
-    /// not report its decisions itself, and there was no such message recently.
+    /// Returns true if a pause until `until_ns` is to be traced: the scheduler does not report its
+    /// decisions itself, and no pause was traced recently.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
@@ -482,7 +480,7 @@ impl<M: Machine> Scheduling<M> {
         chain.drive == self.mark()
     }
 
-    /// Records in the account of `group` that a named chain starts or stops to wait for a tag.
+    /// Records in the account of `group` that a chosen chain starts or stops waiting for a tag.
     fn say_picked(&mut self, group: GroupId, next: ReportedWaits, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
@@ -505,7 +503,7 @@ impl<M: Machine> Scheduling<M> {
         chain.bio
     }
 
-    /// Sets the reason why chains at queue `hctx` wait although the scheduler would dispatch them.
+    /// Records why queue `hctx` dispatches no chains, if the reason lies outside the scheduler.
     pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }
@@ -563,8 +561,8 @@ impl<M: Machine> Scheduling<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // The accounts are leaked, so that chains that the scheduler returns later are still
-            // recognised as chains of this drive.
+            // Leaked, so that chains that the scheduler returns later are recognised by the
+            // accounts' address.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -58,8 +58,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.load(Order::Relaxed) & HELD != 0
     }
 
-    /// Takes the lock, or sets the flag that makes its holder serve again. The caller must have
-    /// published its work before.
+    /// Takes the lock, or sets the flag that makes its holder serve again. The caller must publish
+    /// its work before this call.
     #[track_caller]
     pub(crate) fn enter_or_flag(&self) -> Option<ServeGuard<'_, M, T>> {
         let site = Location::caller();
@@ -115,8 +115,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Takes the lock if it is free. For a repeated attempt, `tried_ns` is the time of the first
-    /// attempt.
+    /// Takes the lock if it is free. `tried_ns` is the time of the first attempt if this one
+    /// repeats it.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`. Relaxed: a failed attempt reads no protected
@@ -133,8 +133,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Takes the lock if it is free. For a lock whose statistics are enabled or were enabled
-    /// before.
+    /// Like `attempt`, if `METERED` is set: statistics are or were enabled.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -145,14 +144,14 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // Statistics were enabled after `counts` was read and before the exchange.
+            // Statistics were enabled meanwhile, and the exchange has cleared their bit.
             self.meter();
         }
         Some(ServeGuard { lock: self })
     }
 
-    /// Sets the flag that makes the holder serve again. Returns false if the lock is free or the
-    /// attempt must be repeated.
+    /// Sets the flag that makes the holder serve again. Returns false if the lock is free, or if
+    /// its word changed meanwhile.
     fn flag(&self) -> bool {
         // Release pairs with the Acquire of a failing `leave`: the holder sees the work.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
@@ -208,7 +207,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 }
 
-/// Adds a period in which the lock was held to the lock statistics.
+/// Adds the time for which the lock was held to the lock statistics.
 fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
     if let Some((hold, counts)) = ended {
         M::Meter::count_hold(NAME, &hold, &counts);
@@ -241,8 +240,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Releases the lock unless it is flagged. For a lock whose statistics are enabled or were
-    /// enabled before.
+    /// Like `leave`, if `METERED` is set: statistics are or were enabled.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {
@@ -259,7 +257,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         core::mem::forget(self);
         count::<M>(ended);
         if free == FREE && M::Meter::is_on() {
-            // Statistics were enabled after the check above and before the exchange.
+            // Statistics were enabled meanwhile, and the exchange has cleared their bit.
             lock.meter();
         }
         None

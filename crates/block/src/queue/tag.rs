@@ -20,8 +20,8 @@ use crate::queue::sbitmap::{Sbitmap, TagBits};
 
 /// A drive whose queues wait for tags. The tag set uses this trait to notify it.
 pub(crate) trait TagUser: Any + Send + Sync {
-    /// Makes a thread that may run queue `hctx` try for a tag. The caller has taken the queue off
-    /// the list of waiters.
+    /// Makes a thread that may run queue `hctx` try to take a tag. The queue is no longer in the
+    /// list of waiters.
     fn look_for_tag(&self, hctx: u16);
 }
 
@@ -127,8 +127,7 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Frees a reserved tag at once. Otherwise frees the tags of the batch, and starts a new batch
-    /// with the tag of `rq`.
+    /// Frees a reserved tag at once. Otherwise frees the batch, and begins a new one with the tag.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -181,7 +180,7 @@ impl<M: Machine> TagSet<M> {
         unsafe { RequestRef::of(&self.requests[tag.0 as usize]) }
     }
 
-    /// Returns a request that was lent to a driver. The simulator counts the call as a write to the
+    /// Returns a request that a driver has. The simulator counts the call as a write to the
     /// request's cache line.
     ///
     /// # Safety
@@ -228,7 +227,7 @@ impl<M: Machine> TagSet<M> {
 }
 
 impl<M: Machine> Drop for TagSet<M> {
-    /// Forgets bios that a drive never completed. Their bio set was leaked for that reason.
+    /// Leaks the bios that a drive never completed: their bio set was leaked for the same reason.
     fn drop(&mut self) {
         for line in &self.requests {
             // SAFETY: no other thread has the tag set any more.

@@ -115,7 +115,7 @@ const ACTS: [EventCode; 17] = [
 ];
 
 impl EventCode {
-    /// Returns the whole action: the code, the kernel's category for it, and `more` categories such
+    /// Returns the whole action: the event's code and category, with the categories in `more`, such
     /// as `category::WRITE | category::SYNC`.
     #[must_use]
     pub fn with(self, more: u16) -> u32 {

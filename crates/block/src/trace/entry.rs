@@ -17,8 +17,8 @@ use crate::trace::note::TraceNote;
 
 /// One word of a trace ring.
 pub(crate) type RingWord = [u64; 2];
-/// Largest number of words of one event: a group word, the driver's data and a step word. A remap
-/// has one word for its source instead of driver data.
+/// Largest number of words of one event: a group word, the driver's data and a step word. Instead
+/// of driver data, a remap has one word for its source.
 pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
 
 /// Mask of the bits below a word's kind. These bits suffice for the sectors of 512 EiB, and for 36
@@ -44,8 +44,8 @@ pub struct TraceEntry {
     pub time_ns: u64,
     /// First sector on the drive; for an unplug, the number of requests.
     pub sector: u64,
-    /// For a remap, the first sector on the volume. For a flush that joined another, the sector of
-    /// that other flush's events.
+    /// For a remap, the first sector on the volume. For a flush that joined another flush, the
+    /// sector that the trace shows for the other flush.
     pub from: u64,
     /// Length in bytes.
     pub bytes: u32,
@@ -63,7 +63,7 @@ pub struct TraceEntry {
     pub note: Option<TraceNote>,
 }
 
-/// One or several events of an I/O that have the same time, or two times close together.
+/// Events of an I/O that are recorded together: at the same time, or at two times close together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TraceStep {
     /// A single event.
@@ -154,12 +154,11 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
     })
 }
 
-/// Decodes the words of a ring into entries, in the writer's order of time. Remembers the last
-/// group word.
+/// Decodes the words of a ring into entries in order of time.
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// D events of steps that contain both I and D, all with the same time. The D events are kept
-    /// until the last of the I events is emitted.
+    /// D (dispatch) events of steps that contain I (insert) and D, all with the same time, kept
+    /// until the last I event is emitted.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,
@@ -194,7 +193,7 @@ impl RingDecoder {
         }
     }
 
-    /// Emits the D events that were kept back.
+    /// Emits the D events in `issued`.
     pub(crate) fn end(&mut self, out: &mut Vec<TraceEntry>) {
         out.append(&mut self.issued);
     }

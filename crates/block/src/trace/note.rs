@@ -20,14 +20,13 @@ pub enum TraceMessage {
     /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
     /// pause; the group and the wait reason are given if the scheduler reports them.
     Rests(Option<(GroupId, WaitReason)>),
-    /// The drive's scheduler starts to hold back I/Os of the group. The number is the limit of a
-    /// hardware queue's requests at the drive that applies to the group; `u32::MAX` for no limit.
+    /// The drive's scheduler starts to hold back I/Os of the group. The number is the limit of
+    /// requests at the drive that stops the group's hardware queue; `u32::MAX` for no limit.
     Held(GroupId, WaitReason, u32),
-    /// New depth of the hardware queue with this number: how many reads and how many other requests
-    /// the queue may have at the drive. Equal numbers limit both together; `u32::MAX` for no limit.
+    /// New limits of the hardware queue with this number: of its reads and of its other requests at
+    /// the drive. Equal numbers limit both together; `u32::MAX` for no limit.
     Depth(u16, [u32; 2]),
-    /// Number of events of the thread that found no room in its ring, and are missing before this
-    /// note.
+    /// Number of events that are missing before this note, because the thread's ring was full.
     Dropped(u32),
 }
 

@@ -24,7 +24,7 @@ use crate::trace::note::{TraceMessage, TraceNote};
 
 /// Default number of events in a ring, which takes 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
-/// Number of ring words for each event, which suffice even if no two events share a group word.
+/// Number of ring words for each event; enough even if each event has a group word of its own.
 const WORDS_PER_EVENT: usize = 2;
 /// Number of ring words that a note about dropped events takes, including its group word.
 const DROP_NOTE_WORDS: u64 = 2;
@@ -77,7 +77,7 @@ impl<M: Machine> TraceRing<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // The writer publishes whole batches, so no later word belongs to these entries.
+            // At the end of a published batch, no later word belongs to these entries.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -93,8 +93,7 @@ pub(crate) struct TraceWriter<M: Machine> {
     ring: Arc<TraceRing<M>>,
     mask: u64,
     head: u64,
-    /// Value of `head` at which the ring is full, according to the last known position of the
-    /// reader.
+    /// Value of `head` at which the ring is full, from the reader's position when last read.
     limit: u64,
     /// Number of dropped events that no note has reported yet.
     untold: u32,
@@ -130,7 +129,7 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Records a message about the device of `of`.
+    /// Records a message about the device in `of`.
     #[cold]
     pub(crate) fn put_note(&mut self, time_ns: u64, of: &TraceSubject, note: TraceNote) {
         // A message that finds no room counts as one dropped event.
@@ -159,8 +158,8 @@ impl<M: Machine> TraceWriter<M> {
         self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
     }
 
-    /// Makes room for an event, and writes a group word if its time or group differs from the last
-    /// one. Returns false if there is no room.
+    /// Makes room for an event. Writes a group word if the event's time or group is a new one.
+    /// Returns false if there is no room.
     #[inline]
     fn open(&mut self, mut time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
         if self.limit - self.head < WORDS_MAX && !self.find_room(time_ns, of, step) {
@@ -211,7 +210,7 @@ impl<M: Machine> TraceWriter<M> {
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
         self.untold = self.untold.saturating_add(step.events() as u32);
-        // With this limit, the next event calls `find_room` again.
+        // With this limit, the ring counts as full, so the next event calls `find_room` again.
         self.limit = self.head;
         false
     }
@@ -307,7 +306,7 @@ impl<M: Machine> Tracer<M> {
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        // With limit 0, the first event finds no room and then reads the reader's position.
+        // A limit of 0 makes the first event read the reader's position.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let (untold, time_ns, group) = (0, 0, 0);
         let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };

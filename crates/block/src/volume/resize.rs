@@ -58,8 +58,8 @@ pub struct DriveNeed {
     pub name: String,
     /// Present size in sectors.
     pub has: Sector,
-    /// Size in sectors that this drive needs for the volume to grow by its smallest step. Other
-    /// drives in the list must have the sizes that they need, too.
+    /// Size in sectors that this drive needs for the volume to grow by its smallest step, provided
+    /// that the other drives in the list also get the sizes that they need.
     pub needs: Sector,
 }
 
@@ -74,8 +74,8 @@ pub struct DriveResized {
     pub new: Sector,
 }
 
-/// Registration of a callback for the growth of a volume. Dropping the registration ends it, but a
-/// call that is under way on another thread may end later.
+/// Registration of a callback for the growth of a volume. Dropping the registration ends it, but
+/// another thread may still be inside a call.
 #[must_use = "dropping the watch unregisters its callback"]
 pub struct SizeWatch<M: Machine> {
     volume: Weak<Volume<M>>,
@@ -262,7 +262,7 @@ impl<M: Machine> Drop for SizeWatch<M> {
         let mut watchers = volume.size.watchers.lock();
         let place = watchers.list.iter().position(|(number, _)| *number == self.number);
         let gone = place.map(|place| watchers.list.swap_remove(place));
-        // The lock is released before the callback is dropped.
+        // The list of watchers is unlocked before the callback is dropped.
         drop(watchers);
         drop(gone);
     }

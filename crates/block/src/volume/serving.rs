@@ -22,10 +22,9 @@ pub enum Serving {
     /// A worker for each drive serves batches that reach the low watermark; the design of
     /// \[FALCON\].
     PerDrive,
-    /// The submitting thread serves the drives one after the other, from a single list of requests
-    /// for all drives. Each bio is compared with the requests in this list for merges, and takes
-    /// its tag when it is plugged. This is the Linux design described in \[FALCON\], for
-    /// comparison.
+    /// The submitting thread serves the drives one after the other, from one list of requests for
+    /// all drives. Bios merge with requests in this list, and take their tags when they are
+    /// plugged. This is the Linux design that \[FALCON\] describes, for comparison.
     PerVolume,
     /// `Inline` or `PerDrive`, depending on which has the higher throughput.
     Auto,
@@ -51,8 +50,7 @@ impl Serving {
     }
 }
 
-/// Settings of how a volume's drives are served. Each number is multiplied by the number of the
-/// volume's drives.
+/// Settings of how a volume's drives are served. All numbers are per drive of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServingConfig {
     /// Threads that serve the drives.
@@ -101,10 +99,9 @@ impl ServingConfig {
 }
 
 impl Default for ServingConfig {
-    /// Returns inline serving with the watermarks of \[FALCON\]. The paper gives no pressure
-    /// points. The high point is 32 times the depth of a SATA queue. The low point is an eighth
-    /// below the high one: waiting chains are unevenly spread over drives, so some workers run out
-    /// of chains long before all waiting chains are dispatched.
+    /// Returns inline serving with the watermarks of \[FALCON\], which gives no pressure points.
+    /// The high pressure point is 32 times the depth of a SATA queue. The low one is only an eighth
+    /// below, because some workers run out of chains long before all waiting chains are dispatched.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -126,14 +123,11 @@ const WINDOW_NS_MAX: u64 = 50_000_000;
 /// Smallest number of batches that a mode must serve in a measuring window, because fewer batches
 /// would give a noisy rate.
 const WINDOW_BATCHES: u64 = 8;
-/// Smallest number of bios that a mode must serve in a measuring window, as a multiple of the bios
-/// in flight.
+/// Smallest number of bios in a measuring window, as a multiple of the bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
-/// Number of batches before a measuring window that are not measured, because I/O of the other mode
-/// still completes.
+/// Number of unmeasured batches after a change of mode, while I/O of the old mode completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Number of bios before a measuring window that are not measured, as a multiple of the bios in
-/// flight.
+/// Number of unmeasured bios after a change of mode, as a multiple of the bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
 /// Number of measuring windows for which the faster mode is first kept before the slower one is
 /// tried again.
@@ -141,7 +135,7 @@ const STAY_FIRST: u32 = 32;
 /// Largest number of measuring windows for which the faster mode is kept before the slower one is
 /// tried again.
 const STAY_MOST: u32 = 1024;
-/// Factor: a trial ends early when it has taken this many times as long as the other mode would.
+/// A trial of a mode ends early when it has taken this many times as long as the other mode would.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers must be faster to be chosen, because they use additional CPUs.
 const MARGIN_PERCENT: u64 = 3;
@@ -151,7 +145,7 @@ pub(crate) struct Chooser {
     /// I/O of the channel since its last update of the shared state.
     done: ChannelWork,
     meeting_ns: u64,
-    /// Window in which this channel was last counted.
+    /// Value of `ServingChoice::window` when this channel was last counted as active.
     window: u64,
     /// True if workers serve large batches at present.
     workers: bool,
@@ -213,9 +207,9 @@ pub(crate) struct ServingChoice {
     channels: [u64; 2],
     /// True between a change of mode and its first window, while I/O is not measured.
     settling: bool,
-    /// Number of further windows before the other mode is tried.
+    /// Number of further measuring windows in the present mode before the other mode is tried.
     stay: u32,
-    /// Number of measuring windows for which the present mode is kept after the next failed trial.
+    /// Value of `stay` after the next failed trial.
     patience: u32,
 }
 
@@ -261,7 +255,7 @@ impl ServingChoice {
         }
     }
 
-    /// Returns the shortest length of a window in nanoseconds, for the number of active channels.
+    /// Returns the shortest length of a measuring window, in nanoseconds; more for more channels.
     fn shortest_ns(&self) -> u64 {
         let channels = self.channels[0].max(self.channels[1]).max(1);
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
@@ -291,8 +285,8 @@ impl ServingChoice {
         self.channels = [0, self.channels[0]];
     }
 
-    /// Begins a new window if the present window has lasted long enough, or if the unmeasured time
-    /// before the first window of a mode (`settling`) is over.
+    /// Ends the present window if it has lasted long enough, or the unmeasured time after a change
+    /// of mode (`settling`), and begins a new window.
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {
@@ -329,7 +323,7 @@ impl ServingChoice {
         self.turn(0);
     }
 
-    /// Changes to the other mode, which is then kept for `stay` + 1 windows before the next trial.
+    /// Changes to the other mode, and keeps that mode for `stay` + 1 windows before the next trial.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;

@@ -74,8 +74,8 @@ impl Placement for Stripe {
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let (shift, width) = (self.chunk_shift, self.width);
         let ((first_row, first), (last_row, last)) = (range.first, range.last);
-        // The drive's rows start one later if the drive comes before the first chunk of the range,
-        // and end one earlier if the drive comes after the last chunk.
+        // On a drive before the first chunk's drive, the part starts one row later. On a drive
+        // after the last chunk's drive, the part ends one row earlier.
         let row = first_row + u64::from(member < first);
         let end_row = last_row + u64::from(member <= last);
         if row >= end_row {

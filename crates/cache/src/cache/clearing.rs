@@ -40,13 +40,11 @@ impl<M: Machine> Clearing<M> {
         self.count.fetch_add(u64::MAX, Order::SeqCst);
     }
 
-    /// Returns true if part of a page is being discarded or zeroed.
     #[inline]
     pub(crate) fn has(&self, page: u64) -> bool {
         self.count.load(Order::SeqCst) != 0 && self.look(page, 1)
     }
 
-    /// Returns true if part of an extent is being discarded or zeroed.
     #[inline]
     pub(crate) fn has_extent(&self, number: u64) -> bool {
         let pages = EXTENT_PAGES as u64;

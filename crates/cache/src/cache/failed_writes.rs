@@ -3,14 +3,14 @@
 //!
 //! A drive is failing from a failed write on, until one of its writes succeeds and `RETRY_NS` have
 //! passed. A drive is stuck if it has writes in flight and has completed none for a second. A stuck
-//! drive is treated like a failing one, but a write beyond its share of dirty pages waits instead
-//! of failing, and no probe is sent, because its writes in flight may still complete.
+//! drive is treated like a failing one, but its writes in flight may still complete. So a write
+//! beyond its share of dirty pages waits instead of failing, and no probe (trial write) is sent.
 //!
-//! Dirty pages of a failing drive are stranded: they are counted apart, so that they do not slow
-//! down writers to other drives, and they are written only as probes of a few extents each. A write
+//! Dirty pages of a failing drive are stranded. The dirty limit excludes them, so that writers to
+//! other drives are not slowed down. They are written only as probes of a few extents each. A write
 //! that would strand more than the drive's share of pages fails at once. Once a write over several
-//! drives has failed, or a drive has been stuck, no write spans two drives any more; so an error is
-//! due to one known drive, and no drive waits for another.
+//! drives has failed, or a drive has been stuck, no write spans two drives any more, so each error
+//! is due to one known drive.
 //!
 //! A page belongs to the drive of its first sector. Counts change with the page's shard locked.
 //! `settle` strands the pages that are already dirty when a drive begins to fail: a writer either
@@ -29,26 +29,24 @@ use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent, place_of};
 use crate::memory::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
-/// Minimum time for which a drive counts as failing, and minimum time between two probes (trial
-/// writes) of a failing drive, in nanoseconds.
+/// Minimum time for which a drive counts as failing, and between two probes (trial writes) of it,
+/// in nanoseconds.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
-/// Drive index of a write that spans several drives.
+/// Used instead of a drive's index for a write that spans several drives.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
-/// State of a drive whose writes succeed.
 const FINE: u64 = 0;
-/// State of a drive that is failing because a write failed.
+/// State of a drive that has failed a write since it last worked.
 const FAILS: u64 = 1;
-/// State of a drive that is treated as failing because it was stuck.
+/// State of a drive that became stuck and has not failed a write since.
 const WAS_STUCK: u64 = 2;
 
 pub(crate) struct FailedWrites<M: Machine> {
     members: Box<[Member<M>]>,
-    /// Number of failing drives.
     failing: M::Word,
     /// Number of stranded pages: dirty pages that wait for failing drives.
     pages: M::Word,
-    /// Number of pages in writes that stuck drives may hold up. Such pages are counted apart.
+    /// Number of pages whose writes a stuck drive may delay. The dirty limit excludes these pages.
     inside: M::Word,
     /// Number of times that a drive became stuck or recovered.
     stuck_changes: M::Word,
@@ -70,22 +68,19 @@ pub(crate) enum DriveProgress {
 struct Member<M: Machine> {
     /// State of the drive: `FINE`, `FAILS` or `WAS_STUCK`.
     state: M::Word,
-    /// 1 if the drive has writes in flight and has completed none for `STUCK_NS`.
     is_stuck: M::Word,
-    /// Number of stranded pages of this drive: dirty pages that wait because the drive is failing.
+    /// Number of this drive's stranded pages.
     pages: M::Word,
-    /// Number of pages that are being written to test whether the failing drive works again.
+    /// Number of pages being written as probes of the drive.
     probing: M::Word,
-    /// Number of failed writes.
     errors: M::Word,
-    /// Number of writes that succeeded while the drive was failing.
+    /// Number of the drive's writes that succeeded while any drive was failing.
     good: M::Word,
-    /// Errno of the drive's last failed write.
     last: M::Word,
 }
 
-/// Counts of a drive's failed and successful writes as of its last state changes, and the time of
-/// the next probe of the drive.
+/// Counts of failed writes when the drive last recovered, and of successful writes when it last
+/// began to fail; time of the next probe.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
@@ -124,8 +119,8 @@ impl<M: Machine> FailedWrites<M> {
 
     #[inline]
     pub(crate) fn has_failing(&self) -> bool {
-        // SeqCst: writers read the count with a shard locked, and `settle` changes the count before
-        // it locks the same shard.
+        // SeqCst: writers read the number of failing drives with a shard locked, and `settle`
+        // changes that number before it locks the same shard.
         self.failing.load(Order::SeqCst) != 0
     }
 
@@ -136,7 +131,6 @@ impl<M: Machine> FailedWrites<M> {
         self.pages.load(Order::Relaxed) + self.inside.load(Order::Relaxed)
     }
 
-    /// Records whether a drive is stuck or completes writes.
     pub(crate) fn note_progress(&self, member: usize, answers: DriveProgress) {
         let is_stuck = u64::from(answers == DriveProgress::Stuck);
         if self.members[member].is_stuck.swap(is_stuck, Order::SeqCst) != is_stuck {
@@ -148,7 +142,6 @@ impl<M: Machine> FailedWrites<M> {
         self.stuck_changes.load(Order::SeqCst)
     }
 
-    /// Adds to the number of pages that stuck drives may hold up. `pages` may be negative.
     pub(crate) fn add_inside(&self, pages: i64) {
         self.inside.fetch_add(pages.cast_unsigned(), Order::SeqCst);
     }
@@ -157,8 +150,7 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].is_stuck.load(Order::SeqCst) != 0
     }
 
-    /// Returns the status of the last failed write, for refusing further writes, or `None` if no
-    /// drive is failing writes.
+    /// Returns the status of the last failed write if any drive is failing writes.
     pub(crate) fn refusal(&self) -> Option<Status> {
         (0..self.members.len()).any(|member| self.fails(member)).then(|| self.last_status())
     }
@@ -198,7 +190,7 @@ impl<M: Machine> FailedWrites<M> {
         self.state(member) == FAILS
     }
 
-    /// Adds 1 or -1 to the number of dirty pages that wait for a failing drive, and to the total.
+    /// Adds to the numbers of stranded pages, of one drive and of all drives. `pages` is 1 or -1.
     fn add(&self, member: usize, pages: i64) {
         self.members[member].pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
         self.pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
@@ -225,18 +217,17 @@ impl<M: Machine> Cache<M> {
         (self.failed_writes.state(member) != FINE).then_some(member)
     }
 
-    /// Returns the maximum number of dirty pages that may wait for one failing drive: a quarter of
-    /// the dirty limit, or the whole limit if the volume has only one drive.
+    /// Returns the maximum number of stranded pages of one drive.
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            // At least one page, because only a write to the drive can show that it works again.
+            // Not 0, because only a write can show that a drive works again.
             _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
 
-    /// Returns true if the dirty limit allows a write to this clean page. `newly_dirty` is the
-    /// number of pages that the caller has made dirty but not yet added to the cache's count.
+    /// Returns true if the dirty limit allows a write to a clean page. The caller has made
+    /// `newly_dirty` pages dirty that are not counted yet.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -249,16 +240,15 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.members[member].pages.load(Order::SeqCst) < self.share()
     }
 
-    /// Returns the number of dirty pages, except those that wait for failing or stuck drives.
-    /// `newly_dirty` is the number of pages that the caller has made dirty but not yet added to the
-    /// cache's count.
+    /// Returns the number of dirty pages that do not wait for a failing or stuck drive.
+    /// `newly_dirty` is the number of dirty pages that are not counted yet.
     #[inline]
     pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
-    /// Returns the error for a write to this page if the page's drive is failing and has used up
-    /// its share of dirty pages. Returns `None` if the write may be accepted or may wait.
+    /// Returns the error for a write to a page of a failing drive that has used up its share of
+    /// dirty pages. `None` means that the write may be accepted or may wait.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
         let member =
             self.failing_member(page).filter(|member| self.failed_writes.fails(*member))?;
@@ -277,16 +267,15 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Clears the mark that a page waits for a failing drive, if it is set. The caller must hold
-    /// the lock of the page's shard.
+    /// Ends the stranding of a page, if it is stranded. The caller must hold the lock of its shard.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
         if shard.unstrand(at, place_of(page).1) {
             self.failed_writes.add(self.member_of(page), -1);
         }
     }
 
-    /// Drops the pages of an extent whose writes failed, in a write-through cache, once all their
-    /// writers have received the error. Returns how many pages became clean.
+    /// Drops failed pages of an extent of a write-through cache once all their writers have
+    /// received the error. Returns the number of dropped pages.
     pub(crate) fn drop_failed(&self, shard: &mut Shard, at: u32) -> u32 {
         let extent = shard.extent(at);
         if !self.is_write_through() || extent.failed.claims > 0 {
@@ -300,13 +289,12 @@ impl<M: Machine> Cache<M> {
         pages.count_ones()
     }
 
-    /// Records that a page is being written to test whether its failing drive works again.
     pub(crate) fn begin_probe(&self, page: u64) {
         self.failed_writes.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
     }
 
-    /// Records that a page's write to test its failing drive has ended, in success or failure. The
-    /// caller must hold the lock of the page's shard.
+    /// Records that a probe has ended, in success or failure. The caller must hold the lock of the
+    /// page's shard.
     pub(crate) fn end_probe(&self, page: u64) {
         let member = self.member_of(page);
         self.failed_writes.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
@@ -358,7 +346,7 @@ impl<M: Machine> Cache<M> {
             return Unwritten { pages, untried: pages, written };
         }
         let untried_of = |extent: &Extent| {
-            // A page whose last write timed out counts as untried.
+            // A page whose last write timed out counts as if no write had been tried.
             let has_timed_out = extent.failed.status == Status::TimedOut;
             let tried = if has_timed_out { 0 } else { extent.failed.pages };
             u64::from(((extent.dirty_bits() | extent.writing) & !tried).count_ones())
@@ -368,8 +356,8 @@ impl<M: Machine> Cache<M> {
         Unwritten { pages, untried, written }
     }
 
-    /// Returns the indexes of the drives that have completed no write for a second or more although
-    /// they have some in flight. The list is empty if the volume has only one drive.
+    /// Returns the indexes of the drives that have writes in flight and have completed none for a
+    /// second or more. The list is empty if the volume has only one drive.
     #[must_use]
     pub fn stuck_drives(&self) -> Vec<usize> {
         (0..self.failed_writes.members.len())
@@ -407,10 +395,9 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Returns the pages with data that exist only in memory, in ascending order, each with a mask
-    /// of the eighths of the page that hold such data. A page that is being written counts as
-    /// written if its drive has answered every request without error, even if the write also spans
-    /// other drives and has not ended.
+    /// Returns the pages with data only in memory, in ascending order, each with a mask of its
+    /// eighths that hold such data. A page that is being written is left out if its drive has no
+    /// write in flight and has never failed one.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
         let has_all = |disk: &Arc<Disk<M>>| {
             let stats = disk.stats();
@@ -423,9 +410,8 @@ impl<M: Machine> Cache<M> {
                 for (page, place) in extent.page_range().zip(0..) {
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
-                        // The dirty mask of a page is cleared while the page is written. The valid
-                        // mask includes all eighths that were dirty, and few others unless the page
-                        // was also read.
+                        // The dirty mask of a page is clear while the page is written. The valid
+                        // mask includes all eighths that were dirty.
                         true => extent.valid[place],
                         false => extent.dirty[place],
                     };
@@ -439,7 +425,6 @@ impl<M: Machine> Cache<M> {
         pages
     }
 
-    /// Returns the indexes of the failing drives to which a trial write should be sent now.
     pub(crate) fn probes_due(&self, now_ns: u64) -> Vec<usize> {
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return Vec::new() };
         let mut due = Vec::new();
@@ -454,7 +439,6 @@ impl<M: Machine> Cache<M> {
         due
     }
 
-    /// Returns a bit mask of an extent's pages on the drives for which `is_its` returns true.
     pub(crate) fn pages_on(&self, extent: u64, is_its: impl Fn(usize) -> bool) -> u16 {
         let first = extent * EXTENT_PAGES as u64;
         let (mut pages, mut at) = (0, 0);

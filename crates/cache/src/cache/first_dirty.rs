@@ -28,8 +28,8 @@ impl<M: Machine> FirstDirty<M> {
         self.is_due.store(1, Order::Release);
     }
 
-    /// Runs the callback if it has not completed yet. The caller has made pages dirty and has not
-    /// answered their writes yet.
+    /// Runs the callback if it has not completed yet. Call it after pages became dirty and before
+    /// their writes are answered.
     #[inline]
     pub(crate) fn note(&self) {
         // Acquire pairs with the Release store in `run`: if the word is 0, the callback has

@@ -17,8 +17,7 @@ const HOLD_NS_MIN: u64 = 20_000;
 pub(crate) struct WritePacer<M: Machine> {
     /// Write-back rate in bytes per second; 0 while it is unknown.
     rate: M::Word,
-    /// Completion time of the last delayed write. The delay of the next write is added to this
-    /// time.
+    /// Completion time of the last delayed write. The next write completes after this time.
     until_ns: M::Word,
 }
 
@@ -52,9 +51,9 @@ impl<M: Machine> WritePacer<M> {
     }
 }
 
-/// Returns the time that a write takes at `rate` bytes per second, multiplied by (2 x `above` /
-/// `most`) squared. `above` is the number of dirty pages over the threshold, and `most` the number
-/// of pages between the threshold and the dirty limit.
+/// Returns the delay of a write: the time that it takes at `rate` bytes per second, multiplied by
+/// (2 x `above` / `most`) squared. `most` is half of the dirty limit in pages, and `above` is the
+/// number of dirty pages in excess of that half.
 fn hold_ns(len_bytes: u64, rate: u64, (above, most): (u64, u64)) -> u64 {
     let lasts = u128::from(len_bytes) * 1_000_000_000 / u128::from(rate);
     let (above, most) = (u128::from(2 * above), u128::from(most.max(1)));

@@ -16,10 +16,10 @@ use crate::cache::Cache;
 use crate::front::queue::CacheQueue;
 use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 
-/// Number of tags of each queue. Requests to an unresponsive drive keep their tags, and the rest of
-/// the tags must suffice for the other drives.
+/// Number of tags (requests in flight) of each queue. A drive that does not answer occupies tags
+/// for long, and enough must remain for the other drives.
 const DEPTH: u32 = 1024;
-/// Maximum number of bios of one queue in flight to the volume below: several for each tag.
+/// Maximum number of bios in flight to the volume below: four for each tag of the queue.
 const BELOW_DEPTH: u32 = 4096;
 /// Maximum number of write-back I/Os of one queue in flight, over all drives.
 const WRITES: u32 = 128;
@@ -61,8 +61,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         QueueLimits {
             physical_block_size: below.physical_block_size.max(4096),
             max_sectors: SECTORS_MAX,
-            // A merged request of two clients could span two drives. If one of these drives were
-            // dead, both clients would get the error.
+            // No merging: a merged request of two clients could span two drives, and if one drive
+            // were dead, both clients would get the error.
             merge_sectors: if self.cache.below.disks().len() == 1 { u32::MAX } else { 0 },
             max_segments: 256,
             max_segment_size: u32::MAX,
@@ -94,8 +94,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         index: u16,
         _: u32,
     ) -> Result<Box<dyn DriverQueue<M>>, Error> {
-        // On each drive below, the thread uses the hardware queue with the same index as the
-        // cache's queue, even if the thread's own number differs.
+        // On each drive below, queue `index` of the cache uses the hardware queue with the same
+        // index.
         let thread = IoThread { number: index, ..thread.clone() };
         let below = &self.cache.below;
         let up = below.disks().iter().try_for_each(|disk| disk.bring_up(index, &thread));
@@ -113,7 +113,7 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
-    /// Returns no pages for a write-through cache: its dirty pages belong to failed writes, whose
+    /// Returns 0 pages for a write-through cache: its dirty pages belong to failed writes, whose
     /// writers received the error.
     fn unwritten(&self) -> Unwritten {
         match self.cache.is_write_through() {

@@ -21,7 +21,7 @@ pub(crate) enum JobStep {
         epoch: u64,
         scope: SyncScope,
     },
-    /// Wait until nothing in the range of a discard or write of zeroes is being written.
+    /// Discard or write of zeroes: wait until no page of the range is being written to the volume.
     Clear,
     /// Wait for the job's last operation, which the volume below is executing.
     Below,
@@ -30,7 +30,6 @@ pub(crate) enum JobStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncScope {
     All,
-    /// Only the data in the request's range are written.
     Range,
 }
 
@@ -38,22 +37,21 @@ pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages that are still to be copied. Once a FUA write is in memory, these are the pages that
-    /// the job itself has not sent to the volume with FUA.
+    /// Pages still to be copied. For a FUA write whose data are all in memory: pages that the job
+    /// has not written to the volume with FUA.
     pub(crate) todo: Vec<Range<u64>>,
-    /// Last pages of a write-through request, for which memory had no room. The job handles these
-    /// pages once the request's first pages are on the volume.
+    /// Last pages of a write-through request, which are copied to memory once its first pages are
+    /// on the volume.
     pub(crate) rest: Range<u64>,
-    /// First page of the request after those that the job has written to the volume.
+    /// End of the pages that the job has begun to write to the volume.
     pub(crate) below_to: u64,
-    /// First page whose extent the job may hold a claim on (`FailedPages::claims`).
+    /// First page whose extent counts this job in `FailedPages::claims`.
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,
     pub(crate) status: Status,
-    /// Value of the cache's count of write errors when the job was created.
+    /// Number of write errors of the cache when the job was created.
     pub(crate) errors_before: u64,
     pub(crate) is_blocked: bool,
-    /// True if the job's range is registered in `Clearing`.
     pub(crate) is_clearing: bool,
 }
 
@@ -61,7 +59,6 @@ pub(crate) struct CacheJob<M: Machine> {
 unsafe impl<M: Machine> Send for CacheJob<M> {}
 
 impl<M: Machine> CacheJob<M> {
-    /// Creates the job of a request that the block layer has handed over to the cache.
     pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> CacheJob<M> {
         CacheJob {
             rq: NonNull::from(rq),
@@ -102,12 +99,10 @@ pub(crate) struct VolumeRead {
     /// Job that waits for the read, or `None` for read-ahead.
     pub(crate) job: Option<usize>,
     pub(crate) page: u64,
-    /// Frames that receive the data. The list is empty if the data go straight to the request's
-    /// memory.
+    /// Frames that receive the data; empty if the request's memory receives the data directly.
     pub(crate) frames: Vec<u32>,
     pub(crate) segments: Vec<Segment>,
-    /// Size of the volume in sectors when the read began. The volume may have grown by the time the
-    /// read ends.
+    /// Size of the volume in sectors when the read began. Meanwhile the volume may have grown.
     pub(crate) sectors: u64,
 }
 

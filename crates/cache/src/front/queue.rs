@@ -26,8 +26,7 @@ use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// Number of polls of the cache queue for each poll of its channel to the volume below, while all
-/// requests are cache hits.
+/// While all requests are cache hits, one of this many polls also polls the volume below.
 const POLLS_PER_LOOK: u32 = 16;
 /// Kinds of bios on the channel to the volume below, stored in the low `KIND_BITS` of a bio's
 /// `user_data`.
@@ -38,7 +37,6 @@ const KIND_BITS: u32 = 2;
 
 pub(crate) struct ReadState<M: Machine> {
     pub(crate) streams: StreamDetector,
-    /// Reads that were found in memory and must be copied before the batch ends.
     hits: PendingHits<M>,
 }
 
@@ -153,8 +151,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Marks a job as blocked. The queue retries the job after another thread has raised the
-    /// cache's signal.
+    /// Marks a job as blocked, to be retried when the cache's signal is raised.
     pub(crate) fn block(&mut self, at: usize) {
         if !core::mem::replace(&mut self.jobs[at].is_blocked, true) {
             self.blocked.push(at);
@@ -181,9 +178,8 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns true if the channel to the volume below must be polled, because I/O is in flight or
-    /// the channel was not polled for a while. Other threads may have left work on the drives'
-    /// queues, and without polls that work would not run while all requests are cache hits.
+    /// Returns true if this poll must include the volume below: always while I/O is in flight,
+    /// otherwise every 16th time if other threads may have left work there.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -207,7 +203,6 @@ impl<M: Machine> CacheQueue<M> {
             for (number, status) in ended.drain(..) {
                 self.end_below(number, status);
             }
-            // Continues with the bios that the channel refused during this round.
             core::mem::swap(&mut ended, &mut self.ended);
         }
         self.ended = ended;
@@ -372,8 +367,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
 }
 
 impl<M: Machine> Drop for CacheQueue<M> {
-    /// Waits for reads and writes in flight, for as long as a dropped channel waits. If any are
-    /// left after that, leaks the cache's memory, because a drive may still use it.
+    /// Waits for reads and writes in flight, up to the channel's time limit. If any are left after
+    /// that, leaks the cache's memory, because a drive may still use it.
     fn drop(&mut self) {
         self.cache.signals.leave(&self.signal);
         let mut is_drained = true;

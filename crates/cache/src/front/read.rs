@@ -1,11 +1,11 @@
 //! Reads of a queue: copies pages that are in memory, and reads missing pages from the volume
 //! below.
 //!
-//! A page is read into a frame that belongs to no page yet. If the page has a frame of its own when
-//! the read ends, the data in that frame are newer, so only the eighths that it lacks are copied.
-//! If no memory is free, or half of it is reserved for reads in flight, data are read straight into
-//! the request's memory. So a drive that does not answer reads leaves memory for writes to other
-//! drives. A read of the volume below covers one drive only, unless the stripe chunks are small.
+//! A page is read into a free frame. If a write gave the page another frame meanwhile, only the
+//! eighths that this frame lacks are copied to it, because its data are newer. Reads in flight use
+//! at most half of the memory, so that a drive that does not answer leaves memory for others.
+//! Beyond that, data are read straight into the request's memory. A read of the volume below covers
+//! one drive only, unless the stripe chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ enum PageLookup {
     Hit(u32),
     /// Another read of the page is in flight.
     Filling,
-    /// The page must be read into this frame. The page is marked as being read.
+    /// The page must be read into this frame, and now counts as being read.
     Missing(u32),
     /// No frame is free, and no part of the page is in memory.
     NoMemory,
@@ -175,7 +175,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads ahead if a read of these pages continues a sequential stream.
+    /// Begins read-ahead if a read of `pages` continues a sequential stream.
     pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
         let Some(ahead) = self.reads.streams.note(pages) else { return };
         let sectors = self.cache.sectors();
@@ -228,8 +228,8 @@ impl<M: Machine> CacheQueue<M> {
 }
 
 /// Returns how many pages one read may cover, starting at `page`. A read stays on one drive, so
-/// that it never waits for a second one. A volume with small stripe chunks has no such limit until
-/// a drive has failed or been stuck.
+/// that no read waits for two. If stripe chunks are small, reads may span drives until a drive has
+/// failed or been stuck.
 fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     let may_span = cache.has_small_chunks() && !cache.failed_writes.is_cautious();
     if cache.below.disks().len() == 1 || may_span {

@@ -2,9 +2,9 @@
 //!
 //! A flush ends an epoch. All data that became dirty in that epoch or before are written to the
 //! volume, by this queue if the amount is small, otherwise by the flusher. Then the volume below is
-//! flushed. A durable write only writes its own range to the volume, with FUA if the request has
-//! that flag. The drives of a FUA request are flushed only if another writer wrote a part of the
-//! range meanwhile, or if a write failed.
+//! flushed. A FUA write, or any write of a write-through cache, writes only its own range to the
+//! volume. A FUA write then flushes its drives only if another job wrote a part of the range, or if
+//! a write failed.
 //!
 //! A discard waits until nothing of its range is being written, is executed on the volume below,
 //! and then drops its range from memory. Reads of the range that are in flight are repeated,
@@ -49,8 +49,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         if is_below {
             let job = &self.jobs[at];
-            // The request is durable if this job wrote every page with FUA. A retry by another job
-            // may have written a page without FUA.
+            // A flush is needed unless this job wrote every page with FUA and no write failed.
             let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
             return match scope {
                 SyncScope::All => self.start_last(at, Bio::flush()),
@@ -110,7 +109,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // Extents whose dirty pages were all discarded have left the dirty list by now.
+        // Extents whose dirty data were all discarded have left the dirty list without a write.
         !started && self.cache.is_below(epoch)
     }
 
@@ -135,8 +134,8 @@ impl<M: Machine> CacheQueue<M> {
         self.writeout.start(&self.cache, items);
     }
 
-    /// Returns true if all data in the job's range that became dirty in this epoch or earlier are
-    /// on the volume. Otherwise starts writing them.
+    /// Returns true if all data of the request's range that became dirty in this epoch or earlier
+    /// are on the volume. Otherwise starts writing them.
     fn sync_range(&mut self, job: usize, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
         let rq = self.jobs[job].rq();
@@ -151,14 +150,13 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // A page that became dirty again in a later epoch is also written here, but the
-                    // job does not wait for that FUA write, which may complete after the job. So
-                    // the page stays in the job's list.
+                    // Pages that became dirty only in a later epoch are written, too, but stay in
+                    // the job's list, because the job does not wait for their FUA writes.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
-                    // Adjacent dirty pages are written in the same request, unless they wait for a
-                    // failing drive. A FUA write leaves adjacent pages out, because nobody asked to
-                    // make them durable.
+                    // Other dirty pages of the extent are written as well, except pages of a
+                    // failing drive. A FUA write leaves them out: nobody asked to make them
+                    // durable.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {
@@ -203,8 +201,8 @@ impl<M: Machine> CacheQueue<M> {
         self.end_job(at, status);
     }
 
-    /// Drops a request's sectors from memory. If the request failed, only clean data are dropped,
-    /// because some drives may have executed it.
+    /// Drops a request's sectors from memory. Some drives may have executed even a failed request,
+    /// so clean data are dropped in any case, and dirty data only after a success.
     fn drop_range(&mut self, rq: &Request<M>, status: Status) {
         let (cache, span, mut clean) = (&self.cache, span_of(rq), 0);
         cache.any_extent(span, |shard, at| {

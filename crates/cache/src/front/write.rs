@@ -1,9 +1,9 @@
 //! Writes of a queue: blocks are copied to memory and are dirty from then on.
 //!
-//! If the page's frame is being written to a drive, the write gets a new frame. A write to a clean
-//! page waits while too much data are dirty or memory is short. The write fails if its drive is
-//! failing and has used up its share of dirty pages. FUA writes, and all writes of a write-through
-//! cache, are then written to the volume (sync.rs).
+//! If the page's frame is being written to a drive, the data go to a new frame. A write to a clean
+//! page waits while the dirty limit is reached or no frame is free. If its drive is failing and has
+//! used up its share of dirty pages, the write fails instead. FUA writes, and all writes of a
+//! write-through cache, are then written to the volume (sync.rs).
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -22,9 +22,9 @@ impl<M: Machine> CacheQueue<M> {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
 
-    /// Copies the leading pages of a write to memory, up to the first page for which there is no
-    /// room. Returns that page and the ones after it. In a write-through cache, also claims the
-    /// extents of the copied pages from `claims_from` on (`FailedPages::claims`).
+    /// Copies pages of a write to memory, up to the first page for which there is no room. Returns
+    /// that page and the ones after it. In a write-through cache, also counts the request as a
+    /// writer (`FailedPages::claims`) of the extents from page `claims_from` on.
     #[inline]
     pub(crate) fn write_pages(
         &mut self,
@@ -103,8 +103,7 @@ impl<M: Machine> CacheQueue<M> {
         self.block(at);
     }
 
-    /// Returns the error with which a write to this page must fail, or `None` if the write should
-    /// wait until it can be accepted.
+    /// Returns the error of a write to this page, or `None` if the write should wait.
     fn refusal(&self, page: u64) -> Option<Status> {
         let (number, place) = place_of(page);
         let shard = self.cache.shard(number).lock();
@@ -119,7 +118,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Releases the claims on extents (`FailedPages::claims`) of a write that is about to be answered.
+/// Subtracts a write that is about to be answered from `FailedPages::claims` of its extents.
 pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     let rq = job.rq();
     if rq.op() != Op::Write || !cache.is_write_through() {
@@ -151,7 +150,6 @@ fn release_claims_on<M: Machine>(cache: &Cache<M>, pages: Range<u64>) {
     }
 }
 
-/// Starts writing the pages of a durable write from memory to the volume.
 fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     let rq = queue.jobs[at].rq();
     let epoch = queue.cache.end_epoch();
@@ -162,9 +160,8 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Writes those pages of a write-through request that are already in memory to the volume, and then
-/// waits for memory for the others. The request is not refused, because writes in flight occupy the
-/// memory and will free it.
+/// Writes the pages of a write-through request that are in memory to the volume. If there are none,
+/// waits for memory, which writes in flight will free.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -175,9 +172,9 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues with the remaining pages of a write-through request and returns true, or returns false
-/// if none remain. First releases the claims on the pages that were written: claims keep failed
-/// pages of the same extents in memory, and the request may wait for that memory.
+/// Continues with the remaining pages of a write-through request. Returns false if none remain.
+/// First removes the request from the writers of the finished extents (`claims`), so that their
+/// failed pages can be dropped and free memory.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

@@ -30,22 +30,20 @@ pub(crate) struct Extent {
     pub(crate) valid: [u8; EXTENT_PAGES],
     /// For each page, a mask of its eighths that are newer than on the volume below.
     pub(crate) dirty: [u8; EXTENT_PAGES],
-    /// Pages that were hit since the hand of the CLOCK eviction last passed them.
+    /// Pages that were hit since the CLOCK eviction last passed them.
     pub(crate) hit: u16,
     /// Pages that are being written to the volume.
     pub(crate) writing: u16,
     /// Pages that are being read from the volume.
     pub(crate) filling: u16,
-    /// Pages in `filling` whose data changed during the read. The result of the read will be
-    /// discarded.
+    /// Pages in `filling` whose data changed after the read began, so that its result is discarded.
     pub(crate) stale: u16,
-    /// Dirty pages that wait for failing drives and are counted apart (see failed_writes.rs).
+    /// Dirty pages that wait for failing drives (see failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
     pub(crate) is_listed: bool,
     /// Previous and next extent in the dirty list, or `NO_EXTENT`.
     pub(crate) neighbours: [u32; 2],
-    /// Time and epoch at which the extent entered the dirty list.
     pub(crate) dirtied: DirtyStamp,
     pub(crate) young: YoungPages,
     pub(crate) batches: WriteEpochs,
@@ -58,41 +56,38 @@ pub(crate) struct DirtyStamp {
     pub(crate) at_ns: u64,
 }
 
-/// Pages of an extent in the dirty list that became dirty in a later epoch (after a later flush)
-/// than the extent. A flush that waits for the extent's epoch does not wait for these pages.
+/// Dirty pages of an extent that a flush of the extent's own epoch need not wait for, because they
+/// became dirty in a later epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YoungPages {
-    /// Epoch in which the first of these young pages became dirty.
+    /// Epoch in which the first of `pages` became dirty.
     pub(crate) epoch: u64,
-    /// Bit mask of the young pages. Some of them may be clean again.
+    /// Bit mask of the pages. Some of them may be clean again.
     pub(crate) pages: u16,
-    /// Time from the extent's entry into the dirty list until the first young page became dirty, in
-    /// milliseconds, saturating.
+    /// Milliseconds from `Extent::dirtied` until the first of `pages` became dirty, saturating.
     pub(crate) after_ms: u16,
-    /// True if no older page is left to write, so that the extent is younger than its position in
-    /// the dirty list suggests.
+    /// True if the extent's older pages are written. `Extent::dirtied` is then later than the
+    /// extent's position in the dirty list suggests.
     pub(crate) is_all: bool,
 }
 
-/// Epochs of an extent's pages that are being written back.
+/// Epochs of the pages that are being written to the volume, in two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
-    /// Epoch of the pages that are being written back, except those in `later`.
+    /// Epoch of the first group: all pages in `Extent::writing` except `later`.
     pub(crate) epoch: u64,
-    /// Pages whose write-back began while other pages of the extent were still being written back,
-    /// perhaps to a stuck drive.
+    /// Second group: pages whose write began before the first group was written.
     pub(crate) later: u16,
-    /// Epoch of the pages whose write-back began later (`later`).
+    /// Epoch of the second group.
     pub(crate) later_epoch: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedPages {
-    /// Pages whose last write failed.
     pub(crate) pages: u16,
     pub(crate) status: Status,
-    /// Number of unanswered requests of a write-through cache that have written to the extent. At
-    /// 0, every writer has received its answer, and failed pages are dropped.
+    /// In a write-through cache: number of unanswered write requests that have written to the
+    /// extent. Failed pages are dropped when it is 0, as every writer has then received the error.
     pub(crate) claims: u32,
 }
 

@@ -36,24 +36,21 @@ impl FrameOwner {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyPage {
-    /// Index of the page in the volume.
     pub(crate) page: u64,
     pub(crate) frame: u32,
-    /// Mask of the dirty eighths of the page.
     pub(crate) mask: u8,
-    /// True if the page's drive is failing, and this write tests whether the drive works again.
+    /// True if the write is a probe, that is, tests whether a failing drive works again.
     pub(crate) is_probe: bool,
-    /// True if the page's last write failed. The next write then carries no other page.
+    /// True if the page's last write failed, so that it must be written without other pages.
     pub(crate) is_alone: bool,
 }
 
 /// Result of writing a page to the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
-    /// The page is on the volume.
     Ok,
-    /// The write spanned several drives, and one of them, which is unknown, failed it. The page
-    /// must be written again with writes that stay on one drive.
+    /// A write over several drives failed, and the drive at fault is unknown. The page must be
+    /// written again, with a separate write to each drive.
     Again,
     /// The page's own drive failed the write.
     Failed(Status),
@@ -70,21 +67,21 @@ impl WriteOutcome {
     }
 }
 
-/// Pages of a dirty extent that must be written now.
+/// Decision of a collector of dirty pages about one extent of the dirty list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
-    /// Write these pages now, one bit for each page.
+    /// Collect these pages (bit mask) with `Shard::collect_one`.
     Pages(u16),
-    /// Write these pages now; other pages of the extent wait for a drive.
+    /// Collect these pages with `Shard::collect_beside`; other pages wait for a drive.
     Beside(u16),
-    /// Skip this extent and continue with the extents after it in the dirty list.
+    /// Skip this extent and continue with the next one.
     Later,
-    /// Stop here: neither this extent nor the extents after it, which became dirty later, are due.
+    /// Stop: neither this extent nor the later ones are due.
     NoMore,
 }
 
-/// Indexes into `Shard::listed`, the ends of the dirty list, and into `Extent::neighbours`, an
-/// extent's neighbours towards these ends.
+/// Indexes into `Shard::listed` and `Extent::neighbours`: towards the front and the back of the
+/// dirty list.
 const FIRST: usize = 0;
 const LAST: usize = 1;
 
@@ -100,8 +97,8 @@ pub(crate) struct Shard {
     hand: usize,
     /// First and last extent of the dirty list. The first is the one that has been dirty longest.
     listed: [u32; 2],
-    /// For each epoch, oldest first, the number of extents that are in the dirty list or being
-    /// written.
+    /// Epochs with unwritten data, oldest first, each with its number of references: one for each
+    /// listed extent, and one for each group of an extent's pages in flight.
     epochs: VecDeque<(u64, u32)>,
     stranded: u32,
     filling: u32,
@@ -237,9 +234,8 @@ impl Shard {
         self.filling as usize >= self.owners.len() / 2
     }
 
-    /// Drops a page from memory, whether it is dirty or not. A read of the page in flight becomes
-    /// stale, because the drive may have served it before data were written that only the dropped
-    /// frame held.
+    /// Drops a page from memory, even if it is dirty. The result of a read of the page in flight
+    /// becomes stale: it may be older than the dropped data.
     pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
         extent.stale |= extent.filling & 1 << page;
@@ -314,19 +310,16 @@ impl Shard {
         }
     }
 
-    /// Collects the dirty pages of an extent that are in the bit mask `pages`. The collected pages
-    /// count as being written from now on. Collects nothing if two sets of the extent's pages,
-    /// collected at different times, are still being written.
+    /// Collects those dirty pages of an extent that are in the bit mask `pages`, and marks them as
+    /// being written. Collects nothing if two groups (`WriteEpochs`) of its pages are in flight.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// Collects dirty pages of an extent like `collect_one`, but even if two sets of its pages are
-    /// still being written. The collected pages then join the later set, which counts in the older
-    /// of the two epochs until all its pages are written. Used for extents in which some pages wait
-    /// for a drive.
+    /// Like `collect_one`, but adds the pages to the second group if two are in flight. That group
+    /// then has the older of the two epochs. Used if some pages of the extent wait for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -357,7 +350,6 @@ impl Shard {
             self.unlink(at);
         }
         if joined != 0 {
-            // The merged set of pages now counts in the older of the two epochs.
             let oldest = epoch.min(joined_epoch);
             self.extents[at as usize].batches.later_epoch = oldest;
             self.end_epoch(joined_epoch);
@@ -374,8 +366,8 @@ impl Shard {
         }
     }
 
-    /// Moves an extent of the dirty list to the later epoch of its remaining dirty pages, so that a
-    /// flush that waits for the earlier epoch does not wait for these pages.
+    /// If only dirty pages of a later epoch remain, gives the extent that epoch, so that a flush of
+    /// the earlier one does not wait for it.
     fn grow_younger(&mut self, at: u32) {
         let extent = &mut self.extents[at as usize];
         let (epoch, young) = (extent.dirtied.epoch, extent.young);
@@ -389,8 +381,8 @@ impl Shard {
         self.count_epoch(young.epoch);
     }
 
-    /// Collects the dirty pages of the extents that are due to be written, longest dirty first,
-    /// until `items` has `most` entries.
+    /// Appends the dirty pages of extents that are due to `items`, longest dirty first, until it
+    /// has `most` entries.
     pub(crate) fn collect(
         &mut self,
         most: usize,
@@ -426,7 +418,7 @@ impl Shard {
             false => (extent.writing == extent.batches.later, extent.batches.epoch),
         };
         if is_last && !is_later {
-            // Only the pages that were collected later are still being written.
+            // Only the second group of pages is left, and becomes the first.
             (extent.batches.epoch, extent.batches.later) = (extent.batches.later_epoch, 0);
         }
         let mut clean = 1;
@@ -437,8 +429,7 @@ impl Shard {
         }
         self.stranded -= u32::from(item.is_probe);
         if !is_ok && extent.frames[page] != NO_FRAME {
-            // Data that were written to the page during the failed write are newer, and are dirty
-            // in any case.
+            // A page that was written in memory during the failed write is dirty in any case.
             clean = u32::from(extent.dirty[page] != 0);
             extent.dirty[page] |= item.mask & extent.valid[page];
             extent.young.pages &= !bit;
@@ -476,12 +467,12 @@ impl Shard {
         is_new
     }
 
-    /// Returns true if the page was stranded.
+    /// Returns true if the page was stranded before the call.
     pub(crate) fn unstrand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let bit = extent.stranded & 1 << page;
         extent.stranded &= !bit;
-        // Not `u32::from(bit != 0)`: rustc 1.95 drops that subtraction where this function is
+        // Not `-= u32::from(bit != 0)`: rustc 1.95 drops that subtraction where this function is
         // inlined into an `if` (rust-lang/rust#158206).
         self.stranded -= bit.count_ones();
         bit != 0

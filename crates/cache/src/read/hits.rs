@@ -1,11 +1,10 @@
 //! `PendingHits`: reads found in memory that are not copied yet, while their first cache lines are
 //! prefetched.
 //!
-//! A copy from a page that is in no CPU cache waits for the address translation and for the page's
-//! first lines, and so does the lookup of an extent. Therefore reads are handled in groups: all
-//! extents are prefetched, then all are looked up and their pages prefetched, then all pages are
-//! copied, so that the waits overlap. The shard's lock is released between these steps, so the copy
-//! looks up the page's frame again. All hits are copied before the batch ends (`commit_rqs`).
+//! An access to an extent or page that is in no CPU cache waits for memory. Reads are handled in
+//! groups, so that these waits overlap: first all extents are prefetched, then all pages, and then
+//! all pages are copied. The shard's lock is released between these steps, so the copy looks up the
+//! page's frame again. All hits are copied before the batch ends (`commit_rqs`).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -67,11 +66,9 @@ impl<M: Machine> PendingHit<M> {
     }
 }
 
-/// Result of copying a read whose page was found in memory.
 pub(crate) enum CopyOutcome<'a, M: Machine> {
-    /// The read is complete.
     Done(Tag),
-    /// The page is not, or no longer, in memory.
+    /// A part of the page is not in memory, so the request must be handled as a miss.
     Missed(&'a Request<M>),
 }
 
@@ -123,8 +120,7 @@ impl<M: Machine> PendingHits<M> {
         Some(CopyOutcome::Done(rq.tag()))
     }
 
-    /// Prefetches the pages of a group. Skips a group of one read, because its copy would wait for
-    /// memory either way.
+    /// Prefetches the pages of a group of two or more reads. A single copy would gain nothing.
     #[inline]
     fn look(&self, cache: &Cache<M>) {
         if self.group.len() < 2 {

@@ -10,7 +10,7 @@ use core::ops::Range;
 use crate::memory::page::PageSize;
 
 const STREAMS: usize = 16;
-/// Number of reads during which an idle stream with read-ahead keeps its slot.
+/// A stream with read-ahead counts as active for this many reads of the queue after its last one.
 const PATIENCE: u64 = 256;
 /// Size of a stream's first read-ahead window, in bytes; one page if a page is larger.
 const FIRST_BYTES: u64 = 32 << 10;
@@ -19,7 +19,7 @@ const FIRST_BYTES: u64 = 32 << 10;
 struct SequentialStream {
     /// Page at which the stream's next read is expected to begin.
     next: u64,
-    /// First page that has not been read ahead.
+    /// First page after those that were read ahead.
     ahead: u64,
     /// Read-ahead window in pages.
     window: u64,
@@ -61,8 +61,7 @@ impl StreamDetector {
             self.hand = (self.hand + 1) % STREAMS;
             if self.streams[self.hand].used + PATIENCE > clock && self.streams[self.hand].window > 0
             {
-                // The slot belongs to an active reader and is kept. The search continues at the
-                // next slot.
+                // The stream in this slot of `streams` is still active, so the next slot is used.
                 self.hand = (self.hand + 1) % STREAMS;
             }
             self.streams[self.hand] =

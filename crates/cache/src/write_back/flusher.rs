@@ -22,22 +22,19 @@ use crate::write_back::writeout::Writeout;
 /// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Part of the data in flight (`IN_FLIGHT_BYTES`) that is divided among the drives, so that one
-/// drive still has room if all others are stuck.
+/// Amount of data in flight, in bytes, that the drives share equally. The rest of `IN_FLIGHT_BYTES`
+/// leaves room for one drive if all others are stuck.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
-/// Interval after which pages are collected again if a drive has used up its share and nothing else
-/// is due, in nanoseconds. Also the maximum interval if each drive has its own list, because new
-/// dirty pages may give work to an idle drive.
+/// Time to the next collection of dirty pages, in nanoseconds, if the last one found pages only for
+/// drives that have used up their shares. Also the maximum time with `WriteLists::PerDrive`.
 const LOOK_NS: u64 = 10_000_000;
-/// Time in nanoseconds by which the age limit of dirty pages is raised while a flush waits, so that
-/// pages which the flush needs are written before pages that are merely old.
+/// While a flush waits, other pages must be older by this time, in nanoseconds, to be written.
 const HURRY_NS: u64 = 500_000_000;
 const RATE_NS: u64 = 50_000_000;
-/// Longest pause between writes that counts for the write-back rate, in nanoseconds.
+/// Maximum pause between writes, in nanoseconds, that counts as time of writing.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Amount of data, in bytes, after which the write-back rate is measured again if pages are written
-/// much faster than the last result. After a pause of the drives that result is far too low, and
-/// writers that are delayed by it produce little data.
+/// Amount of data in bytes that is enough to raise the write-back rate early. The rate is far too
+/// low after a pause of the drives, and slows down the writers.
 const FASTER_BYTES: u64 = 1 << 20;
 const PROBE_EXTENTS: usize = 8;
 
@@ -53,10 +50,10 @@ pub struct Flusher<M: Machine> {
     next_shard: usize,
     rate: WriteRate,
     errors_seen: u64,
-    /// Number of a failing drive's extents that the next probe skips, so that each is tried
-    /// eventually.
+    /// Number of a failing drive's extents that the next probe skips, because earlier ones tried
+    /// them.
     probe_at: usize,
-    /// True if a writer waits for memory and no dirty pages were collected since it asked.
+    /// True if a client's write waits for memory, and no pages were collected for it yet.
     is_short: bool,
     /// Earliest time at which dirty pages are collected again.
     look_ns: u64,
@@ -66,18 +63,17 @@ pub struct Flusher<M: Machine> {
 
 #[derive(Debug, Default)]
 struct WriteRate {
-    /// Time of the last turn, and the number of pages in flight after it.
+    /// Time of the last call of `note`, and the number of pages in flight then.
     last: (u64, usize),
-    /// Time with pages in flight since the rate was last reported.
+    /// Time with pages in flight since the last measured rate.
     busy_ns: u64,
-    /// Total bytes written when the rate was last reported.
     written: u64,
     said: u64,
 }
 
 impl WriteRate {
-    /// Records a turn, with the total bytes written and the pages in flight. Returns the rate in
-    /// bytes per second once it was measured for long enough.
+    /// Measures the write-back rate, given the total bytes written and the pages in flight. Returns
+    /// a new rate in bytes per second, or `None` if the measurement is too short.
     fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
         let (last_ns, before) = core::mem::replace(&mut self.last, (now_ns, under_way));
         if before > 0 {
@@ -153,8 +149,8 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Flushes the drives if dirty pages remain, so that the data that the drives did accept become
-    /// durable. A flush of the cache itself cannot succeed in this case.
+    /// Flushes the drives at shutdown if dirty pages remain, so that the data already written
+    /// become durable. A flush of the cache cannot succeed in this case.
     pub fn begin_last_flush(&mut self) {
         if self.cache.dirty_pages() > 0 && !self.is_flushing {
             let flush = Bio::flush().with_user_data(FLUSH);
@@ -230,8 +226,7 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(nanoseconds(cache.config.dirty_age));
-        // For a limited time, pages that a flush waits for are written before pages that are merely
-        // old, unless a stuck drive keeps the flush waiting.
+        // Pages that a flush waits for are written before pages that are up to `HURRY_NS` too old.
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };
@@ -247,9 +242,9 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // Skip an extent with stranded pages (dirty pages of a drive that fails writes).
-                // Also skip an extent whose dirty pages are all younger than its position in the
-                // list.
+                // Later extents may be due: the list is ordered by age, except for extents with
+                // stranded pages (pages of a failing drive) and extents whose older pages were
+                // written.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };
@@ -270,8 +265,7 @@ impl<M: Machine> Flusher<M> {
         self.writeout.start(cache, items);
     }
 
-    /// Returns true if there is work. The owner must call the function once more after arming the
-    /// doorbell and before sleeping.
+    /// Returns true if there is work. Call it once more after arming the doorbell, before sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.cache.flusher.is_rung() || self.below.has_work()
@@ -292,8 +286,8 @@ impl<M: Machine> Flusher<M> {
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {
-                // Due pages that were not collected wait for writes in flight, whose completion
-                // rings the doorbell. So the thread sleeps for at least 1 ms.
+                // If pages are already due, they wait for writes in flight, whose completions ring
+                // the doorbell. The minimum of 1 ms avoids a busy loop.
                 let due_ns = oldest_ns.saturating_add(nanoseconds(self.cache.config.dirty_age));
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }
@@ -309,8 +303,8 @@ impl<M: Machine> Flusher<M> {
 }
 
 impl<M: Machine> Drop for Flusher<M> {
-    /// Waits for writes in flight, for as long as a dropped channel waits. If any are left after
-    /// that, leaks the cache's memory, because a drive may still read it.
+    /// Waits for writes in flight, up to the channel's time limit. If any are left after that,
+    /// leaks the cache's memory, because a drive may still read it.
     fn drop(&mut self) {
         self.cache.flusher.set_bell(None);
         let (cache, writeout) = (&self.cache, &mut self.writeout);

@@ -17,7 +17,6 @@ pub(crate) const STUCK_NS: u64 = 1_000_000_000;
 pub(crate) struct WriteQueues {
     /// One queue for each drive, then one for writes that span several drives.
     of: Box<[WriteQueue]>,
-    /// Number of slots of each drive.
     places: usize,
     lists: WriteLists,
     first: usize,
@@ -33,9 +32,8 @@ pub struct FlusherConfig {
 }
 
 impl FlusherConfig {
-    /// Returns the depth of the flusher's channel for a volume of this many drives. Half of the
-    /// depth is for writes to single drives, and half for writes over several drives, which stay in
-    /// flight if one of their drives is stuck.
+    /// Returns the depth of the flusher's channel for a volume of this many drives: half for writes
+    /// to single drives, half for writes over several.
     #[must_use]
     pub fn channel_depth(&self, drives: usize) -> u32 {
         (2 * drives as u32).saturating_mul(self.drive_writes).clamp(1, 65_536)
@@ -57,15 +55,14 @@ struct WriteQueue {
     inside: usize,
     /// Number of pages in writes that are ready or in flight.
     pages: usize,
-    /// True if a write of this queue has completed since the last turn.
+    /// True if a write of this queue has ended since the last call of `WriteQueues::turn`.
     has_moved: bool,
-    /// Time of the last turn at which `has_moved` was true or no write was in flight.
+    /// Time of the last `turn` after a write had ended, or with no write in flight.
     moved_ns: u64,
-    /// True if writes were added since the last collection of dirty pages began (`begin`).
+    /// True if writes were added since the last call of `WriteQueues::begin`.
     is_fed: bool,
-    /// True if the drive was stuck when `WriteQueues::held` last checked.
     is_stuck: bool,
-    /// Number of the queue's pages that the last check for stuck drives counted as stuck.
+    /// Number of the queue's pages if the drive is stuck, otherwise 0.
     held: usize,
 }
 
@@ -103,14 +100,13 @@ impl WriteQueues {
         member == NO_MEMBER || self.lists == WriteLists::Shared
     }
 
-    /// Adds the write with this number, which carries `pages` pages.
     pub(crate) fn push(&mut self, member: u16, number: usize, pages: usize) {
         let queue = self.queue_mut(member);
         queue.ready.push_back(number);
         (queue.pages, queue.is_fed) = (queue.pages + pages, true);
     }
 
-    /// Begins a turn. Returns the indexes of all queues in the order in which they may send.
+    /// Begins a round. Returns the queues' indexes in the order in which they may send.
     pub(crate) fn turn(&mut self, now_ns: u64) -> impl Iterator<Item = usize> + use<> {
         for queue in &mut self.of {
             if core::mem::take(&mut queue.has_moved) || queue.inside == 0 {
@@ -122,7 +118,7 @@ impl WriteQueues {
         (first..count).chain(0..first)
     }
 
-    /// Takes the next write of a queue that has a free slot.
+    /// Takes the queue's next write, if the queue has a free slot.
     pub(crate) fn next(&mut self, queue: usize) -> Option<usize> {
         let places = self.places(queue);
         let queue = &mut self.of[queue];
@@ -134,7 +130,7 @@ impl WriteQueues {
         Some(number)
     }
 
-    /// Puts back the last write from `next`, because the channel did not take it.
+    /// Puts back a write that `next` returned, because the channel to the volume is full.
     pub(crate) fn push_back(&mut self, queue: usize, number: usize) {
         let queue = &mut self.of[queue];
         queue.inside -= 1;
@@ -152,8 +148,7 @@ impl WriteQueues {
         self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
 
-    /// Subtracts the pages of a write that `take_ready` removed. If the write is added again,
-    /// `push` counts its pages anew.
+    /// Subtracts the pages of a write that `take_ready` removed.
     pub(crate) fn forget(&mut self, member: u16, pages: usize) {
         self.queue_mut(member).pages -= pages;
     }
@@ -178,8 +173,7 @@ impl WriteQueues {
         self.of.iter().any(|queue| queue.is_stuck)
     }
 
-    /// Returns the time at which the next drive counts as stuck, if it completes nothing until
-    /// then.
+    /// Returns the earliest time at which a drive will count as stuck if it completes nothing.
     pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
         let has_some = self.of.iter().filter(|queue| queue.inside > 0 && !queue.is_stuck);
         has_some.map(|queue| queue.moved_ns.saturating_add(STUCK_NS)).min()
@@ -190,9 +184,9 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if more dirty pages should be collected: no write is ready, the last collection
-    /// added none, or a drive that got writes from it has sent them all and has half of its slots
-    /// free. Collecting late is better, because more pages at a time make longer writes.
+    /// Returns true if more dirty pages should be collected: no write is ready, or the last
+    /// collection added none, or some drive has sent all writes of that collection and half of its
+    /// slots are free. Collecting late makes longer writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2
@@ -206,13 +200,11 @@ impl WriteQueues {
         self.of.iter_mut().for_each(|queue| queue.is_fed = false);
     }
 
-    /// Returns true if the drive's writes, ready or in flight, carry at least its equal share of
-    /// `pages`.
     pub(crate) fn is_full(&self, drive: usize, pages: usize) -> bool {
         self.of[drive].pages >= pages / self.drives()
     }
 
-    /// Returns true if any drive has used up its equal share of `pages`.
+    /// Returns true if a drive's queue holds at least an equal share of `pages`.
     pub(crate) fn has_full(&self, pages: usize) -> bool {
         (0..self.drives()).any(|drive| self.is_full(drive, pages))
     }

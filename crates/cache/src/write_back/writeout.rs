@@ -1,12 +1,11 @@
 //! `Writeout`: sorts dirty pages, merges them into large writes, sends them, and tracks each page
 //! until it is written.
 //!
-//! The flusher has a `Writeout`, and so does each queue of the cache, for small flushes and
-//! write-through. Each run of sectors up to 512 KiB becomes one write. A write may span several
-//! drives only if stripe chunks are small or the drives share a list, and only until a drive has
-//! failed or been stuck. A page whose last write failed gets a write of its own, because a
-//! neighbour may have caused the failure. A write waits for a free slot of its drive (see
-//! write_queues.rs).
+//! The flusher has a `Writeout`. So does each queue of the cache, which itself writes small flushes
+//! and the data of a write-through cache. Each run of sectors up to 512 KiB becomes one write. A
+//! write may span drives if stripe chunks are small or the drives share a list, until a drive fails
+//! or is stuck. A page whose last write failed gets a write of its own, because a neighbour may
+//! have caused the failure. A write waits for a free slot of its drive (see write_queues.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -37,17 +36,16 @@ struct WriteBio {
     batch: usize,
     /// Indexes in the batch of the first and last page that the write carries.
     pages: (usize, usize),
-    /// Number of pages that this write adds to its queue's count. Pages of failing drives do not
-    /// count, and a page that several writes carry counts only once.
+    /// Number of pages that this write counts for in its queue. A page that several writes carry
+    /// counts for the first of them; a page of a failing drive does not count.
     counted: usize,
     sector: u64,
-    /// Sector at which the write must end at the latest.
+    /// Limit for the end of the write, that is, for the sector after its last one.
     until: u64,
     /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several
     /// drives.
     member: u16,
     place: WriteSlot,
-    /// True if the write carries a page that must be written alone.
     is_alone: bool,
     flags: OpFlags,
     segments: Vec<Segment>,
@@ -56,15 +54,13 @@ struct WriteBio {
 // SAFETY: the pointers of the segments lead into the frames of the cache, which any thread may use.
 unsafe impl Send for WriteBio {}
 
-/// Relation of a write to the limited slots of its drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteSlot {
     /// The write waits for a slot.
     Waits,
     /// The write is in flight and occupies a slot.
     Taken,
-    /// The write is in flight without a slot, because it was sent before writes were split by
-    /// drive.
+    /// The write is in flight, and its slot was freed by `Writeout::cut`.
     None,
 }
 
@@ -72,9 +68,7 @@ pub(crate) struct Writeout {
     batches: Slab<WriteBatch>,
     bios: Slab<WriteBio>,
     pub(crate) write_queues: WriteQueues,
-    /// True if writes are split at the boundaries between drives.
     is_cut: bool,
-    /// True if the volume has one drive, so that no write can wait behind another drive's.
     is_single: bool,
     /// Number of pages whose write has started and not ended.
     pages: usize,
@@ -105,7 +99,7 @@ impl Writeout {
         self.pages = 0;
     }
 
-    /// Returns when to check next for stuck drives, or `None` if there is only one drive.
+    /// Time of the next check for stuck drives; `None` if the volume has only one drive.
     pub(crate) fn look_at_ns(&self) -> Option<u64> {
         if self.is_single { None } else { self.write_queues.stuck_at_ns() }
     }
@@ -114,8 +108,8 @@ impl Writeout {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
-    /// Starts writing pages with these flags. With any flag set, no write spans two drives, so that
-    /// each failure counts against one drive.
+    /// Starts writing pages. With any flag set, no write spans two drives, so that each failure
+    /// counts against one drive.
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
@@ -167,8 +161,8 @@ impl Writeout {
         self.push(cache, open);
     }
 
-    /// Returns the drive of a sector, and the maximum length in sectors of a write that starts
-    /// there. Returns `NO_MEMBER` and no limit while writes may span drives.
+    /// Returns the drive of a sector, and the maximum length in sectors of a write from there on.
+    /// Returns `NO_MEMBER` and no limit if writes may span drives.
     fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
         if flags == OpFlags::NONE && !self.is_cut && !cache.failed_writes.is_cautious() {
             return (NO_MEMBER, u64::MAX);
@@ -184,7 +178,6 @@ impl Writeout {
                 bio.member = drive as u16;
             }
             let pages = &self.batches[bio.batch].items[bio.pages.0..=bio.pages.1];
-            // A page that is carried by several writes counts in the first of them.
             let is_first = |item: &&DirtyPage| {
                 let first = cache.page.sector_runs(item.page, item.mask).next();
                 !item.is_probe && first.is_some_and(|(first, _)| bio.sector <= first)
@@ -243,8 +236,7 @@ impl Writeout {
         has_sent
     }
 
-    /// Checks for stuck drives. If any drive is stuck, no write spans two drives from then on, and
-    /// pages that wait for stuck drives are counted apart.
+    /// Detects stuck drives. From the first one on, no write spans two drives.
     fn look_for_stuck<M: Machine>(&mut self, cache: &Cache<M>, now_ns: u64) {
         if self.is_single {
             return;
@@ -261,18 +253,17 @@ impl Writeout {
             let more = self.write_queues.held(now_ns, note);
             if more != 0 {
                 cache.failed_writes.add_inside(more);
-                // Writers to other drives may be allowed more dirty pages now.
+                // Waiting writers may continue: the dirty limit excludes stuck drives' pages.
                 cache.signals.wake();
             }
             if before != cache.failed_writes.stuck_changes() {
-                // Wakes the flusher, which updates the states of the drives.
                 cache.flusher.ring();
             }
         }
     }
 
-    /// Splits the waiting writes at the boundaries of drives. Writes in flight that may span drives
-    /// no longer occupy slots.
+    /// Splits the waiting writes at the boundaries of drives. Frees the slots of writes in flight
+    /// that may span drives.
     fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
         self.is_cut = true;
         for (_, bio) in &mut self.bios {
@@ -307,8 +298,6 @@ impl Writeout {
         }
     }
 
-    /// Handles the end of a write. A page returns to its shard when the last write that carries it
-    /// has ended.
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
         match bio.place {
@@ -328,7 +317,7 @@ impl Writeout {
                 *failed |= cache.page.mask_of(item.page, bio.sector, bio.end()) & item.mask;
             }
             if *left == 0 {
-                // Eighths of the page that did reach the volume are not written again.
+                // Only the eighths that failed are written again.
                 let mask = if *state == WriteOutcome::Ok { item.mask } else { *failed };
                 clean += u64::from(give_back(cache, &DirtyPage { mask, ..item }, *state));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
@@ -356,7 +345,7 @@ fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteO
         return WriteOutcome::Again;
     }
     cache.failed_writes.note_error(member, status);
-    // SeqCst: the count changes before `Signals::wake` checks for waiting queues.
+    // SeqCst: the count of errors changes before `Signals::wake` checks for waiting queues.
     cache.counts.write_errors.fetch_add(1, Order::SeqCst);
     // Wakes the flusher, which updates the states of the drives.
     cache.flusher.ring();

@@ -1,8 +1,8 @@
 //! Second step of loading a configuration: resolves names and checks the rules between sections.
 //!
-//! This module owns the rules between sections: names are unique, drives and controllers exist, a
-//! drive is in one volume, export names differ on a listener. It opens no socket, and no file
-//! except sysfs for the machine's NUMA nodes, so `--check` and a start share this step.
+//! Names are unique, drives and controllers exist, a drive is in one volume, and export names
+//! differ on a listener. `--check` and a start share this step: it opens no socket, and no file
+//! except sysfs for NUMA nodes.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

@@ -20,7 +20,6 @@ use super::words::refusal;
 /// Row of a section's key table: the key, and the function that reads its value into the settings.
 pub struct KeyReader<T> {
     pub name: &'static str,
-    /// True for a list, whose items are separated by commas on the command line.
     pub is_list: bool,
     read: fn(&mut T, KeyValue<'_, '_>),
 }
@@ -49,8 +48,8 @@ impl Document<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Records that the section with this name could not be read. The name is also recorded without
-    /// its control characters, as references to it may be written.
+    /// Records a section that could not be read, by its name with and without control characters,
+    /// since a reference may have either.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
@@ -161,8 +160,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads the section's name, which must not be empty and must fit on a line of a message. Later
-    /// messages about the section show the line number of its name.
+    /// Reads the section's name, which must not be empty or have control characters. Later messages
+    /// about the section show the line of the name.
     pub fn name(&mut self) -> Option<String> {
         let mut name: Option<String> = None;
         self.read_key("name", |value| value.name(&mut name));
@@ -245,8 +244,8 @@ impl<'a> Section<'a> {
     /// Reports each remaining key as unknown. Returns the lines of the keys that were read.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // A section that has a key of exactly this name is suggested rather than a similar key
-            // of this section. Sub-sections do not count as keys.
+            // If another section has a key of exactly this name, that section is suggested rather
+            // than a similar key. Sub-sections do not count as keys.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
@@ -259,7 +258,7 @@ impl<'a> Section<'a> {
         self.lines
     }
 
-    /// Reports each remaining section as unknown, and records their names as lost.
+    /// Reports each remaining section as unknown, but no references to these sections.
     pub fn finish_root(self) {
         for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
             let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
@@ -299,9 +298,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.entry.value.get_ref().is_table()
     }
 
-    /// Returns a single value as plain text, and as it is spelled in the file. For a list or
-    /// section, reports an error that `kind` (such as "one value") was expected, and returns
-    /// `None`.
+    /// Returns a single value as plain text, and its spelling in the file. Reports an error for a
+    /// list or section; `kind` is the expected kind of value, such as "one value".
     fn single(&self, kind: &str) -> Option<(String, String)> {
         let value = self.entry.value.get_ref();
         let text = scalar(value);
@@ -338,8 +336,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// Stores a number that `parse` computes. `parse` gets an integer's digits and radix, or a
-    /// string's text without a radix.
+    /// Stores the number that `parse` returns. `parse` gets the digits and radix of an integer, or
+    /// the text of a string without a radix.
     pub fn digits(
         self,
         place: &mut Option<u32>,

@@ -99,7 +99,7 @@ fn in_one_text(section: &mut Section<'_>, text: &str) -> Option<Spec> {
     text.parse().map_err(wrong).ok()
 }
 
-/// Reads a drive whose section has `driver`, so that the driver's keys are keys of the section.
+/// Reads a drive from a section that has `driver` and the driver's keys.
 fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
     section.lines.line = section.lines.at("driver");
     let Some(driver_keys) = millrace_drives::known_keys(driver) else {
@@ -150,8 +150,7 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // A missing key that the original spec has was removed by this loop, because its value
-            // was invalid.
+            // The key is only missing because this loop has removed its invalid value.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };
@@ -201,7 +200,7 @@ pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     cost
 }
 
-/// Sets the random IOPS, and uses them for sequential I/O too, unless a later key overrides that.
+/// Sets the IOPS of random and sequential I/O. A later key may override those of sequential I/O.
 fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
     rates.random_iops = iops(text)?;
     rates.sequential_iops = rates.random_iops;

@@ -8,7 +8,7 @@
 pub struct KeyLines {
     /// Line for messages about the section as a whole.
     pub line: usize,
-    /// Keys with their lines. A key with a list has another entry for each item that was read.
+    /// Each key with its line. A list has a further entry for each item that was read.
     keys: Vec<(&'static str, usize)>,
     refused: Vec<&'static str>,
 }

@@ -49,8 +49,8 @@ pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     lines.has_valid("address").then_some((config, lines))
 }
 
-/// Returns the list of allowed users and groups. Creates an empty list, which allows nobody, if
-/// there is none.
+/// Returns the list of allowed users and groups. If there is none, creates an empty list, which
+/// allows nobody.
 pub fn allow(access: &mut SocketAccess) -> &mut AllowedPeers {
     access.allow.get_or_insert_default()
 }

@@ -42,7 +42,7 @@ impl<'a> SectionNames<'a> {
     }
 
     /// Returns the index of the first section of a name, or `None` if that section could not be
-    /// read. An error suggests the most similar name.
+    /// read. The error for an unknown name suggests the most similar name.
     pub fn find(&self, wanted: &str) -> Result<Option<usize>, String> {
         if let Some((number, _)) = self.first.get(wanted) {
             return Ok(Some(*number));

@@ -24,8 +24,7 @@ pub struct ServePlan {
     pub warnings: Vec<String>,
 }
 
-/// Line numbers of the parts of a configuration. Each list is in the same order as the list of the
-/// same parts in `ServeConfig`.
+/// Line numbers of the parts of a configuration, in lists with the order of those in `ServeConfig`.
 #[derive(Debug, Default)]
 pub struct PlanLines {
     pub server: KeyLines,

@@ -90,9 +90,8 @@ impl fmt::Display for Problems {
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
-/// Converts a text about a configuration key to one for a user who wrote a command line. The flag
-/// is mentioned only in the remedy, because the user may not have given it: sockets have default
-/// paths.
+/// Converts a text about a configuration key to one for a user of the command line. Only the remedy
+/// names the flag, because a socket's path may be a default that the user did not write.
 fn with_flag(text: &str) -> String {
     let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
     let keys = [

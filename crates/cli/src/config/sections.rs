@@ -29,7 +29,7 @@ pub struct Sections {
     pub drives: Vec<(DriveConfig, KeyLines)>,
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
     pub lost: HashSet<String>,
-    /// True if a section may have been meant as an export.
+    /// True if there are `[[export]]` sections, or problems that may hide some.
     pub has_exports: bool,
 }
 

@@ -20,7 +20,7 @@ pub struct DaemonConfig {
     pub control_access: SocketAccess,
     pub control_admin_group: Option<u32>,
     pub metrics: Option<SocketAddr>,
-    /// Directory for the marks of dirty caches.
+    /// Directory of the file that records which caches are dirty.
     pub state: Option<PathBuf>,
 }
 

@@ -32,8 +32,8 @@ pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
-/// Keys that are read after the queue settings, in this order. Setting a high mark adjusts the low
-/// mark, unless the key of the low mark overrides it.
+/// Keys that are read after the queue settings, in this order. A key for a high mark, such as
+/// `plug-high`, also limits the low mark, unless the key of the low mark follows.
 pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {

@@ -68,9 +68,9 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Returns warnings about group settings that have no effect: shares and targets on cached volumes,
-/// where schedulers cannot apply them, and latency targets that no scheduler keeps or a drive is
-/// too slow for. There is one line for each volume that the group's exports use.
+/// Returns warnings about group settings without effect, one for each volume that the group's
+/// exports use. Schedulers cannot apply shares and targets to cached volumes. A latency target may
+/// have no scheduler that keeps it, or a drive that is too slow for it.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {

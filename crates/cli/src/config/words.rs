@@ -92,8 +92,8 @@ pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Re
     Err(unknown_word(noun, text, &names))
 }
 
-/// Returns a problem's text: the setting as written, then the error. An error about an unknown word
-/// contains the setting already.
+/// Returns the text of a problem: the setting as written, then the error. The error about an
+/// unknown word stands alone, because it contains the setting.
 pub fn refusal(setting: &str, error: &str) -> String {
     match error.starts_with("unknown ") {
         true => error.to_owned(),
@@ -111,8 +111,7 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
     choice("switch", said, &[("true", true), ("false", false)])
 }
 
-/// Parses a serving mode. Refuses `Serving::PerVolume` (as in md), which only `millrace-lab`
-/// offers.
+/// Parses a serving mode. Refuses `Serving::PerVolume`, which only `millrace-lab` offers.
 pub fn serving(text: &str) -> Result<Serving, String> {
     let served = |(mode, _): &(Serving, &str)| *mode != Serving::PerVolume;
     let modes: Vec<_> = Serving::WORDS.iter().copied().filter(served).collect();

@@ -1,9 +1,9 @@
 //! `millrace ctl`: subcommands that send requests to a running daemon, and the table of the
 //! requests that a daemon answers.
 //!
-//! Each file in the `ctl` directory has one subcommand and the daemon's code that answers its
-//! request, unless other parts of the daemon use that code, too. If the daemon refuses a request,
-//! the subcommand fails with the daemon's reason.
+//! Each file in the `ctl` directory has one subcommand, and the daemon's answer to its request if
+//! no other part of the daemon gives it. If the daemon refuses a request, the subcommand fails with
+//! the daemon's reason.
 
 mod acknowledge;
 mod clients;

@@ -229,7 +229,7 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
 }
 
 /// Raises the limit on file descriptors as far as allowed. A guest needs three descriptors for each
-/// queue, a client one, and shells start programs with a limit of 1,024.
+/// queue, a client needs one, and shells start programs with a limit of 1,024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // If the limit cannot be raised, the daemon runs with the current one.
@@ -289,8 +289,8 @@ fn stop(
     if outcome.is_clean() {
         return ExitCode::SUCCESS;
     }
-    // Removes the control socket before the drives close, so that a program that waits for the
-    // socket's end need not wait for a drive.
+    // The control socket is removed first, so that a program that waits for its removal need not
+    // wait for a drive.
     remove_socket_files();
     if hang.is_empty() {
         hang = server.join();

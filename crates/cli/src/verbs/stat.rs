@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for number in 0..count {
         let report = client.ask(&STATS, &StatsQuery { all: args.all })?;
         if !args.json && before.is_none() {
-            // These warnings are logged and not printed among the rows, which programs read.
+            // Warnings are logged, because programs read the rows on standard output.
             report.unacknowledged.iter().for_each(|volume| tracing::warn!("{}", warning(volume)));
         }
         let text = args.text(&report, before.as_ref());

@@ -36,7 +36,7 @@ const CONNECT: &str = "name the daemon's control socket, which it prints when it
 pub struct DaemonRefusal {
     pub kind: String,
     pub message: String,
-    /// Message with the daemon's socket and the verb in front.
+    /// Message that begins with the daemon's socket and the verb.
     text: String,
 }
 
@@ -110,7 +110,7 @@ impl Client {
             Err(error) => return Err(self.gone(&error)),
         };
         match begins.first() {
-            // An end of file is reported later, by the attempt to read the greeting line.
+            // If the daemon has closed the connection, reading the greeting line reports that.
             None | Some(b'{') => Ok(()),
             _ if begins.starts_with(b"NBD") => {
                 let why = "this is the NBD socket of an export, not a control socket";

@@ -18,7 +18,7 @@ pub struct GroupCounts {
     pub weight: u32,
     /// True for a group of the idle class, which gets only the capacity that other groups leave.
     pub idle: bool,
-    /// Time in nanoseconds for which the group's rate limits are already used up.
+    /// Time in nanoseconds until the group's rate limits allow more I/O.
     pub booked_ns: u64,
     pub volumes: Vec<OnVolume>,
 }

@@ -40,8 +40,8 @@ pub struct Sample {
     pub heat: Vec<(u8, u32)>,
 }
 
-/// Values of a volume, drive or group, one for each of the last samples. A series is shorter if its
-/// volume, drive or group is newer than the samples.
+/// Values of a volume, drive or group, one for each sample. A series has fewer values if it began
+/// later than the samples.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Series {

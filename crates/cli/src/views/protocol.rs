@@ -47,8 +47,7 @@ pub enum Access {
     /// All clients that can open the socket may use the verb, because it does not change how the
     /// daemon serves its clients.
     Everybody,
-    /// Everybody may use the verb without arguments, which only reads; with arguments, only admins
-    /// may.
+    /// Everybody may use the verb without arguments, to read. Only admins may use arguments.
     EverybodyToRead,
     /// Only root, the daemon's user, and the members of `control-admin-group` may use the verb.
     Admins,

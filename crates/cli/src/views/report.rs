@@ -103,7 +103,7 @@ pub struct Drive {
     /// Number of tags in use now. If drives share a tag set, number of tags in use by all of them.
     pub tags_in_use: u32,
     pub scheduler: String,
-    /// Scheduler at the start.
+    /// Scheduler when the daemon was started.
     pub scheduler_configured: String,
     pub waiting: u64,
     /// Current trouble as text, such as lost connections to its server; `None` if there is none.
@@ -114,8 +114,8 @@ pub struct Drive {
     pub ops: Vec<OpCounts>,
     /// Counters by hardware queue, for queues that were used.
     pub queues: Vec<Queue>,
-    /// Counters of the driver by name, such as `registered` of file drives: reads and writes with
-    /// memory registered with the kernel.
+    /// Counters of the driver by name. For file drives, `registered` counts reads and writes with
+    /// memory that is registered with the kernel.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub driver: BTreeMap<String, u64>,
 }

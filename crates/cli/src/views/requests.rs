@@ -155,7 +155,7 @@ pub struct RemoveSection {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryRange {
-    /// Number of seconds; `None` for two minutes.
+    /// Number of past seconds to report; `None` for two minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<usize>,
 }

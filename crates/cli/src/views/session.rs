@@ -1,8 +1,8 @@
 //! A session: one client of the control socket or of the metrics page.
 //!
-//! The input buffer holds at most one request that is too long. The output buffer holds one reply,
-//! because no further request is read before that reply is sent. A session never blocks. A client
-//! that neither completes its request nor reads its reply is dropped at its deadline.
+//! Both buffers are bounded: the input by the longest request, the output by one reply, because no
+//! further request is read before that reply is sent. A session never blocks. A client that neither
+//! completes its request nor reads its reply is dropped at its deadline.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -41,7 +41,7 @@ pub struct Session {
     owed_since: Option<Instant>,
     /// True once no further request is read. The session ends as soon as its output is sent.
     last: bool,
-    /// Refusal of requests that change anything. `None` for a client that may make changes.
+    /// Refusal to send if the client asks for a change; `None` if the client may make changes.
     read_only: Option<Refusal>,
     peer: String,
     pending: Option<PendingAnswer>,
@@ -155,9 +155,8 @@ impl Session {
                 break;
             }
         }
-        // The input buffer may hold another complete request, but the socket would not become
-        // readable for it. If a reply is being sent instead, the socket wakes the thread when it is
-        // writable.
+        // The input buffer may hold another complete request, which makes no event on the socket.
+        // While a reply is being sent, the socket wakes the thread when it is writable.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(true);

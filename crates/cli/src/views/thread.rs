@@ -85,7 +85,7 @@ impl ViewLoop {
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let limit = self.limit(now);
         self.clock.expect(limit.map(|limit| Native::now() + limit.as_nanos() as u64));
-        // Keeps the socket open during this loop iteration, even if a reload replaces it meanwhile.
+        // Keeps the metrics socket open during this iteration, even if a reload replaces it.
         let metrics = self.sockets.metrics.socket();
         let Some(ready) = self.wait((wake, metrics.as_deref()), limit) else { return false };
         let pause = Duration::from_nanos(self.clock.look(Native::now(), LOOK_NS));

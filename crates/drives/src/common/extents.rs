@@ -50,7 +50,6 @@ impl SectorExtents {
     }
 }
 
-/// Returns a single extent of data, for a range that counts as data.
 pub(crate) fn all_data(nr_sectors: u64) -> Vec<Extent> {
     vec![Extent { nr_sectors, hole: false, zero: false }]
 }

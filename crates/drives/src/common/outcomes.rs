@@ -1,19 +1,19 @@
 //! `Outcomes`: the requests that a queue of a file or Ceph drive must complete.
 //!
-//! Both lists are preallocated. When the queue has processed all completions, it fetches all that
-//! are available from its I/O engine.
+//! Both lists are preallocated. When all completions are processed, the queue fetches further ones
+//! from its I/O engine.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use millrace_block::{DriverData, Moment, Status, Tag};
 
-/// Requests to complete: those that ended at submission (refused, or executed at once), and
-/// completions of type `C` that were taken from the I/O engine.
+/// Requests to complete: `ended` at submission (refused, or executed at once), or `taken` as
+/// completions of type `C` from the I/O engine.
 pub(crate) struct Outcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,
-    /// Number of entries of `taken` that are already processed.
+    /// Number of processed entries of `taken`.
     seen: usize,
 }
 
@@ -33,8 +33,7 @@ impl<C: Copy> Outcomes<C> {
         self.ended.push_back((tag, status));
     }
 
-    /// Returns the next request to complete. Calls `refill` to put completions into the list when
-    /// it is empty.
+    /// Returns the next request to complete. If none is left, calls `refill` to fetch completions.
     #[inline]
     pub(crate) fn next(&mut self, refill: impl FnOnce(&mut Vec<C>)) -> Option<Outcome<C>> {
         if let Some((tag, status)) = self.ended.pop_front() {
@@ -51,7 +50,7 @@ impl<C: Copy> Outcomes<C> {
     }
 }
 
-/// Returns `text` as the trace data of a completion, and no trace data for an issue.
+/// Returns `text` as trace data when a request completes, and nothing when it is issued.
 pub(crate) fn completion_data(moment: Moment, text: fmt::Arguments<'_>) -> DriverData {
     match moment {
         Moment::Issue => DriverData::default(),

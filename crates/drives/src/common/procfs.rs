@@ -109,7 +109,7 @@ fn lock_table() -> Option<String> {
     Some(table)
 }
 
-/// Returns the process that holds a flock(2) lock on the file whose id `is_it` accepts.
+/// Returns the process that, by /proc/locks, has a flock(2) lock on the file that `is_it` accepts.
 fn locker(table: &str, is_it: impl Fn(&str) -> bool) -> Option<u32> {
     // A line is `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; a waiting process has `->` after
     // the number.
@@ -134,9 +134,9 @@ fn memory_in(text: &str) -> Option<u64> {
     Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or(0)) << 10)
 }
 
-/// Returns true if this process may lock any amount of memory: it has no RLIMIT_MEMLOCK, or has
-/// CAP_IPC_LOCK on the host. A finite limit does not count, whatever its size: locked memory is
-/// counted once for each ring, and for all processes of the user together.
+/// Returns true if this process may lock any amount of memory: RLIMIT_MEMLOCK is unlimited, or the
+/// process has CAP_IPC_LOCK on the host. No finite limit is sure to suffice: the kernel counts
+/// locked memory once for each ring, and for all processes of the user together.
 #[must_use]
 pub fn may_lock_memory() -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();

@@ -41,7 +41,7 @@ impl Cache {
         Ok(Cache { images: Mutex::new(images) })
     }
 
-    /// Executes a request. Returns the number of power cuts before it.
+    /// Executes a request. Returns the number of power cuts so far.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
         let mut images = lock_unpoisoned(&self.images);
         match rq.op() {
@@ -96,7 +96,7 @@ impl Images {
         self.current.clear(rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
     }
 
-    /// Prepares a change: makes one in four already dirty sectors durable with its old content.
+    /// Marks sectors as dirty. One in four that were dirty before first becomes durable as it is.
     fn note_dirty(&mut self, rq: &Request<Native>) {
         for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
             if !self.dirty.insert(sector) && self.random.next() & 3 == 0 {

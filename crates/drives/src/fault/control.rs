@@ -91,7 +91,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Returns a text for traces, which names the most severe fault.
+    /// Returns the most severe of the faults as text for traces.
     pub(crate) fn data(&self) -> DriverData {
         match (self.fails, self.sticks) {
             (Some(status), _) => DriverData::text(format_args!("fail {}", -status.errno())),
@@ -111,8 +111,7 @@ pub(crate) struct FaultState {
     name: Mutex<String>,
     rules: Mutex<RuleSet>,
     is_dead: AtomicBool,
-    /// Number of releases so far. A stuck request may complete once more releases have happened
-    /// than when it got stuck.
+    /// Number of calls of `release_stuck`. A stuck request may complete once this number has grown.
     releases: AtomicU64,
     pub(crate) cache: Option<Cache>,
     struck: AtomicU64,

@@ -21,11 +21,11 @@ const STUCK_LOOK_NS: u64 = 2_000_000;
 
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Faults for a request that the inner queue was too busy to take.
+    /// Faults of a request that the inner queue was too busy for, until the request comes again.
     decided: Option<Verdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
-    /// If set, the request stays stuck until the number of releases exceeds this value.
+    /// If set, the request is stuck until there have been more than this many releases.
     stuck_at: Option<u64>,
     /// Number of power cuts that had happened when the request was submitted.
     cuts: u64,
@@ -40,7 +40,7 @@ pub(crate) struct FaultQueue {
     /// Queue of the drive below. `None` if the simulated cache executes the requests.
     inner: Option<Box<dyn DriverQueue<Native>>>,
     tags: Box<[TagState]>,
-    /// Requests that the inner queue has completed and whose completion is delayed here.
+    /// Requests that the inner queue has completed and this queue holds back.
     held: Vec<(Tag, Status)>,
     ready: VecDeque<(Tag, Status)>,
     scratch: CompletionBatch,

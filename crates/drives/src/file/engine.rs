@@ -83,7 +83,7 @@ impl Drop for Ring {
     }
 }
 
-/// Returns the size of the pieces in which lent memory is registered: as large as a ring allows,
+/// Returns the length of the pieces in which lent memory is registered: as long as a ring allows,
 /// because all segments of a vectored operation must lie in one piece.
 fn piece_bytes(arena_bytes: usize) -> usize {
     const MOST: usize = 1 << 30;
@@ -172,8 +172,8 @@ impl Engine {
             (Engine::Ring(ring), [piece]) => {
                 ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
             }
-            // Several segments are looked up only if a cache above the drive has lent memory.
-            // Otherwise they rarely lie in one region.
+            // Several segments are looked up only if a cache above the drive has lent memory. In
+            // other memory, they rarely lie in one region.
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }
@@ -183,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Returns the error with which the kernel refused to register lent memory since the last call.
+    /// Returns the kernel's error if it refused to register lent memory since the last call.
     pub(crate) fn take_refusal(&self) -> Option<io::Error> {
         match self {
             Engine::Ring(ring) if !ring.get().arenas.is_empty() => ring.get().handle.take_refusal(),

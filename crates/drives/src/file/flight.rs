@@ -39,10 +39,10 @@ pub(crate) struct Flight {
     /// Memory of the remaining bytes: `memory[first..]`.
     pub(crate) memory: Vec<iovec>,
     pub(crate) first: usize,
-    /// Memory of the bios, if the data go through `bounce`.
+    /// Memory segments of the request while the data go through `bounce`.
     scattered: Vec<iovec>,
     pub(crate) bounce: Option<Buffer>,
-    /// Distinguishes this use of the tag from earlier ones.
+    /// Number of uses of this tag, to recognise completions of earlier uses.
     pub(crate) generation: u16,
     pub(crate) retries: u16,
     /// Result of the last operation: bytes, or a negative errno.
@@ -113,8 +113,8 @@ impl Flight {
         }
     }
 
-    /// Adds `bytes` to the transferred part, rounded down to whole units. Returns false if that is
-    /// no progress.
+    /// Counts `bytes` as transferred, in multiples of `unit` until the end of the request. Returns
+    /// false if there is no progress.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
         let done = (self.done + bytes).min(self.len);
@@ -133,7 +133,7 @@ impl Flight {
         progress
     }
 
-    /// Makes the following operations write zeroes from a shared buffer.
+    /// Makes the next operations write zeroes from a shared buffer.
     pub(crate) fn fall_back_to_zeroes(&mut self, zeroes: &Buffer) {
         self.work = FileOperation::Zeroes;
         let iov_base = zeroes.as_ptr().cast_mut().cast();

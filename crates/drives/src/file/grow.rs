@@ -43,9 +43,8 @@ pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sect
     Ok(now_bytes.min(fixed_bytes) >> 9)
 }
 
-/// Returns an error if the drive has not grown and its path now names a different file: a user who
-/// moved a larger file there expects that file to be used. A path that is missing or cannot be read
-/// is no error.
+/// Returns an error if the path of a drive that has not grown names a different file now, which the
+/// user probably moved there. A path that is missing or cannot be read is no error.
 fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let now = match meta.file_type().is_block_device() {

@@ -30,9 +30,8 @@ use crate::common::procfs::flock_holder;
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Offsets of QEMU's lock bytes: a program that performs an operation on the image locks byte
-/// `DOES` + operation. A program that forbids the operation to others locks byte `FORBIDS` +
-/// operation.
+/// Offsets of QEMU's lock bytes. A program locks byte `DOES` + operation for an operation that it
+/// performs on the image, and byte `FORBIDS` + operation for one that it forbids to others.
 const DOES: i64 = 100;
 const FORBIDS: i64 = 200;
 /// Operations, as offsets from `DOES` and `FORBIDS`.
@@ -88,9 +87,8 @@ pub(super) fn lock(
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),
         };
-        // A lock of this process is released only when the program closes the drive that has it, so
-        // waiting is useless. A file whose drive is closed, and which only a ring still holds open,
-        // is no longer in this list.
+        // The program itself has the file open as another drive, so waiting is useless. Files that
+        // only a ring keeps open after their drive was closed are no longer in `HELD`.
         if lock_unpoisoned(&HELD).contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }

@@ -71,8 +71,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let writes_file = !geometry.is_block && !config.read_only;
     let no_zero_range = writes_file && !probe::can_allocate(&file, ZERO_RANGE);
     if writes_file {
-        // Frees the blocks that the trial of ZERO_RANGE may have allocated after the end of the
-        // file.
+        // Frees blocks that testing ZERO_RANGE may have allocated after the end of the file.
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config, geometry.store_bytes).into_iter().collect();
@@ -288,8 +287,8 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
     }
 }
 
-/// Returns true if the path is in `/dev`, whose regular files are lost at a reboot. A file
-/// that was created there would stand in for a misspelt device.
+/// Returns true if the path is in `/dev`, where files are lost at a reboot. A missing path there is
+/// probably a misspelt device.
 fn is_for_devices(path: &Path) -> bool {
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
     folder.is_some_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm"))
@@ -300,8 +299,8 @@ fn has_folder(config: &FileConfig) -> bool {
     folder.is_none_or(Path::is_dir)
 }
 
-/// Returns the geometry of the file, with the size of the drive instead of the file's. Extends a
-/// file that is shorter than the drive.
+/// Returns the geometry of the file, but with the size of the drive. Extends the file if it is
+/// shorter than the drive.
 fn geometry_of(
     file: &File,
     config: &FileConfig,
@@ -350,8 +349,8 @@ fn size_of(
             "{path}: it has {has}, which is less than size={asked}; lower size="
         ));
     }
-    // A file of size 0 may be extended without `grow`, because it has no data to lose; an
-    // interrupted start leaves such files behind.
+    // An empty file may be extended without `grow`, because it has no data to lose. Interrupted
+    // starts leave such files behind.
     if size_bytes > found && found > 0 && !config.grow {
         return wrong(format!(
             "{path}: it has {has} and size={asked}; lower or remove the size, or add grow=on to \

@@ -112,8 +112,7 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 /// system. File systems without a single block device (overlays, networks) get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
-    /// Time for which the result of a lookup is reused: as long as it takes to open thousands of
-    /// files on one device.
+    /// Time for which a device's value is reused, while thousands of files on it are opened.
     const FRESH: Duration = Duration::from_secs(1);
     let mut last = lock_unpoisoned(&LAST);
     if let Some((known, bytes, asked)) = *last
@@ -128,8 +127,8 @@ fn merge_bytes_of(dev: u64) -> u32 {
     bytes
 }
 
-/// Returns the maximum length of merged requests: the device's optimal I/O size, or `MERGE_BYTES`
-/// if it has none, but at most its longest request. An argument of 0 means unknown.
+/// Returns the maximum length of merged requests: `optimal` (`MERGE_BYTES` if 0), but at most
+/// `longest` (no limit if 0).
 fn merge_bytes(optimal: u64, longest: u64) -> u32 {
     let wanted = if optimal == 0 { MERGE_BYTES } else { optimal };
     let most = if longest == 0 { wanted } else { longest };
@@ -191,8 +190,7 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
 }
 
 /// Returns true if the file system supports this `fallocate` mode, which must keep the size. Tries
-/// the mode behind the end of the file, where it changes no data. The drive may end before the
-/// file.
+/// the mode behind the end of the file (the drive may end earlier), where it changes no data.
 pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let behind = metadata.len().next_multiple_of(1 << 20);
@@ -207,8 +205,7 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
 pub(crate) enum NextData {
     /// Data start at this offset, which may be after a hole.
     Data(u64),
-    /// No data follow `offset`, and the file ends at this byte, which lies before `offset` if the
-    /// file was truncated.
+    /// No data follow `offset`. The file ends at this byte: before `offset` if it was truncated.
     End(u64),
 }
 

@@ -28,7 +28,7 @@ use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 const BOUNCES_MAX: usize = 16;
 /// Number of times that EAGAIN is retried before the request fails.
 const RETRIES_MAX: u16 = 1000;
-/// Number of low bits of an operation's user data that hold the tag. The generation is above them.
+/// Number of low bits of an operation's user data that hold the tag, below its generation.
 const TAG_BITS: u32 = 24;
 
 // Values from linux/fs.h.
@@ -45,7 +45,7 @@ pub(crate) struct FileQueue {
     outcomes: Outcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
-    /// Number of operations on registered memory that are not yet added to the drive's counter.
+    /// Operations on registered memory since the last update of the drive's counter.
     registered: u64,
 }
 
@@ -72,8 +72,7 @@ impl FileQueue {
     #[inline]
     fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
-        // Relaxed: these flags record what the file system does not support; an old value costs one
-        // more system call that fails.
+        // Relaxed: an old value of these flags costs one more system call that fails.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
         // Acquire pairs with the Release in `failed`.
         let durable = rq.op() == Op::Flush || rq.flags().has(OpFlags::FUA);
@@ -144,7 +143,7 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: an old value only delays a query about holes.
+            // Relaxed: an old value of `allocating` only delays a query about holes.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
@@ -179,7 +178,7 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         flight.result = result;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: an old value only delays a query about holes.
+            // Relaxed: an old value of `allocating` only delays a query about holes.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
         let status = match result {
@@ -224,7 +223,7 @@ impl FileQueue {
         None
     }
 
-    /// Handles a failed operation. Returns `None` if the operation, or a fall-back, must be tried.
+    /// Handles a failed operation. Returns `None` if the request continues with another operation.
     #[cold]
     fn failed(&mut self, index: usize, errno: i32) -> Option<Status> {
         let (shared, flight) = (&self.shared, &mut self.flights[index]);

@@ -93,8 +93,8 @@ impl ModelConfig {
 /// Timing of a simulated SSD.
 ///
 /// The controller processes one command at a time. A command then travels to the units (any number
-/// at once), occupies a unit for each page (units work in parallel), and transfers its data over
-/// the link (one transfer at a time in each direction).
+/// of commands at once), occupies a unit for each page (units work in parallel), and transfers its
+/// data over the link (one transfer at a time in each direction).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTiming {
     /// Number of parallel units (the dies on all channels), 1 to 4,096. Each page belongs to one of
@@ -128,7 +128,7 @@ pub struct ModelTiming {
     /// Share of I/Os, 0 to 1, that take an additional, exponentially distributed time at their
     /// units.
     pub tail_share: f64,
-    /// Mean of that additional time, in nanoseconds.
+    /// Mean of the additional time that `tail_share` of the I/Os take, in nanoseconds.
     pub tail_ns: u64,
     /// Seed of all random decisions.
     pub seed: u64,

@@ -83,9 +83,9 @@ impl ModelController {
             link: Mutex::new(DuplexLink::new(limits.bytes_per_s, limits.bytes_per_s)),
         })
     }
-    /// Returns the controller with this name that another drive uses, or creates one. Limits that
-    /// `asked` leaves out are those of the existing controller. Returns the existing one as an
-    /// error if its limits differ.
+    /// Returns the controller with this name if a drive uses it, or creates it. Limits missing in
+    /// `asked` are those of the existing controller. If other limits differ, returns it as an
+    /// error.
     pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock_unpoisoned(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
@@ -100,7 +100,7 @@ impl ModelController {
         Ok(made)
     }
 
-    /// Books a command that arrives at `now_ns`. Returns when it reaches the drive.
+    /// Returns when a command that arrives at `now_ns` reaches the drive. Occupies the controller.
     pub(crate) fn book_command(&self, now_ns: u64) -> u64 {
         if self.limits.command_ns == 0 {
             return now_ns;
@@ -122,7 +122,6 @@ pub(crate) struct ControllerPort {
 }
 
 impl ControllerPort {
-    /// Takes a free port of the controller for a drive, which has no tags yet.
     pub(crate) fn new(controller: Arc<ModelController>) -> ControllerPort {
         let mut ports = lock_unpoisoned(&controller.ports);
         let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());

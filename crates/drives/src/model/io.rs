@@ -6,9 +6,9 @@
 pub enum ModelIoKind {
     /// Reads pages and sends them to the host.
     Read,
-    /// Takes data from the host; completes when they are in the buffer.
+    /// Takes data from the host; completes when the data are in the buffer.
     Write,
-    /// Takes data from the host; completes when these and all earlier writes are on the units.
+    /// Takes data from the host; completes when its data and all earlier writes are on the units.
     DurableWrite,
     /// Completes when all earlier writes are on the units.
     Flush,

@@ -1,6 +1,6 @@
-//! `DuplexLink`: a link that carries one transfer at a time in each direction.
+//! `DuplexLink`: a link that carries one transfer at a time in each direction, in virtual time.
 //!
-//! `Timing` books transfers here in virtual time, as does a controller that several drives share.
+//! `Timing` uses one for a drive, and a controller one for all its drives.
 
 use super::io::{ModelIo, ModelIoKind};
 
@@ -41,7 +41,7 @@ impl DuplexLink {
         DuplexLink { to_host, from_host }
     }
 
-    /// Books the transfer of an I/O's data, if it has any.
+    /// Occupies the link with the transfer of an I/O's data, if it has any.
     pub(crate) fn book(&mut self, now_ns: u64, io: ModelIo) -> BookedTransfer {
         match io.kind {
             ModelIoKind::Read => self.to_host.book(now_ns, io.nr_sectors),
@@ -60,7 +60,7 @@ pub(crate) struct BookedTransfer {
 }
 
 impl BookedTransfer {
-    /// Combines two links that the transfer uses at the same time: the slower one counts.
+    /// Combines the times of one transfer over two links at once: the slower link counts.
     pub(crate) fn with(self, other: BookedTransfer) -> BookedTransfer {
         BookedTransfer {
             transfer_ns: self.transfer_ns.max(other.transfer_ns),

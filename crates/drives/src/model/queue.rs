@@ -60,8 +60,8 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         if let Some(port) = &self.shared.port
             && !port.take()
         {
-            // `DeviceBusy` is retried after a completion of this queue, so an idle queue returns
-            // `HostBusy`.
+            // The block layer retries `DeviceBusy` after a completion of this queue. An idle queue
+            // has no completion to come, so `HostBusy` is returned.
             let idle = self.staged.is_empty() && self.busy.is_empty();
             return if idle { Dispatch::HostBusy } else { Dispatch::DeviceBusy };
         }

@@ -99,7 +99,7 @@ impl RotatingDisk {
         let arrived_ns = start_ns + self.seek_ns(io);
         let track_sectors = self.disk.track_sectors();
         let (track, within) = (io.sector / track_sectors, io.sector % track_sectors);
-        // Positions of the sector and of the head, in nanoseconds of a revolution.
+        // Angles of the sector and of the head, as times since the start of the revolution.
         let skew_ns = track % revolution_ns * (self.disk.track_seek_ns.0 % revolution_ns);
         let lies_ns = (within * revolution_ns / track_sectors + skew_ns) % revolution_ns;
         let head_ns = arrived_ns % revolution_ns;
@@ -118,7 +118,7 @@ impl RotatingDisk {
         };
         let tracks = (self.disk.stroke_bytes >> 9) / track_sectors;
         let part = ((distance - 1) as f64 / tracks.max(1) as f64).min(1.0);
-        // The longest seek takes this much longer than a seek to the next track.
+        // Difference between the longest seek and a seek to the next track.
         let more_ns = (average_ns - track_ns) as f64 / MEAN_ROOT;
         track_ns + (more_ns * part.sqrt()) as u64
     }

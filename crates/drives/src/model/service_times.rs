@@ -11,9 +11,9 @@ use super::timing::Timing;
 
 /// Number of I/Os tried of each kind; odd, so that there is a median.
 const TRIES: usize = 129;
-/// Minimum time between two tries, in nanoseconds, after which the drive is idle again: 100 s.
+/// Minimum pause between two sample I/Os, after which the drive is idle: 100 s in nanoseconds.
 const APART_NS: u64 = 100_000_000_000;
-/// Maximum additional time between two tries, so that a disk can be at any angle: one second.
+/// Maximum random time added to `APART_NS`, so that a disk can be at any angle: one second.
 const MORE_NS: u64 = 1_000_000_000;
 
 /// Median times of a 4 KiB read and write on an idle drive, in nanoseconds.

@@ -1,11 +1,11 @@
 //! `Timing`: computes when an I/O of a simulated SSD completes, in virtual time.
 //!
 //! `Timing` keeps the times until which the command processor, the units, both directions of the
-//! link, and the write buffer are occupied. The caller books each I/O with one call, in order of
-//! submission. Equal sequences of calls give equal times.
+//! link, and the write buffer are occupied. The caller submits I/Os in order, one call for each.
+//! Equal sequences of calls give equal times.
 //!
-//! A transfer is booked on the link when the I/O is submitted, although its data come later. So the
-//! link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.
+//! A transfer occupies the link from the submission of the I/O, although its data come later. So
+//! the link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.
 //! Programming buffered writes does not delay reads, because controllers suspend it for reads.
 
 use millrace_random::{SplitMix64, mixed};
@@ -26,7 +26,7 @@ pub struct Timing {
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
     link: DuplexLink,
-    /// Time at which the units will have written all buffered data.
+    /// Time at which all buffered data will be on the units.
     drained_ns: u64,
     random: SplitMix64,
     disk: Option<RotatingDisk>,
@@ -47,7 +47,7 @@ impl Timing {
         }
     }
 
-    /// Books an I/O that is submitted at `now_ns`. Returns when it completes.
+    /// Submits an I/O at `now_ns`. Returns when it completes.
     pub fn submit(
         &mut self,
         now_ns: u64,
@@ -85,7 +85,7 @@ impl Timing {
             self.drained_ns = self.drained_ns.max(done_ns);
             return done_ns;
         }
-        // The buffer combines blocks into whole pages, wherever on the drive the blocks belong.
+        // Buffered blocks are combined into whole pages, even if they are far apart on the drive.
         let blocks = pieces_of(io, BLOCK_SECTORS).1;
         let at_once = self.blocks_at_once();
         let work_ns = blocks * self.vary(self.config.write_ns) / at_once;
@@ -93,8 +93,7 @@ impl Timing {
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
-        // The buffer is full when the units need more time to catch up than writing a full buffer
-        // takes.
+        // The buffer is full when the units are behind by the time of writing a full buffer.
         let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
     }

@@ -13,7 +13,7 @@ const LIFE_MIN: Duration = Duration::from_secs(1);
 /// the pause.
 const PAUSE_MIN_MS: u64 = 10;
 const PAUSE_MAX_MS: u64 = 1000;
-/// Minimum time between two log lines about the same thing.
+/// Minimum time between two log lines of the same kind.
 const LOG_PERIOD: Duration = Duration::from_secs(30);
 
 /// Limits how often a line is logged. Holds the time of the last logged line.
@@ -39,7 +39,7 @@ pub(crate) struct ReconnectBackoff {
     limit: LogLimit,
     /// True if the last connection was lost because its server did not answer.
     pub(crate) was_silent: bool,
-    /// True if the last loss was not logged, and so the reconnect must not be logged either.
+    /// True if neither the last loss nor the reconnect after it is logged.
     is_quiet: bool,
 }
 
@@ -59,12 +59,11 @@ impl ReconnectBackoff {
         self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
-    /// Records that failing requests were logged, so that the next reconnect must be logged, too.
+    /// Records that failing requests were logged, which makes the next reconnect be logged.
     pub(crate) fn requests_fail(&mut self) {
         self.is_quiet = false;
     }
 
-    /// Returns true if the last loss and the reconnect after it must be logged.
     pub(crate) fn is_logged(&self) -> bool {
         !self.is_quiet
     }

@@ -84,8 +84,8 @@ impl Target {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
-                // An attempt may time out because the process was suspended, so attempts are
-                // repeated until the deadline.
+                // Attempts of a suspended process time out, so they are repeated until the
+                // deadline.
                 loop {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);

@@ -29,8 +29,8 @@ const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
 const NEWS_MAX: usize = 64;
 
-/// Properties that the drive has reported to the block layer, so that every later connection must
-/// have them.
+/// Properties of the export that every later connection must have, because the drive has reported
+/// them to the block layer.
 #[derive(Debug)]
 pub(crate) struct Promise {
     pub(crate) text: String,
@@ -50,7 +50,6 @@ impl Promise {
         self.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN)
     }
 
-    /// Returns [`may_share`](Self::may_share) in the form of a `ConnectionSharing`.
     pub(crate) fn sharing(&self, session: &ClientSession) -> ConnectionSharing {
         match self.may_share(session) {
             true => ConnectionSharing::WithOthers,
@@ -60,7 +59,7 @@ impl Promise {
 
     /// Checks that a connection has all these properties. The error says which one is missing.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows, and a connection that knows a smaller size is replaced.
+        // Relaxed: the size only grows, and a connection with a smaller size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
         let text = &self.text;
         let end = "the drive fails all I/O until it is opened again, for example by a restart";
@@ -89,7 +88,7 @@ impl Promise {
     }
 }
 
-/// Returns the NBD names of the transmission flags that `had` contains and `has` lacks.
+/// Returns the names of the transmission flags that are in `had` and not in `has`.
 fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
     let words = [
         (TransmissionFlags::FLUSH, "flush"),
@@ -110,14 +109,12 @@ pub(crate) enum LossCause {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLoss<'a> {
     pub(crate) cause: LossCause,
-    /// Reason as text, for the log.
     pub(crate) why: &'a str,
     /// Time at which the connection was made, or `None` if the export itself is lost.
     pub(crate) since: Option<Instant>,
 }
 
-/// Tracks acknowledged writes that a server may lose, and the failure of the flush after such a
-/// loss.
+/// Unflushed writes that a server may lose, and the failed flush that reports such a loss.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     pub(crate) on_server_restart: OnServerRestart,
@@ -125,7 +122,7 @@ pub(crate) struct Durability {
     /// True if the next flush or FUA write must fail, because a server with unflushed writes was
     /// lost.
     pub(crate) owes_error: AtomicBool,
-    /// True if the last flush or FUA write failed because of such a loss.
+    /// True if the last flush or FUA write was made to fail because of a lost server.
     pub(crate) has_failed: AtomicBool,
     /// True while the daemon stops: a flush with nothing to flush then does not wait for a server.
     pub(crate) stopping: AtomicBool,
@@ -145,15 +142,14 @@ pub(crate) struct NbdState {
     pub(crate) promise: Promise,
     pub(crate) reconnect: Duration,
     pub(crate) write_through: bool,
-    /// True if the time limit for reconnecting has passed for a connection and no connection was
-    /// made since.
+    /// True if the time limit for reconnecting has passed, until a connection is made.
     pub(crate) late: AtomicBool,
-    /// Epoch: number of times that the drive has grown.
+    /// Epoch: number of times that the drive has grown. Connections of older epochs are replaced.
     pub(crate) epoch: AtomicU32,
-    /// Generation: number of times that a connection of the current generation was lost.
+    /// Generation: incremented when one of its connections is lost, which gives up all the others.
     pub(crate) generation: AtomicU32,
     pub(crate) backoff: Mutex<ReconnectBackoff>,
-    /// Number of queues whose requests wait for the server, within the time limit.
+    /// Number of queues with requests that wait for the server to come back.
     pub(crate) searching: AtomicU32,
     /// True if the export has changed in a way that makes the drive unusable.
     pub(crate) dead: AtomicBool,
@@ -192,8 +188,7 @@ impl NbdState {
         }
     }
 
-    /// Returns the number of short-lived connections in a row if the last loss must be logged,
-    /// otherwise `None`.
+    /// Returns the number of short-lived connections in a row, or `None` if the loss is not logged.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short)
@@ -231,8 +226,8 @@ impl NbdState {
         news
     }
 
-    /// Makes the next flush fail if acknowledged writes may be lost. Called when a server is lost,
-    /// and again for a write that is acknowledged after the loss.
+    /// Makes the next flush fail if unflushed writes may be lost. Called when a server is lost, and
+    /// again for a write that is acknowledged after the loss.
     pub(crate) fn note_loss(&self) {
         if self.durability.on_server_restart == OnServerRestart::FlushError
             && self.durability.unflushed.exist()
@@ -241,8 +236,8 @@ impl NbdState {
         }
     }
 
-    /// Returns true if a flush or FUA write that succeeded on the server must fail. This happens
-    /// once for each loss, and is logged.
+    /// Returns true if a flush or FUA write must fail although the server completed it, because
+    /// earlier writes may be lost. Returns true once for each loss, and logs it.
     pub(crate) fn take_error(&self) -> bool {
         let Durability { owes_error, has_failed, stopping, .. } = &self.durability;
         let owes = owes_error.load(Ordering::SeqCst) && owes_error.swap(false, Ordering::SeqCst);
@@ -252,8 +247,8 @@ impl NbdState {
                  written since the last flush that succeeded"
             ));
         }
-        // Relaxed: the flag only selects a text. While the daemon stops, each thread flushes, and
-        // the success of one flush must not hide the failure of another.
+        // Relaxed: `has_failed` only selects a text. The flag stays set while the daemon stops,
+        // when another thread's flush may succeed.
         let keeps = !owes && stopping.load(Ordering::Relaxed);
         if has_failed.load(Ordering::Relaxed) != owes && !keeps {
             has_failed.store(owes, Ordering::Relaxed);
@@ -277,9 +272,8 @@ impl NbdState {
 
     /// Returns the generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`. A caller that reads the new generation also sees why the last
-        // one ended. If a write is acknowledged at the same time, either `end` sees the write, or
-        // the write sees the new generation.
+        // SeqCst pairs with `end`: a caller that reads the new generation also sees why the last
+        // one ended. If `end` runs while a write is acknowledged, at least one sees the other.
         self.generation.load(Ordering::SeqCst)
     }
 
@@ -319,11 +313,11 @@ impl NbdState {
         }
     }
 
-    /// Returns the epoch of a connection that knows this size.
+    /// Returns the epoch of a connection to which the server reported this size.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
         // Acquire pairs with the Release in `revalidate`.
         let epoch = self.epoch.load(Ordering::Acquire);
-        // Relaxed: the size was written before the epoch.
+        // Relaxed: `revalidate` stores the size before it increments the epoch.
         let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
         if knows { epoch } else { epoch.wrapping_sub(1) }
     }

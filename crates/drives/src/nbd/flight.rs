@@ -39,7 +39,7 @@ pub(crate) struct Flight {
     pub(crate) silence: bool,
     /// Queue and tag that a forwarded request belongs to; `None` for the queue's own requests.
     origin: Option<Origin>,
-    /// Number of the request's last forwarding to another queue.
+    /// `Origin::id` of the last time that the request was forwarded to another queue.
     pub(crate) forwarding: u64,
 }
 
@@ -49,7 +49,7 @@ impl Flight {
         Flight { request, ..Flight::guest() }
     }
 
-    /// Creates a free flight for requests of other queues, which bring their own memory lists.
+    /// Creates a free flight for a request of another queue, which brings its own `memory` list.
     pub(crate) fn guest() -> Flight {
         Flight {
             state: FlightState::Idle,
@@ -63,7 +63,7 @@ impl Flight {
         }
     }
 
-    /// Takes the request out, so that another queue can send it. `origin` names this queue and tag.
+    /// Moves the request out for another queue to send. `origin` names this queue and tag.
     pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
         (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
         Forwarded { origin, request: std::mem::replace(&mut self.request, NbdRequest::EMPTY) }
@@ -83,8 +83,8 @@ impl Flight {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Takes out a forwarded request, to be returned to its own queue: completed with `status`, or
-    /// to be sent again. Returns `None` if the request belongs to this queue.
+    /// Moves out a request of another queue, to be returned to that queue: completed with `status`,
+    /// or to be sent again. Returns `None` for a request of this queue.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
@@ -92,8 +92,8 @@ impl Flight {
         Some(GivenBack { origin, status, silence: self.silence, request })
     }
 
-    /// Takes back a request that another queue returned. Returns its status if it is complete;
-    /// otherwise the request waits to be sent again.
+    /// Takes back a request from another queue. Returns its status, or `None` if it waits to be
+    /// sent again.
     pub(crate) fn returned(&mut self, back: GivenBack) -> Option<Status> {
         self.request = back.request;
         self.silence |= back.silence;

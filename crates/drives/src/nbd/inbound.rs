@@ -2,8 +2,8 @@
 //!
 //! There is a single receive operation in flight. Headers and small payloads are received into a
 //! buffer. The payload of a longer read is received straight into the request's memory, and the
-//! bytes after it into the buffer, in the same operation. Invariant: of all requests' memory, the
-//! operation uses only that of the read whose payload is incomplete.
+//! bytes after it into the buffer, in the same operation. Invariant: the operation uses no
+//! request's memory except that of the read whose payload is incomplete.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -20,8 +20,8 @@ use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Number of bytes to receive into the buffer before or after the payload of a long read: few, so
-/// that little payload must be copied from there.
+/// Number of bytes to receive into the buffer before or after the payload of a long read. The
+/// number is small, because payload in the buffer must be copied.
 const HEADER_BYTES: usize = 512;
 /// Reads of at least this many bytes count as long.
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
@@ -32,8 +32,7 @@ pub(crate) struct Inbound {
     end: usize,
     iov: Vec<iovec>,
     msg: Box<msghdr>,
-    /// Number of payload bytes that the receive operation in flight puts straight into a request's
-    /// memory.
+    /// Number of bytes that the receive in flight writes straight into a request's memory.
     direct: u64,
     /// True while the receive operation is in flight.
     pub(crate) is_busy: bool,
@@ -173,8 +172,8 @@ impl Inbound {
     }
 }
 
-/// Returns true if the next reply is probably that of a long read, judged by the last request sent.
-/// A guess is enough, because it only decides where the first bytes of a reply are received.
+/// Guesses whether the next reply is that of a long read: true if the last request sent is one. The
+/// guess only decides where the first bytes of the reply are received.
 fn has_long_read(answers: &Answers, flights: &[Flight]) -> bool {
     let Some(index) = answers.newest() else { return false };
     let request = &flights[index as usize].request;

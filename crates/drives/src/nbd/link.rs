@@ -51,7 +51,7 @@ pub(crate) struct NbdLink {
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
-    /// Epoch of the drive's size that this connection knows.
+    /// Value of `NbdState::epoch` for the drive size that the server reported to this connection.
     epoch: u32,
     generation: u32,
     answers: Answers,
@@ -59,10 +59,9 @@ pub(crate) struct NbdLink {
     outbound: Outbound,
     redial: Arc<Redial>,
     next: NextConnection,
-    /// Deadline after which requests fail although the server accepts connections, counted from the
-    /// last answer.
+    /// Deadline of requests while the server accepts connections but answers nothing.
     fruitless: Option<Deadline<Native>>,
-    /// True if a non-durable write was acknowledged in the bytes received last.
+    /// True if the last bytes received acknowledged a write that is not durable.
     has_written: bool,
     since: Instant,
 }
@@ -74,24 +73,22 @@ pub(crate) struct LinkContext<'a> {
     pub(crate) flights: &'a mut [Flight],
     /// Indexes of the requests that wait for a link.
     pub(crate) waiting: &'a mut VecDeque<u32>,
-    /// Completed requests.
     pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
 
 #[derive(Default)]
 struct NextConnection {
-    /// The new connection, which is used once the old one is closed.
+    /// Connection to use once the old one is closed.
     connected: Option<Connected>,
-    /// True if a thread is making a connection that knows the drive's new size.
+    /// True if a thread is making a connection because the drive has grown.
     is_asked_for: bool,
     /// Generation of the new connection, or of the one being made.
     generation: u32,
 }
 
 impl NbdLink {
-    /// Creates a link. With a connection, the link is up, in the generation that was current before
-    /// the connection was made. Without a connection, the link starts reconnecting. `slots` is the
-    /// number of requests that its queue can have.
+    /// Creates a link for a queue of at most `slots` requests. The link is up if a connection is
+    /// given, whose generation was read before it was made. Otherwise the link starts reconnecting.
     pub(crate) fn new(
         place: LinkPlace,
         (connected, generation): (Option<Connected>, u32),
@@ -139,8 +136,8 @@ impl NbdLink {
     }
 
     fn is_outdated(&self, shared: &NbdState) -> bool {
-        // Acquire pairs with the Release in `revalidate`: requests that need the new size are
-        // submitted after the store.
+        // Acquire pairs with the Release in `revalidate`. Requests for the new size come after
+        // that.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
@@ -201,8 +198,8 @@ impl NbdLink {
             return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
-            // Requests that the old server answered in this generation are sent again, because the
-            // new server process may not have their data.
+            // The generation has ended. Requests that its server answered are sent again, because
+            // the new server process may not have their data.
             self.inbound.broken();
             return self.follow(context);
         }
@@ -219,8 +216,8 @@ impl NbdLink {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // The loss of another connection was handled before this write was acknowledged, so the
-            // loss is recorded again for this write.
+            // The write was acknowledged after the loss of another connection was handled, so the
+            // loss is recorded again.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
@@ -364,7 +361,7 @@ impl NbdLink {
                     self.closed(context);
                 }
             }
-            // The time limit starts again, because other links were connected in the meantime.
+            // In a new generation other links were connected, so the time limit starts again.
             LinkState::Away | LinkState::Late
                 if self.next.generation != context.shared.generation() =>
             {
@@ -374,8 +371,7 @@ impl NbdLink {
         }
     }
 
-    /// Replaces this connection, when nothing is in flight on it, by one that knows the drive's new
-    /// size.
+    /// Replaces this connection, when nothing is in flight on it, because the drive has grown.
     fn replace(&mut self, context: &mut LinkContext<'_>) {
         if !self.next.is_asked_for {
             self.next.is_asked_for = true;
@@ -400,8 +396,8 @@ impl NbdLink {
         }
     }
 
-    /// Returns the requests to the waiting list and starts reconnecting, after both operations have
-    /// ended.
+    /// Returns the requests to the waiting list and starts reconnecting. The send and receive
+    /// operations must have ended.
     fn closed(&mut self, context: &mut LinkContext<'_>) {
         if self.socket.take().is_some() {
             context.shared.siblings.connection_closed(self.place.queue);

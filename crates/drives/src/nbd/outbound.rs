@@ -22,8 +22,8 @@ use crate::common::pieces::PIECES_MAX;
 const REQUESTS_MAX: usize = 256;
 /// Maximum number of memory segments in one send, which is the kernel's limit.
 const IOV_MAX: usize = 1024;
-/// Payload in bytes after which a send takes no more requests, because the answers to its first
-/// requests wait for its end.
+/// Payload in bytes after which a send takes no more requests, because the first requests are
+/// answered only after the whole send.
 const PAYLOAD_MAX: u64 = 1 << 20;
 
 pub(crate) struct Outbound {
@@ -51,8 +51,8 @@ impl Outbound {
         }
     }
 
-    /// Makes a batch of up to `share` waiting requests for link `link`, which `send` then starts to
-    /// send. No send operation may be in flight.
+    /// Makes a batch of up to `share` waiting requests for link `link` to send. No send operation
+    /// may be in flight.
     pub(crate) fn load(
         &mut self,
         (waiting, share): (&mut VecDeque<u32>, usize),

@@ -34,8 +34,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum sleep in one reactor iteration while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Flights for requests of other queues. In the list, they follow the flights of the queue's own
-/// tags.
+/// Flights for requests of other queues, at the end of `NbdQueue::flights`.
 struct GuestFlights {
     max: usize,
     free: Vec<u32>,
@@ -58,7 +57,7 @@ pub(crate) struct NbdQueue {
     inbox: Vec<Completion>,
     /// Index of the link that takes requests first, round robin.
     turn: usize,
-    /// True if this queue is counted in `NbdState::searching`.
+    /// True if `NbdState::searching` counts this queue.
     searches: bool,
 }
 
@@ -382,8 +381,7 @@ impl DriverQueue<Native> for NbdQueue {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // Another queue is sending the request, or no queue took it although one has a
-            // connection.
+            // Another queue is sending the request, or none has taken it in time.
             FlightState::Forwarded => {
                 flight.expired = true;
                 if let Some(request) = self.shared.siblings.expire(flight.forwarding) {
@@ -393,8 +391,8 @@ impl DriverQueue<Native> for NbdQueue {
                 }
                 Expired::Abandon
             }
-            // The request waits although a connection is up, or the server did not answer it in
-            // time on a lost connection.
+            // A connection is up but has not taken the request, or the server did not answer in
+            // time.
             FlightState::Waiting if flight.silence || self.shared.siblings.has_connection() => {
                 self.expire(tag.0 as usize);
                 Expired::Abandon

@@ -27,7 +27,7 @@ const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Connected(Connected),
-    /// The time limit for reconnecting has passed. Another outcome may follow.
+    /// The time limit for reconnecting has passed. The thread keeps trying.
     Late(String),
     /// The export has changed in a way that makes the drive unusable.
     Changed(String),
@@ -36,7 +36,6 @@ pub(crate) enum Outcome {
 /// Time limit of a reconnecting thread, and requirements for its connection.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// Generation of the new connection.
     pub(crate) generation: u32,
     /// Maximum time that I/O waits for the server.
     pub(crate) limit: Duration,
@@ -47,7 +46,7 @@ pub(crate) struct Patience {
 #[derive(Debug, Default)]
 struct RedialState {
     outcome: Option<Outcome>,
-    /// Number of the link's current request for a connection. A thread with an older number ends.
+    /// Number of the link's last request for a connection. Threads of earlier requests end.
     wish: u64,
 }
 
@@ -137,7 +136,7 @@ impl Redial {
     }
 }
 
-/// Returns the outcome of a new connection, or `None` if the open connections forbid its use.
+/// Returns the outcome of a new connection, or `None` if it may not be used beside open ones.
 fn outcome(shared: &NbdState, connected: Connected, patience: &Patience) -> Option<Outcome> {
     if let Err(text) = shared.promise.kept_by(&connected.session) {
         return Some(Outcome::Changed(text));

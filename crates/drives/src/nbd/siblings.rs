@@ -43,7 +43,7 @@ pub(crate) struct NbdRequest {
     pub(crate) flags: u16,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Number of this flush among the drive's flushes; 0 for other commands.
+    /// For a flush, its position among the drive's flushes, from 1; otherwise 0.
     pub(crate) flush: u64,
     /// True if the request was sent on a connection that was lost.
     pub(crate) again: bool,
@@ -104,7 +104,7 @@ pub(crate) enum ConnectionSharing {
 pub(crate) struct SiblingQueues {
     /// Number of connections of the current generation that are up.
     up: AtomicUsize,
-    /// Number of connections that the open queues should have.
+    /// Number of connections that the open queues need.
     all: AtomicUsize,
     /// Number of requests in `SiblingState::pending`.
     pending: AtomicUsize,
@@ -118,12 +118,12 @@ struct SiblingState {
     last_id: u64,
     /// Generation whose connections count in `up`.
     generation: u32,
-    /// True if the open connection must be the only one.
+    /// True if the open connection does not allow a second one.
     is_sole: bool,
 }
 
 impl SiblingState {
-    /// Returns true if a connection may be used in addition to `open` others.
+    /// Returns true if a connection may be used while `open` others are open.
     fn admits(&self, sharing: ConnectionSharing, open: usize) -> bool {
         open == 0 || sharing == ConnectionSharing::WithOthers && !self.is_sole
     }
@@ -160,7 +160,7 @@ impl QueueState {
 }
 
 impl SiblingQueues {
-    /// Adds a queue that should have this many connections. `wake` wakes the queue's thread.
+    /// Adds a queue that needs this many connections and whose thread sleeps on the eventfd `wake`.
     /// Returns the flag that is set when the queue has messages.
     pub(crate) fn open(
         &self,
@@ -198,13 +198,13 @@ impl SiblingQueues {
         }
         state.generation = generation;
         state.queues.iter_mut().for_each(|queue| queue.up = 0);
-        // Relaxed here and below: a thread that reads an old value is woken again.
+        // Relaxed here and below: a thread that reads an old value is woken and reads again.
         self.up.store(0, Ordering::Relaxed);
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if a connection that replaces `own` open ones may be used beside the other open
-    /// ones. The result is a hint; `connection_up` decides.
+    /// Returns true if a new connection may be used in place of `own` open ones and beside the
+    /// others. Only `connection_up` decides for certain.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
@@ -214,8 +214,8 @@ impl SiblingQueues {
         lock_unpoisoned(&self.state).is_sole
     }
 
-    /// Counts a connection of a queue as up. Returns false, without counting it, if it must not be
-    /// used: either it or an open connection must be the only one.
+    /// Counts a connection of a queue as up. Returns false and does not count it if it may not be
+    /// used beside an open one.
     #[must_use]
     pub(crate) fn connection_up(
         &self,
@@ -271,8 +271,8 @@ impl SiblingQueues {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards requests until `next` returns `None`. The argument of `next` is the number of the
-    /// forwarding.
+    /// Forwards the requests that `next` returns, until `next` returns `None`. The argument of
+    /// `next` is the `Origin::id` to use.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
@@ -316,7 +316,7 @@ impl SiblingQueues {
     }
 
     /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it.
-    /// Otherwise tells all queues, and the one that has taken the request acts.
+    /// Otherwise sends a message to all queues, for the queue that has the request.
     pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {

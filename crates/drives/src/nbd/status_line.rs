@@ -116,8 +116,8 @@ impl StatusConnection {
         }
     }
 
-    /// Parses the next chunk. Returns its length and whether it was the last one, or `None` if more
-    /// bytes are needed.
+    /// Parses the next chunk of a reply. Returns the chunk's length and whether it was the last
+    /// one, or `None` if more bytes are needed.
     fn answer(
         &self,
         input: &[u8],

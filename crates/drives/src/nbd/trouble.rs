@@ -1,7 +1,7 @@
 //! `ReconnectTrouble`: why connections of a drive are missing, for the log and for `ctl why`.
 //!
-//! A refusal is logged at the first attempt, once; other refusals after it are logged at limited
-//! intervals, because a server may word each refusal differently.
+//! The first refusal is logged at once. Later ones are logged at limited intervals, because a
+//! server may word each refusal differently.
 
 use std::time::Instant;
 
@@ -27,13 +27,13 @@ pub(crate) struct ReconnectTrouble {
     limit: LogLimit,
     /// Number of connections that were up at the last check.
     seen_up: usize,
-    /// Number of connections that were up when missing ones were last logged.
+    /// Value of `seen_up` when missing connections were last logged.
     said_up: usize,
 }
 
 impl ReconnectTrouble {
-    /// Records a failed attempt. Returns a line for the log if no connection is up and the server
-    /// refuses for a reason that was not logged yet.
+    /// Records a failed attempt. Returns a log line if no connection is up and the server's reason
+    /// for the refusal was not logged yet.
     pub(crate) fn failed(
         &mut self,
         why: &str,
@@ -73,8 +73,8 @@ impl ReconnectTrouble {
         }
     }
 
-    /// Returns a line about missing connections, once, and only if their number did not change
-    /// since the last check.
+    /// Returns a line about missing connections, once, if the last check found the same number of
+    /// connections.
     pub(crate) fn missing(&mut self, (up, all): (usize, usize)) -> Option<String> {
         let was_so = std::mem::replace(&mut self.seen_up, up) == up;
         let is_new = self.said_up != up && up > 0 && up < all;

@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 pub(crate) struct UnflushedWrites {
-    /// Number of the last flush submitted.
+    /// Sequence number of the last flush submitted.
     begun: AtomicU64,
-    /// Number of the first flush that covers all acknowledged writes.
+    /// Sequence number of the first flush that covers all acknowledged writes.
     needed: AtomicU64,
-    /// Number of the last flush that succeeded.
+    /// Sequence number of the last flush that succeeded.
     done: AtomicU64,
 }
 
 impl UnflushedWrites {
-    /// Records that a non-durable write was acknowledged. SeqCst here and below, so that either the
-    /// write sees the loss of its connection, or the code that handles the loss sees the write.
+    /// Records that a non-durable write was acknowledged. SeqCst here and below: if a connection's
+    /// loss is handled at the same time, at least one of the two threads sees the other's change.
     #[inline]
     pub(crate) fn note_write(&self) {
         let needed = self.begun.load(Ordering::SeqCst) + 1;

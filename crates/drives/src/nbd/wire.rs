@@ -98,7 +98,7 @@ impl TimedConnection {
     }
 }
 
-/// Returns the maximum time to wait before the deadline is checked again.
+/// Returns the maximum time of one blocking call, after which the deadline is checked again.
 fn slice(deadline: &mut Deadline<Native>) -> io::Result<Duration> {
     deadline.slice().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
@@ -167,8 +167,8 @@ impl CancellableSocket {
             }
             self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
             match attempt(&self.socket) {
-                // A signal or the thread's ring may interrupt the call, or one slice of the time
-                // limit has passed.
+                // A signal or the thread's ring interrupted the call, or the time of `slice` has
+                // passed.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 done => return Ok(done?),
             }

@@ -33,7 +33,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// Feature bit `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(super) const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
-/// Rest of [`CLOSE_PATIENCE`]; reset once a cluster has answered.
+/// Time that is left of [`CLOSE_PATIENCE`]; reset once a cluster has answered.
 static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 
 /// Byte ranges with data, in order; `None` if unknown.
@@ -42,7 +42,7 @@ pub(super) type Data = Option<Vec<Range<u64>>>;
 pub(super) enum ControlOrder {
     Look(Sender<Result<u64, Error>>),
     Data(Range<u64>, Sender<Data>),
-    /// Order to drop the reference to the image, so that no further check begins.
+    /// Drops the reference to the image, so that no further check begins.
     EndLooks(Sender<()>),
     Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }
@@ -67,7 +67,7 @@ impl ControlThread {
         let theirs = Arc::downgrade(shared);
         let is_told = {
             let sender = sender.clone();
-            // Without update callbacks, the image is checked as often as one without a watch.
+            // If the callback cannot be set, the image is checked as often as one without a watch.
             shared.image.is_watched
                 && shared.image.on_update(Box::new(move || wait_for_look(&sender))).is_ok()
         };
@@ -101,8 +101,8 @@ impl ControlThread {
     }
 }
 
-/// Waits until `ended` reports the end of an operation, for at most the rest of `CLOSE_PATIENCE`.
-/// Used while a drive is closed.
+/// Waits for the end of an operation while a drive is closed, at most for the rest of
+/// `CLOSE_PATIENCE`.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || lock_unpoisoned(&PATIENCE);
     let mut limit = Deadline::<Native>::after(*patience());
@@ -226,8 +226,8 @@ impl RbdState {
         Ok(size_bytes)
     }
 
-    /// Returns the image's current state in the cluster. Does not use the open handle, which may
-    /// wait for the end of a change that itself waits for this check.
+    /// Returns the image's current state in the cluster. Does not use the open handle, which a
+    /// change of the image may block until this check has ended.
     fn found(&self) -> Result<CurrentImage, LookError> {
         let opened = RbdImage::open_by_id(&self.image.cluster, &self.known.id);
         let now = opened

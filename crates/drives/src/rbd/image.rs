@@ -64,7 +64,7 @@ impl Drop for RbdImage {
     }
 }
 
-/// Kind of an I/O to start, with its byte offset, and its length if it has no data.
+/// I/O to start. Numbers are its byte offset, and its length in bytes if it has no memory list.
 #[derive(Clone, Copy)]
 pub(crate) enum ImageIo<'a> {
     Read(&'a [iovec], u64),

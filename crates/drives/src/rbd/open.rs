@@ -292,7 +292,7 @@ fn lock(
             return Err(busy(config, &why));
         }
         stage.set(why);
-        // A cancellation ends the pause early and is reported by the check at the next line.
+        // A cancellation ends the sleep early; the next line returns the error.
         let _ = config.cancel.sleep(PAUSE);
         config.cancel.check(&config.image)?;
     }

@@ -32,7 +32,7 @@ use crate::common::pieces;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueOutcome {
     tag: u32,
-    /// Address of the completion, which distinguishes it from other completions of the tag.
+    /// Address of librbd's completion, which identifies this use of the tag.
     completion: usize,
     result: ssize_t,
 }
@@ -67,8 +67,8 @@ struct CompletionSlot {
 unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
     let CompletionSlot { functions, inbox, tag } = unsafe { &*slot.cast::<CompletionSlot>() };
-    // Once the queue has received the result, it may be freed together with the slot, so both
-    // values are copied first.
+    // Both values are copied first, because the queue may be freed with the slot once it has the
+    // result.
     let (inbox, tag) = (Arc::clone(inbox), *tag);
     // SAFETY: librbd's own completion, given back once.
     let result = unsafe {
@@ -80,7 +80,7 @@ unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
 }
 
 struct Flight {
-    /// Address of the completion; 0 while the tag is free.
+    /// Address of librbd's completion; 0 while the tag is free.
     completion: usize,
     op: Op,
     len: u64,

@@ -87,9 +87,9 @@ impl Server {
         Ok(ExportChange { exports: Arc::new(exports), renewal, listens, bound })
     }
 
-    /// Applies a prepared change. Waits, for a limited time because a thread may hang, until all
-    /// I/O threads serve the new exports. Clients of removed exports are disconnected, but their
-    /// requests may still be in flight when this function returns.
+    /// Applies a prepared change, and waits a limited time until all I/O threads serve the new
+    /// exports. Clients of removed exports are disconnected, but their requests may still be in
+    /// flight.
     pub fn apply(&mut self, change: ExportChange) -> RemovedVolumes {
         let ExportChange { exports, renewal, listens, bound } = change;
         self._renewal = renewal;
@@ -148,14 +148,13 @@ impl Server {
         Ok(())
     }
 
-    /// Returns true if a client uses the on-demand export `name`, or is about to be granted the
-    /// export.
+    /// Returns true if a client uses the on-demand export `name` or was granted the export.
     #[must_use]
     pub fn is_used_on_demand(&self, name: &str) -> bool {
         self.shared.exports().on_demand(name).is_some_and(|export| export.served.is_in_use())
     }
 
-    /// Returns true if a client was granted the on-demand export `name` and used it.
+    /// Returns true if a client has used the on-demand export `name` at any time.
     #[must_use]
     pub fn was_used_on_demand(&self, name: &str) -> bool {
         self.shared.exports().on_demand(name).is_some_and(|export| export.served.was_used())

@@ -1,10 +1,10 @@
-//! Client numbers, made of the client's I/O thread and its index there.
+//! Client numbers, computed from the client's I/O thread and the client's index on that thread.
 //!
-//! The client's I/Os are accounted to the tenant of this number, and logs, counters and traces show
-//! it. After the client has left, another client may get its number.
+//! The number is the tenant of the client's I/Os, and appears in logs, counters and traces. After
+//! the client has left, another client may get the number.
 
-/// Client numbers per I/O thread. If a thread has more clients, they share numbers with clients of
-/// another thread. The number 0 stands for no client.
+/// Number of client numbers that each I/O thread has for itself. With more clients, a thread shares
+/// numbers with another thread. No client has the number 0.
 const CLIENTS_PER_THREAD: u16 = 1000;
 
 pub(crate) fn client_number(thread: usize, index: usize) -> u16 {

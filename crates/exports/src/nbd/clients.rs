@@ -31,9 +31,9 @@ impl Observer {
         clients
     }
 
-    /// Disconnects client `number` once its requests in flight are answered. A client that is still
-    /// negotiating, or for which this is called again, is disconnected at once. Returns the
-    /// client's report, or `None` if there is no such client.
+    /// Disconnects client `number` once its requests in flight are answered. A second call, or a
+    /// call during the negotiation, disconnects the client at once. Returns the client's report, or
+    /// `None` if there is no such client.
     #[must_use]
     pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
         self.ask(|to| ThreadMessage::Disconnect(number, to)).pop()
@@ -68,8 +68,7 @@ pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientRep
     client_log::ended(thread, conn, "an operator disconnects it");
     let WorkerContext { submitter, pool, .. } = &mut worker.core;
     match conn.phase {
-        // The session already drains, usually after an earlier call. The connection then ends
-        // without waiting for its requests in flight, or for the client to read its replies.
+        // The session is already ending, usually after an earlier call, so it is cut off at once.
         ConnectionPhase::Draining => conn.kill(&mut submitter.tickets, pool),
         _ => conn.end_session(&mut submitter.tickets, pool),
     }
@@ -97,8 +96,7 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     }
 }
 
-/// Returns the reason why the server takes no further request from the client now, or an empty
-/// string if it takes requests.
+/// Returns the reason why the server takes no requests from the client now, or an empty string.
 fn waits_for(conn: &Connection) -> &'static str {
     match conn.memory_wait {
         _ if conn.phase == ConnectionPhase::Draining => "its last replies to leave",

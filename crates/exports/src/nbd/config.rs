@@ -14,15 +14,14 @@ use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
-/// Default limit, in nanoseconds, of polling before a thread sleeps. On a virtual machine, waking a
-/// client and receiving its next request can take this long.
+/// Default limit of polling before a thread sleeps, in nanoseconds. On a virtual machine, a client
+/// may need this long to wake up and send its next request.
 const SPIN_NS: u64 = 100_000;
 
 /// Settings of one export: a volume under a name.
 #[derive(Clone)]
 pub struct ExportConfig {
-    /// Name of the export in reports and logs. Clients ask for the export by this name, unless
-    /// `on_demand` gives another one.
+    /// Name of the export in reports and logs, and for clients if `on_demand` is `None`.
     pub name: String,
     /// Description shown to clients; may be empty.
     pub description: String,
@@ -105,9 +104,9 @@ pub struct ServerConfig {
     pub handshake_timeout: Duration,
     /// Maximum payload memory of all connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest time for which a thread polls before it sleeps. A thread polls only while its waits
-    /// are shorter than this time, and yields its CPU to other threads meanwhile; zero disables
-    /// polling. `None` lets threads poll for up to 100 us as long as that raises throughput.
+    /// Longest time for which a thread polls before it sleeps; zero disables polling. A thread does
+    /// not poll while its waits are longer. A polling thread lets others use its CPU. `None` means
+    /// up to 100 us, as long as polling raises throughput.
     pub spin: Option<Duration>,
 }
 

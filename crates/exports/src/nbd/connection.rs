@@ -41,18 +41,15 @@ use super::tls::TlsSession;
 use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
-/// Number of unread reply bytes above which the server delays the next receive until the client has
-/// read most of them. The client must read these replies before it sees later ones, so the delay
-/// costs it nothing, and the requests that it sends meanwhile arrive in one receive.
+/// Number of unread reply bytes above which the server delays its next receive until the client has
+/// read most replies. Requests that the client sends meanwhile arrive in one receive.
 /// client_timers.rs limits the delay, because a client may have to send before it reads.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// Number of unread replies that must be reached, together with [`BACKLOG_BYTES`], before the
-/// server delays the next receive. The socket holds only a few long replies at a time, and a client
-/// that waits for the next long reply gains nothing from requests that are received together.
+/// Number of unread replies below which the server never delays its next receive: a client that
+/// waits for one long reply after another gains nothing from a delay.
 const BACKLOG_REPLIES: u32 = 8;
-/// Bytes of reads that a connection may start in one iteration of the I/O thread's event loop. A
-/// single larger read may always start. Data copied within an iteration are still in the CPU cache
-/// when they are sent, and the client gets the first of them early.
+/// Bytes of reads that a connection may start per iteration of the event loop; one larger read may
+/// always start. The data are then still in the CPU cache when they are sent.
 const TURN_BYTES: usize = 256 * 1024;
 /// Number of unsent reply bytes above which the server takes no more requests of a connection.
 /// client_timers.rs limits this wait, because a client may have to send before it reads.
@@ -83,11 +80,11 @@ pub(crate) struct Negotiation {
     pub(crate) sent: usize,
     pub(crate) starts_tls: bool,
     pub(crate) demand: OnDemandState,
-    /// Time, in nanoseconds, of the last request for an export on demand, or of the answer to that
-    /// request.
+    /// Time, in nanoseconds, of the client's last request for an on-demand export, or of its
+    /// answer.
     pub(crate) asked_ns: Option<u64>,
-    /// Outcome of the negotiation, used once the last answers are sent: a session with its export,
-    /// or an inner `None` if the client ended the negotiation.
+    /// Outcome of the negotiation, applied once its last answers are sent: a session and its
+    /// export, or `Some(None)` if the client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     pub(crate) counted: Option<NegotiationCount>,
 }
@@ -111,14 +108,14 @@ impl Negotiation {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IncomingPayload {
-    /// ID of the write's ticket; `None` for the payload of a refused request.
+    /// ID of the write in the table of requests; `None` if the request was refused.
     pub(crate) ticket: Option<u32>,
     /// Reply to send once the whole payload was received. The reply cannot be sent earlier, because
     /// a client may expect replies only to requests that it has sent completely.
     pub(crate) refused: Option<RefusedRequest>,
     pub(crate) filled: u64,
     pub(crate) total: u64,
-    /// If true, the payload is received into the buffer of the write; otherwise it is discarded.
+    /// True if the payload goes into the write's buffer, false if it is discarded.
     pub(crate) kept: bool,
 }
 
@@ -134,8 +131,7 @@ pub(crate) struct RefusedRequest {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TurnUsage {
     read_bytes: usize,
-    /// True if the server has received more requests, which the next iteration of the event loop
-    /// handles.
+    /// True if received requests are left for the next iteration of the event loop.
     pub(crate) has_more: bool,
     /// True if the client has read no replies for a while, perhaps because it wants to send more
     /// first.
@@ -148,8 +144,8 @@ impl TurnUsage {
         self.read_bytes += len_bytes;
     }
 
-    /// Returns true if the connection has used up its share of this iteration of the event loop, so
-    /// that its further requests wait for the next one.
+    /// Returns true if the connection has started [`TURN_BYTES`] of reads in this iteration of the
+    /// event loop. Further requests then wait for the next iteration.
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         self.has_more = self.read_bytes >= TURN_BYTES;
@@ -164,7 +160,7 @@ impl TurnUsage {
     }
 }
 
-/// Properties of the export that a connection was granted, in the form that the request path needs.
+/// Properties of the export that a connection was granted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExportSession {
     pub(crate) session: Session,
@@ -179,7 +175,7 @@ pub(crate) struct ExportSession {
 }
 
 impl ExportSession {
-    /// Returns true if a request begins or ends within a logical block, and the export allows that.
+    /// Returns true if a request begins or ends within a logical block, as the export permits.
     #[inline]
     pub(crate) fn is_unaligned(&self, request: &Request) -> bool {
         let within = (request.offset | request.length) & u64::from(self.block_bytes - 1);
@@ -189,11 +185,11 @@ impl ExportSession {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ListMembership {
-    /// True if the connection is in the list of connections that the thread checks before its next
-    /// iteration.
+    /// True if the I/O thread will check the connection before the next iteration of its event
+    /// loop.
     pub(crate) touched: bool,
-    /// True if no operation is outstanding on the socket, so that the server would not notice if
-    /// the client disconnected.
+    /// True if the socket is checked regularly for a disconnect, as no operation is outstanding on
+    /// it.
     pub(crate) unwatched: bool,
 }
 
@@ -201,15 +197,14 @@ pub(crate) struct ListMembership {
 pub(crate) struct ClientHistory {
     pub(crate) holes: HoleSearch,
     pub(crate) progress: Progress,
-    /// Time, in nanoseconds, at which the server stopped taking requests that it had received; 0
-    /// while it takes requests.
+    /// Time, in nanoseconds, since which the server takes no requests of the client; 0 if it takes
+    /// some.
     pub(crate) stopped_ns: u64,
     pub(crate) lists: ListMembership,
     pub(crate) connected_ns: u64,
     pub(crate) requests: u64,
     /// Bytes that the client's requests read and wrote.
     pub(crate) bytes: u64,
-    /// The export, and the client's membership of its group, which ends with the connection.
     pub(crate) export: Option<(Arc<Export>, GroupMembership)>,
 }
 
@@ -217,7 +212,7 @@ pub(crate) struct ClientHistory {
 pub(crate) struct Connection {
     pub(crate) fd: RawFd,
     pub(crate) index: usize,
-    /// Number of the connection that the thread never uses again, unlike `index`.
+    /// Serial number of the connection. Unlike `index`, serial numbers are never used again.
     pub(crate) serial: u64,
     pub(crate) phase: ConnectionPhase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
@@ -271,8 +266,8 @@ impl Connection {
         })
     }
 
-    /// Sets the TLS policy of the handshake, before any byte was received. The connection counts as
-    /// negotiating until `counted` is dropped.
+    /// Sets the TLS policy of the handshake, before any byte is received. Dropping `counted`
+    /// removes the connection from the count of negotiating connections.
     pub(crate) fn expect(&mut self, mode: TlsMode, counted: NegotiationCount) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.handshake = Handshake::with_tls(mode);
@@ -281,8 +276,8 @@ impl Connection {
     }
 
     /// Returns the time until which the negotiation may exceed its timeout, or `None` if it may
-    /// not. A negotiation may exceed the timeout while an export is being opened for the client,
-    /// and for one more timeout afterwards.
+    /// not. An export that is being opened for the client extends the negotiation until one timeout
+    /// after the export was opened.
     pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let negotiation = self.negotiation.as_ref()?;
         let since_ns = negotiation.asked_ns?;
@@ -296,8 +291,7 @@ impl Connection {
         (until_ns > now_ns).then_some(until_ns)
     }
 
-    /// Adds the connection to the list of connections that the thread checks before its next
-    /// iteration.
+    /// Makes the I/O thread check the connection before the next iteration of its event loop.
     #[inline]
     pub(crate) fn touch(&mut self, touched: &mut Vec<usize>) {
         if !self.history.lists.touched {
@@ -313,8 +307,8 @@ impl Connection {
             && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
-    /// Records the time at which the server stopped taking requests, unless it stopped because the
-    /// client does not read its replies.
+    /// Records since when the server takes no requests, unless the reason is a client that does not
+    /// read its replies.
     #[cold]
     pub(crate) fn stop_taking(&mut self) {
         // A large backlog of unsent replies means that the client does not read.
@@ -323,7 +317,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if the server takes no requests because unsent replies wait for the socket.
+    /// Returns true if the server takes no requests because too many reply bytes are unsent.
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
         let listens = self.phase == ConnectionPhase::Transmission && !self.input.busy;
@@ -409,8 +403,8 @@ impl Connection {
         self.held_bytes -= freed.bytes;
     }
 
-    /// Returns true if the client has to read replies, or to send the rest of a payload, before the
-    /// connection can continue.
+    /// Returns true if the server waits for the client to read replies or to send the rest of a
+    /// payload.
     pub(crate) fn waits_for_client(&self) -> bool {
         let in_service =
             matches!(self.phase, ConnectionPhase::Transmission | ConnectionPhase::Draining);
@@ -517,8 +511,8 @@ impl Connection {
         self.out.push(|buffer| reply.failure(buffer, errno, why));
     }
 
-    /// Returns true if the connection waits for drives or for memory without an operation
-    /// outstanding on its socket. The server would then not notice if the client disconnected.
+    /// Returns true if no operation is outstanding on the open connection's socket. A disconnect of
+    /// the client would then go unnoticed.
     #[inline]
     pub(crate) fn is_unwatched(&self) -> bool {
         !self.input.busy && !self.out.busy && self.phase != ConnectionPhase::Dead

@@ -32,7 +32,7 @@ use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
 use millrace_runtime::IoContext;
 
 const EXTENTS_MAX: usize = 1024;
-/// Size in bytes of the buffer for extents: 16 for each extent, and the chunk's header.
+/// Size, in bytes, of the buffer for a block-status reply: a header, and 16 for each extent.
 const STATUS_BYTES: usize = 32 * 1024;
 const STUCK: &str = "the drive does not answer";
 
@@ -253,7 +253,7 @@ impl WorkerContext {
             end - sector,
             most,
         );
-        // The request may begin in the middle of the first sector.
+        // The request may begin in the middle of the first extent's first sector.
         let mut before = request.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
             len: (extent.nr_sectors << 9) - std::mem::take(&mut before),

@@ -34,21 +34,21 @@ const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
 pub(crate) struct ServedVolume {
     pub(crate) volume: Arc<Volume<Native>>,
-    /// Lock table of ranges being written, used only if clients write partial blocks.
+    /// Lock table of ranges being written, used once a client writes a part of a block.
     pub(crate) ranges: RangeLocks,
-    /// True once a client was granted an export of the volume, so that the volume may need a flush.
+    /// True once a client has used an export of the volume, so that the volume may need a flush.
     was_used: AtomicBool,
-    /// Number of I/O threads that have opened the volume (that have a *lane* of it).
+    /// Number of I/O threads that have opened the volume.
     lanes: AtomicU32,
-    /// Number of clients that were granted an export of the volume on demand, and for which no I/O
-    /// thread has opened the volume yet.
+    /// Number of clients that were granted an on-demand export of the volume, and whose I/O threads
+    /// have not opened the volume yet.
     grants: AtomicU32,
 }
 
 impl ServedVolume {
     pub(crate) fn note_used(&self) {
-        // Relaxed: only stopping threads read the flag, and each thread flushes its own open
-        // volumes anyway.
+        // Relaxed: no other memory access depends on the flag, and each stopping thread flushes its
+        // open volumes anyway.
         self.was_used.store(true, Ordering::Relaxed);
     }
 
@@ -72,16 +72,14 @@ impl ServedVolume {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if a client uses the volume, or was granted an export of it. Grants are checked
-    /// first: a client's grant ends only after its I/O thread has opened the volume, or when the
-    /// client leaves.
+    /// Returns true if a client uses the volume, or was granted an export of it. Grants are read
+    /// first, because a grant ends only after the client's I/O thread has opened the volume.
     pub(crate) fn is_in_use(&self) -> bool {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }
 
     pub(crate) fn was_used(&self) -> bool {
-        // Relaxed: only stopping threads read the flag, and each thread flushes its own open
-        // volumes anyway.
+        // Relaxed: as in `note_used`.
         self.was_used.load(Ordering::Relaxed)
     }
 }
@@ -92,8 +90,7 @@ pub(crate) struct Export {
     pub(crate) served: Arc<ServedVolume>,
     /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Number of failed requests at the volume's drives; the counter survives changes of the
-    /// export's other settings.
+    /// Number of failed requests at the volume's drives, kept when other settings change.
     pub(crate) faults: Arc<IoErrorCounter>,
     pub(crate) group: ClientGroup,
     /// Certificate names of the clients that may use the export. `None` admits all clients.
@@ -123,8 +120,8 @@ impl fmt::Debug for Export {
     }
 }
 
-/// Identity of an export for its clients. When exports are replaced, clients stay connected if the
-/// new export has an equal key.
+/// Key of an export. When exports are replaced, clients stay connected if the new export has the
+/// same key.
 #[derive(PartialEq, Eq, Hash)]
 struct ExportKey {
     name: String,
@@ -136,8 +133,8 @@ struct ExportKey {
 pub(crate) struct Exports {
     pub(crate) list: Vec<Arc<Export>>,
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
-    /// Catalogs, indexed by listener number. `None` for removed listeners, whose numbers are not
-    /// reused.
+    /// Exports of each listener, by listener number. `None` for removed listeners, whose numbers
+    /// are not reused.
     catalogs: Vec<Option<Arc<ListenerCatalog>>>,
     places: HashMap<ExportKey, usize>,
 }
@@ -177,8 +174,8 @@ impl Exports {
         Exports::default().followed_by(configs, listeners, threads)
     }
 
-    /// Builds the exports of another configuration. Both share the exports that are unchanged, and
-    /// listeners with the same address keep their numbers.
+    /// Builds the exports of a new configuration. Unchanged exports are shared with this value.
+    /// Listeners with an unchanged address keep their numbers.
     pub(crate) fn followed_by(
         &self,
         configs: Vec<ExportConfig>,
@@ -256,7 +253,7 @@ impl Exports {
         self.list.iter().find(is_it).cloned()
     }
 
-    /// Lets a new export continue the failure count of its predecessor, if there is one.
+    /// Takes over the failure counter of the earlier export with the same key, if there is one.
     fn kept(&self, export: Export) -> Export {
         match self.places.get(&export.key()) {
             Some(place) => Export { faults: Arc::clone(&self.list[*place].faults), ..export },
@@ -264,7 +261,7 @@ impl Exports {
         }
     }
 
-    /// Returns true if clients of `export`, from an earlier list, may stay connected.
+    /// Returns true if the clients of the earlier export `export` may stay connected.
     pub(crate) fn keeps(&self, export: &Export) -> bool {
         self.places.contains_key(&export.key())
     }
@@ -286,8 +283,7 @@ impl Exports {
         catalogs.filter(|(_, catalog)| catalog.is_some()).map(|(number, _)| number)
     }
 
-    /// Counts a failed request of a client that has disconnected. The volume's first export gets
-    /// the count.
+    /// Counts a failed request of a disconnected client at the first export of the volume.
     #[cold]
     pub(crate) fn note_fault(&self, served: &Arc<ServedVolume>, status: Status) {
         let mut exports = self.list.iter();
@@ -329,8 +325,7 @@ impl VolumeTable {
     }
 }
 
-/// Returns the size in bytes to announce to clients. A volume that has grown beyond the range of a
-/// file offset is served up to that limit.
+/// Returns the size in bytes to announce to clients, limited to the range of a file offset.
 fn told_bytes(volume: &Volume<Native>) -> u64 {
     volume.capacity().min(SECTORS_MAX) << 9
 }
@@ -362,7 +357,7 @@ enum ExportAccess {
     ReadWrite,
 }
 
-/// Describes an export to clients. Fails if the volume's size exceeds a client's file offset.
+/// Describes an export to clients. Fails if the volume is too large for a file offset.
 fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;
@@ -404,8 +399,7 @@ fn flags_of(limits: &QueueLimits, access: ExportAccess) -> TransmissionFlags {
     }
     if limits.max_write_zeroes_sectors > 0 {
         flags = flags.with(TransmissionFlags::WRITE_ZEROES);
-        // Fast zeroing is announced only for drives that can discard: others may implement
-        // write-zeroes by writing zeroes.
+        // Only drives that can discard are certain to zero fast; others may write the zeroes.
         if limits.max_discard_sectors > 0 {
             flags = flags.with(TransmissionFlags::FAST_ZERO);
         }

@@ -49,8 +49,7 @@ impl Zeroes {
         self.0.start().as_ptr()
     }
 
-    /// Returns a bio whose memory is the area of zeroes, for a volume whose drives never touch
-    /// payload.
+    /// Returns a bio on the area of zeroes, for drives that never touch payload (null drives).
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server.
@@ -62,9 +61,9 @@ impl Zeroes {
 #[derive(Debug)]
 pub(crate) struct PoolBuffer {
     memory: ArenaBuffer,
-    /// Account that the buffer is charged to, if its request's group has limits.
+    /// Memory account that was charged for the buffer, if the request's group has limits.
     account: Option<GroupAccount>,
-    /// True if the request was answered although a stuck drive may still access the memory.
+    /// True if the request was answered with a timeout, and a drive may still use the memory.
     is_stuck: bool,
 }
 
@@ -98,7 +97,7 @@ impl PoolBuffer {
     pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(offset + len_bytes as usize <= self.len());
         // SAFETY: the offset is inside the buffer, which the ticket keeps until the bio completes.
-        // A thread that ends with tickets left leaks its pool, so the buffer stays mapped.
+        // A thread that ends with requests in flight leaks its pool, so the buffer stays mapped.
         unsafe { Bio::foreign(op, sector, self.start().add(offset), len_bytes) }
     }
 }
@@ -113,12 +112,11 @@ struct RegionNote {
 pub(crate) struct BufferPool {
     budget: Arc<MemoryBudget>,
     handle: Handle,
-    /// One arena for each size class, so that long buffers do not use up the regions of short ones.
+    /// Mapped memory of each size class, so that long buffers do not use up regions of short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
-    /// Largest number of bytes that the pool keeps in regions without a buffer in use.
+    /// Limit of memory that is mapped but not in use, in bytes.
     idle_bytes_max: usize,
-    /// Smallest number of bytes in regions without a buffer in use since unneeded memory was last
-    /// unmapped.
+    /// Least memory that was mapped but not in use since the last `give_back_unneeded`, in bytes.
     idle_bytes_least: usize,
     thread: usize,
 }
@@ -160,14 +158,13 @@ impl BufferPool {
     }
 
     /// Takes a buffer for a connection. Returns `None` if other connections come first in the
-    /// waiting line, or if `part` of the memory has no space. While no connection waits, memory
-    /// that the pool has already mapped is used without asking the budget.
+    /// waiting line, or if `part` of the memory is used up. While no connection waits, free mapped
+    /// memory is used without asking the budget.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // While the shared part of the memory is used up, free memory is reserved for the windows
-        // of connections.
+        // Once the shared memory is used up, the rest is reserved, a part for each connection.
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
@@ -179,8 +176,7 @@ impl BufferPool {
         Some(PoolBuffer { memory, account: waiter.account, is_stuck: false })
     }
 
-    /// Asks the budget for permission to use a free buffer, or to map a new region if there is
-    /// none.
+    /// Uses a free buffer, or maps a new region, if the budget permits.
     #[cold]
     fn ask(
         &mut self,
@@ -224,7 +220,7 @@ impl BufferPool {
         }
     }
 
-    /// Removes the buffer from its account, because its request no longer waits for a limit.
+    /// Takes the buffer off its account, as its request no longer waits for a limit of its group.
     #[inline]
     pub(crate) fn leave_account(&mut self, buffer: &mut PoolBuffer) {
         if let Some(account) = buffer.account.take() {
@@ -256,16 +252,15 @@ impl BufferPool {
         self.idle_bytes_least = self.idle_bytes();
     }
 
-    /// Unmaps unused memory for the benefit of other threads. Keeps one region of the smallest
-    /// buffers if connections have windows (memory reserved for each), since their next requests
-    /// would map it again at once.
+    /// Unmaps unused memory for the benefit of other threads. Keeps one region if the server
+    /// reserves memory for each connection, because the next request would map it again.
     pub(crate) fn trim_for_others(&mut self) {
         let kept_bytes = if self.budget.window_bytes > 0 { REGION_BYTES } else { 0 };
         self.unmap_idle(usize::MAX, kept_bytes);
     }
 
-    /// Unmaps regions without a buffer in use, up to `most_bytes`. Keeps `kept_bytes` of the arena
-    /// of the smallest buffers.
+    /// Unmaps up to `most_bytes` of regions that are not in use. Keeps `kept_bytes` of the smallest
+    /// size class mapped.
     fn unmap_idle(&mut self, mut most_bytes: usize, kept_bytes: usize) {
         for (arena, kept_bytes) in [(2, 0), (1, 0), (0, kept_bytes)] {
             while self.arenas[arena].mapped_bytes() > kept_bytes
@@ -301,14 +296,13 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
         return None;
     }
     // SAFETY: `unmap` unregisters the region before it unmaps the memory.
-    // The worker drops its I/O context, and with it the ring, before it drops the pool.
+    // The worker drops its ring before it drops the pool.
     unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
 }
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // No buffer of the arenas is stuck, because tickets hold such buffers, and a pool with
-        // tickets left is leaked.
+        // No buffer is stuck here: requests hold stuck buffers, and a pool with requests is leaked.
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }

@@ -92,8 +92,7 @@ pub(crate) struct WaitingClient {
 pub(crate) enum OnDemandState {
     #[default]
     None,
-    /// The request is unanswered. Dropping the reference shows the `ExportRequest` that its client
-    /// no longer waits.
+    /// The request is unanswered. `_alive` is dropped when the client stops waiting.
     Waiting {
         _alive: Arc<()>,
     },
@@ -201,8 +200,7 @@ impl GrantedExport {
         &self.0
     }
 
-    /// Returns a number that differs from the index of every listed export and of every other open
-    /// one.
+    /// Returns a number that differs from the indices of all listed exports.
     pub(crate) fn index(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

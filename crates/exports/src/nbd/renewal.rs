@@ -3,9 +3,8 @@
 //! I/O threads never read these files, since a file system may hang: each client gets the
 //! certificates loaded last.
 //!
-//! Invariant: no other thread waits for this thread, which may hang with the file system. The
-//! thread ends at its next check after the server stopped, and holds no reference to the server's
-//! state.
+//! Invariant: no other thread waits for the reloading thread. After the server stopped, the thread
+//! ends at its next check. It holds no reference to the server's state.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -65,7 +64,7 @@ fn run(mut watched: Vec<WatchedCertificates>, stopped: &Receiver<()>) {
     }
 }
 
-/// Returns each configuration once, with the addresses of all listeners that use it.
+/// Returns each certificate configuration once, with the addresses of the listeners that use it.
 fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
     let mut watched = Vec::<WatchedCertificates>::new();
     for listener in listeners {

@@ -110,8 +110,7 @@ impl SocketRing {
         self.push(index, KIND_CAUGHT, Op::PollIn { fd: backlog.0.as_raw_fd() });
     }
 
-    /// Cancels the operation of [`SocketRing::catch_up`]. The event `Caught` is delivered
-    /// nevertheless.
+    /// Cancels the wait of [`SocketRing::catch_up`]. The event `Caught` is still delivered.
     pub(crate) fn cancel_catch_up(&self, index: usize) {
         let user_data = (index as u64) << KIND_BITS | KIND_CAUGHT;
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });

@@ -29,8 +29,8 @@ pub(crate) struct ShutdownState {
     pub(crate) flushed: AtomicUsize,
 }
 
-/// Guard for one thread's part in the final flush. It is dropped when the thread has flushed, or
-/// ends in any other way, so that the other threads stop waiting for that thread.
+/// Guard of a thread's final flush, dropped after the flush or when the thread fails. The other
+/// threads then no longer wait for the flush.
 pub(crate) struct FlushPart(pub(crate) Arc<ServerState>);
 
 impl Drop for FlushPart {
@@ -79,7 +79,7 @@ impl fmt::Debug for NegotiationCount {
 pub(crate) struct ServedExports {
     current: Mutex<Arc<Exports>>,
     version: AtomicU64,
-    /// For each thread, the version of the exports that it serves.
+    /// For each thread, the version number of the exports that it serves.
     by_thread: Vec<AtomicU64>,
 }
 
@@ -144,8 +144,8 @@ pub(crate) struct ServerState {
     pub(crate) idle_bytes_max: usize,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) handshake_timeout_ns: u64,
-    /// Longest time, in nanoseconds, for which a client may neither read its replies nor send the
-    /// rest of a payload.
+    /// Longest time, in nanoseconds, that the server waits for a client to read replies or to send
+    /// the rest of a payload.
     pub(crate) stall_timeout_ns: AtomicU64,
     pub(crate) connections: Connections,
     /// The sockets, indexed by listener number. Dropping a listener closes its socket and removes
@@ -154,8 +154,8 @@ pub(crate) struct ServerState {
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Counter of events for which other threads must check their connections: memory or a locked
-    /// range was freed, or a thread waits for one.
+    /// Number of events after which other threads must check their connections: memory or a locked
+    /// range was freed, or a thread waits for memory or for a range.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }
@@ -181,7 +181,7 @@ impl ServerState {
         true
     }
 
-    /// Counts a new connection above the limit that replaces one being closed.
+    /// Counts a new connection above the limit, because another connection is being closed.
     pub(crate) fn admit_instead(&self) {
         // Relaxed: no other memory access depends on this counter.
         self.connections.open.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl ServerState {
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts an I/O thread that has completed its final flush, or will never do so.
+    /// Counts an I/O thread that has ended its final flush, or has ended without one.
     pub(crate) fn flush_ended(&self) {
         self.ending.flushed.fetch_add(1, Ordering::SeqCst);
         self.mailboxes.iter().for_each(Mailbox::ring);
@@ -213,8 +213,8 @@ impl ServerState {
         self.stall_timeout_ns.load(Ordering::Relaxed)
     }
 
-    /// Tells threads that are awake, or about to sleep, to check for changes. SeqCst: a thread that
-    /// prepares to sleep arms its doorbell first and then checks the counter.
+    /// Makes threads check their connections before they sleep. SeqCst: a thread that prepares to
+    /// sleep arms its doorbell first and then checks the counter.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }

@@ -34,16 +34,15 @@ pub(crate) struct Submitter {
     pub(crate) tickets: Tickets,
     /// Completed tickets with their status, which the thread has not answered yet.
     pub(crate) done: Vec<(u32, Status)>,
-    /// True if a bio was submitted since the thread last polled its channels.
+    /// True if a bio was submitted since the thread last polled for completions.
     pub(crate) fresh: bool,
     /// Connections that wait for memory and should be retried.
     pub(crate) retry: Vec<usize>,
-    /// True if writes that waited for their ranges, possibly writes of other threads, were granted
-    /// them.
+    /// True if waiting writes, of this or another thread, were granted their ranges.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,
-    /// Tenant number of the thread's first client.
+    /// Tenant number of the client with index 0 on this thread.
     tenants: u16,
 }
 
@@ -157,8 +156,8 @@ impl Submitter {
         }
     }
 
-    /// Continues a request after one of its bios completed: submits its next part and returns
-    /// `None`, or returns the completed ticket.
+    /// Handles a completed bio of a request. Returns `None` if the request continues with another
+    /// part, else its ticket.
     #[inline]
     pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
         let mut ticket = self.tickets.get(id);
@@ -200,8 +199,7 @@ impl Submitter {
         ticket
     }
 
-    /// Handles a completed step of a read-modify-write. Returns true if the request continues, with
-    /// the next step or with the operation itself.
+    /// Handles a completed step of a read-modify-write. Returns true if another step follows.
     #[cold]
     pub(crate) fn go_on_bouncing(&mut self, id: u32, status: Status) -> bool {
         let ticket = self.tickets.get(id);

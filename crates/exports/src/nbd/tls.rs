@@ -1,7 +1,7 @@
 //! TLS of a listener: its certificates, and the sessions of its clients.
 //!
-//! Invariants: a session is not read while a receive may be writing to its memory. A receive is
-//! started only when all earlier bytes were decrypted, so that no request stays unseen while its
+//! Invariants: no received bytes are decrypted while a receive may write to their memory. A receive
+//! is started only when all earlier bytes were decrypted, so that no request stays unseen while its
 //! client waits for the reply.
 
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl TlsSession {
         self.drained = false;
     }
 
-    /// Decrypts exactly one record into `into`. The following record may be payload, which must go
-    /// into another buffer. Returns the number of bytes.
+    /// Decrypts one record into `into` and returns its length. The next record may be payload,
+    /// which must go into another buffer.
     pub(crate) fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read_record(into)?;
         self.drained = read == 0;

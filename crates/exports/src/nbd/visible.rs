@@ -22,8 +22,8 @@ pub(crate) struct VisibleExports<'a> {
 }
 
 impl<'a> VisibleExports<'a> {
-    /// Creates the view of a client, given the names in its certificate and the state of its
-    /// request for an export on demand. Returns `None` if the listener was removed.
+    /// Creates a client's view of the listener's exports, given the names in its certificate and
+    /// its request for an on-demand export. Returns `None` if the listener was removed.
     pub(crate) fn of(
         exports: &'a Exports,
         listener: usize,

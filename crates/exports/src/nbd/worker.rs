@@ -39,8 +39,8 @@ use super::submit::ticket::{Ticket, TicketMemory, TicketState};
 use crate::descriptors;
 use crate::nbd::memory::waiting_line::MemoryWait;
 
-/// Number of ended connections after which the heap is trimmed. The first constant applies if no
-/// connection is left, the second one otherwise. Each connection used about 200 KiB of heap.
+/// Number of ended connections after which the heap is trimmed if no connection is left
+/// (`CLOSED_FEW`), or else (`CLOSED_MANY`). Each connection used about 200 KiB of heap.
 const CLOSED_FEW: u32 = 16;
 const CLOSED_MANY: u32 = 256;
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
@@ -70,7 +70,7 @@ struct Accepting {
     /// Number of connections that ended since the heap was last trimmed.
     closed: u32,
     serial: u64,
-    /// Thread that gets the next connection, modulo the number of threads.
+    /// Number of the thread that gets the next connection, modulo the number of threads.
     next_thread: usize,
     again_ns: Option<u64>,
 }
@@ -170,8 +170,8 @@ impl Worker {
             }
             self.handshakes.pop_front();
         }
-        // The thread wakes up regularly, so that a pause of the whole process is noticed and hardly
-        // counts as handshake time.
+        // The thread wakes up after `LOOK_NS` at the latest, so that a pause of the whole process
+        // is noticed and hardly counts as handshake time.
         let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
         let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
@@ -229,8 +229,8 @@ impl Worker {
             return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
         }
         conn.moved(bytes);
-        // Requests that were already received are processed only after the rest of these replies,
-        // so that the client has something to read meanwhile.
+        // The rest of the replies is sent before further requests are processed, so that the client
+        // has something to read meanwhile.
         if conn.out.has_rest() && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
@@ -364,8 +364,8 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        // Each time limit that `deadline` may have returned must be handled here; otherwise the
-        // thread would never sleep again.
+        // Every time limit that `deadline` considers must be handled here; otherwise the thread
+        // would never sleep again.
         let now_ns = Native::now();
         let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
         if pause_ns > 0 {
@@ -428,8 +428,8 @@ impl Worker {
     }
 
     pub(crate) fn ring_others(&self) {
-        // The counter is incremented before the doorbells ring. As a result, this thread also runs
-        // another iteration: memory that it freed may be for its own connections.
+        // The counter changes before the doorbells ring. So this thread, too, runs another
+        // iteration: memory that it freed may be for its own connections.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -457,8 +457,8 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // `advance` may have submitted bios that the block layer rejected at once. `fresh` is set
-        // then, so the thread polls and answers once more.
+        // If the block layer has rejected a bio of `advance` at once, `fresh` is set, and the
+        // thread polls and answers once more.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
@@ -508,8 +508,8 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // The connection's other tickets are at the drives. Their memory is freed later,
-            // without the connection.
+            // Other tickets of the connection are at the drives, and free their memory later
+            // without it.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);

@@ -44,8 +44,8 @@ struct VringState {
     addresses: Option<[u64; 3]>,
     base: u16,
     enabled: bool,
-    /// Eventfds of the ring. Those for kicks and interrupts move to the I/O thread that serves the
-    /// ring; the one for errors stays here.
+    /// Eventfds of the ring. An I/O thread that serves the ring gets those for kicks and
+    /// interrupts.
     notifiers: Notifiers,
     /// True while an I/O thread serves the ring.
     served: bool,
@@ -54,7 +54,7 @@ struct VringState {
 pub(crate) struct Device {
     common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
-    /// Configuration for guests. Its size may be outdated.
+    /// Configuration space for guests, except that the size may be outdated.
     config: Config,
     flags: Arc<DeviceFlags>,
     features: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Device {
     config_read: bool,
     /// True if REPLY_ACK was negotiated.
     answers: bool,
-    /// True if the last refused message changed nothing.
+    /// True if the last refused message left the device unchanged.
     whole: bool,
 }
 
@@ -102,8 +102,8 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend may continue after a refused message: the message changed
-    /// nothing, and REPLY_ACK lets the frontend learn of the error.
+    /// Returns true if the frontend may continue after a refused message: the device is unchanged,
+    /// and a reply reports the error (REPLY_ACK).
     pub(crate) fn goes_on(&mut self) -> bool {
         std::mem::take(&mut self.whole) && self.answers
     }
@@ -117,8 +117,8 @@ impl Device {
         Err(Error::InvalidParam)
     }
 
-    /// Returns the message for the operator about a guest that uses features which are no longer
-    /// offered, and so cannot continue.
+    /// Returns the message for the operator about a guest that cannot continue, because the device
+    /// no longer offers features that the guest uses.
     fn lacks(&self, missing: u64) -> String {
         let ranges = missing & (feature::DISCARD | feature::WRITE_ZEROES) != 0;
         let mut causes = Vec::new();
@@ -175,8 +175,7 @@ impl Device {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.common.stop.is_given();
-            // A stopping server has no time to wait for each of hundreds of queues whose threads
-            // have ended.
+            // A server that stops may have hundreds of queues whose threads have ended.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
                 Ok(answer) => return Some(answer),
@@ -286,9 +285,8 @@ impl Device {
     }
 
     /// Switches to new memory regions, and returns when all rings use them. If regions were
-    /// removed, this then waits, for a limited time, until I/O on those regions has ended and they
-    /// are unmapped. Otherwise there is no such wait, because QEMU stops its guest during this
-    /// message.
+    /// removed, also waits, for a limited time, until no I/O uses them and they are unmapped. QEMU
+    /// stops its guest during this message, so nothing else is waited for.
     fn change_memory(&mut self, regions: Vec<Arc<Region>>) -> Result<()> {
         let memory = match GuestMemory::new(regions) {
             Ok(memory) => Arc::new(memory),
@@ -350,9 +348,9 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend has set up nothing yet. A frontend that reads the configuration
-    /// in this state is new, and its guest has not set the write-back switch: a QEMU that
-    /// reconnects first sets the guest's features.
+    /// Returns true if the frontend has set up nothing yet. A new frontend reads the configuration
+    /// in this state, before its guest has set the write-back switch. A QEMU that reconnects first
+    /// sets the guest's features.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }
@@ -375,8 +373,8 @@ impl Device {
 
     fn reset(&mut self) {
         self.stop_all();
-        // A request that broke its ring is still marked in the inflight region, but the guest of
-        // the new session does not know that request.
+        // The inflight region still lists a request that broke its ring, but not one of this
+        // session.
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }

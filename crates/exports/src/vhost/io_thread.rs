@@ -42,10 +42,9 @@ use crate::stop::StopOrder;
 pub(crate) use self::orders::ThreadOrder;
 
 const CHANNEL_DEPTH: u32 = 1024;
-/// Maximum number of requests that are served per queue and round if drives answer immediately. The
-/// guest processes these answers while the thread serves the next requests. If the thread served
-/// all requests before the guest saw the first answer, each of the two would sleep while the other
-/// one works.
+/// Maximum number of requests that are served per queue and iteration if drives answer at once. The
+/// guest processes these answers while the thread serves the next requests, so that neither sleeps
+/// while the other works.
 const AT_ONCE: u32 = 8;
 /// Number of loop iterations without a sleep after which the thread handles kicks, orders and
 /// counters in any case.
@@ -76,8 +75,7 @@ pub(crate) struct ExportContext {
     pub(crate) unflushed: Arc<UnflushedWrites>,
     /// Number of threads that may have requests in flight.
     pub(crate) serving: AtomicU16,
-    /// Lock around all queues, used only if all queues share one thread and this lock
-    /// (`Threads::Shared`).
+    /// Lock around all queues if they share one thread and one lock (`Threads::Shared`).
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: StopOrder,
 }
@@ -98,8 +96,8 @@ impl ExportContext {
 }
 
 struct IdleState {
-    /// State of two kinds of polling: for any work (index 0), and for the guests' reaction to
-    /// answers that were just published (index 1).
+    /// Polling for any work (index 0), and polling for the guests' reaction to answers that were
+    /// just published (index 1).
     polling: [Polling; 2],
     /// Detects if other threads want the CPU of this thread.
     share: CpuShare,
@@ -142,7 +140,7 @@ struct ServedQueue {
 }
 
 struct PaceState {
-    /// True if submitting costs system calls and waiting is allowed.
+    /// True if each submission costs a system call, and the settings allow waiting.
     is_on: bool,
     pace: BatchPacer,
     /// Time since which requests wait in the rings, in nanoseconds; 0 if none wait.
@@ -151,8 +149,7 @@ struct PaceState {
 }
 
 impl IoThread {
-    /// Makes the calling thread an I/O thread: `number` counts the threads that own hardware queues
-    /// of the drives.
+    /// Makes the calling thread the I/O thread with hardware queue `number` of the drives.
     pub(crate) fn new(
         common: &Arc<ExportContext>,
         state: &Arc<ThreadState>,
@@ -207,7 +204,7 @@ impl IoThread {
         let mut taken = 0;
         if available > 0 && !holds {
             taken = self.take();
-            // Requests for which the channel had no space must not count as new arrivals again.
+            // Requests left over by a full channel must not count as new arrivals later.
             self.pace.waiting = available.saturating_sub(taken);
         }
         let mut moved = taken + self.poll();
@@ -248,13 +245,13 @@ impl IoThread {
     #[inline]
     fn take(&mut self) -> u32 {
         // Drives that complete later should get all requests in one submission, up to each queue's
-        // share of the channel. A guest that shares this CPU sees no answer before the thread
-        // sleeps, so nothing is gained by early answers.
+        // share of the channel. A guest that shares this CPU gains nothing from early answers,
+        // because it runs only while the thread sleeps.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
-        // The first queue changes in each iteration, so that no queue is always last when the
-        // channel lacks space for all.
+        // Another queue comes first in each iteration, so that no queue is always last when the
+        // channel is full.
         self.first = (self.first + 1) % count;
         // Requests that were answered without the drives have no completion, so they are counted
         // here.
@@ -309,9 +306,8 @@ impl IoThread {
         // polled.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // The time of a submission grows with the number of its requests, because the drives
-            // spend most of it on each one. So one more submission costs at least the time per
-            // request.
+            // Drives spend most of a submission's time on the single requests. So the time per
+            // request is a lower limit of another submission's cost.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }
@@ -375,8 +371,8 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            // A ring may have been found broken only because its lost memory reads as zeroes now.
-            // The loss of the memory then replaces that reason.
+            // Lost memory reads as zeroes, which may look like a broken ring. The loss is then the
+            // reason.
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {

@@ -1,9 +1,9 @@
 //! Messages of an export for the operator, limited to what a person can read.
 //!
 //! The library does not print: the program passes a function that receives lines. A guest or
-//! frontend that fails repeatedly gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, and then a
-//! count. An error that returns every second, because QEMU reconnects so often, is logged once in
-//! [`REPEAT_NS`].
+//! frontend that fails repeatedly gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds; the rest
+//! is only counted. An error that returns every second, because QEMU reconnects so often, is logged
+//! once in [`REPEAT_NS`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ pub(crate) struct ExportLog {
     repeats: Arc<Mutex<VecDeque<RepeatedLine>>>,
 }
 
-/// A line that was logged and is not repeated for some time.
+/// A logged line, whose repetitions are suppressed for some time.
 #[derive(Debug)]
 struct RepeatedLine {
     text: String,

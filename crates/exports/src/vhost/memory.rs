@@ -22,16 +22,16 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// Page size in bytes. The machine's page size is a multiple of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Maximum number of regions, the same as in QEMU's own back ends. A guest that was started on one
-/// of those can be migrated to this server, and must not be offered fewer regions then.
+/// Maximum number of regions, the same as in QEMU's own back ends: a guest that migrates from
+/// QEMU's back end to this server may use as many.
 pub const REGIONS_MAX: usize = 509;
 /// Largest number of regions that are searched linearly.
 const REGIONS_FEW: usize = 8;
 
-/// Addresses of a region in the guest, in the frontend and in its file.
+/// Addresses of a region: in the guest, in the frontend's process and in the region's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionAddress {
-    /// First guest physical address.
+    /// Address of the region's first byte in the guest's physical memory.
     pub guest: u64,
     /// Length in bytes.
     pub len_bytes: u64,
@@ -46,7 +46,7 @@ pub struct RegionAddress {
 pub struct Region {
     address: RegionAddress,
     start: *mut u8,
-    /// Guard against faults, declared before the mapping so that the guard is dropped first.
+    /// Guard against faults, dropped before the mapping because it is declared first.
     guard: sigbus::MappingGuard,
     _mapping: FileMapping,
 }
@@ -175,8 +175,8 @@ fn page_bytes(system: u64, block_bytes: u64) -> u64 {
     }
 }
 
-/// Returns how much of a file to map for a region: the number of bytes before the region, and the
-/// total. The total is rounded up to whole pages, unless the file ends before that.
+/// Returns the number of bytes to map before a region, down to a page boundary, and in total. The
+/// total consists of whole pages, unless the file ends before that.
 fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u64) {
     let lead = offset % page;
     let whole = (lead + len_bytes).next_multiple_of(page);

@@ -1,7 +1,6 @@
 //! Helpers for the models of this directory: small scenarios of production code that must hold
 //! under every choice of the model checker within its bound. `cargo xtask models` runs them in
-//! release mode in a patched tree, where each model must fail with a bug that is seeded in one
-//! line.
+//! release mode in a patched tree, where each model must find a bug that was added on purpose.
 
 use millrace_checker::{Checked, CheckedThread, Explorer};
 use millrace_machine::Machine;

@@ -51,15 +51,14 @@ pub(crate) struct Queue {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: Notifiers,
-    /// Channel for the ring's base, set while the queue is stopping and takes no more requests.
+    /// Channel for the index of the ring's next request, set while the queue is stopping.
     pub(crate) stopping: Option<Sender<u16>>,
     /// Reason why the queue is out of service.
     pub(crate) broken: Option<String>,
     /// Counters of the queue; `in_flight` counts requests taken and not answered.
     pub(crate) stats: QueueStats,
     ring: SplitRing,
-    /// True if the ring must not be accessed, because the frontend removed its memory and that
-    /// memory was unmapped.
+    /// True if the ring's memory was removed by the frontend and unmapped.
     is_lost: bool,
     chain: DescriptorChain,
     slots: Box<[RequestSlot]>,
@@ -71,14 +70,13 @@ pub(crate) struct Queue {
     flags: Arc<DeviceFlags>,
 }
 
-/// Records of requests and writes that outlive the process, and requests left by an earlier
-/// process.
+/// Records of requests and writes for a later process, and requests left by an earlier process.
 #[derive(Debug)]
 struct Tracking {
     inflight: Option<QueueInflight>,
-    /// Heads of requests that were answered but not published to the guest.
+    /// First descriptors of requests whose answers are not published to the guest yet.
     batch: Vec<u16>,
-    /// Heads of requests left by an earlier process, to submit again in this order.
+    /// First descriptors of requests left by an earlier process, to submit again in this order.
     again: VecDeque<u16>,
     unflushed: QueueUnflushed,
 }
@@ -86,7 +84,6 @@ struct Tracking {
 // SAFETY: the pointers inside are to guest memory, which the queue keeps mapped.
 unsafe impl Send for Queue {}
 
-/// All parts from which a new queue is created.
 pub(crate) struct QueueParts {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
@@ -94,7 +91,7 @@ pub(crate) struct QueueParts {
     pub(crate) notifiers: Notifiers,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) inflight: Option<QueueInflight>,
-    /// Heads of requests left by an earlier process, to submit again in this order.
+    /// First descriptors of requests left by an earlier process, to submit again in this order.
     pub(crate) again: Vec<u16>,
     pub(crate) flags: Arc<DeviceFlags>,
 }
@@ -199,9 +196,9 @@ impl Queue {
         self.is_open() && self.ring.has_news()
     }
 
-    /// Passes requests that [`Queue::available`] has seen to a channel, at most `most` and only
-    /// while the channel has space. Returns their number. The user data of a completion is `lane <<
-    /// 16` plus the head.
+    /// Passes at most `most` requests that [`Queue::available`] has seen to a channel, while the
+    /// channel has space. Returns their number. A bio's user data is `lane << 16` plus the
+    /// request's first descriptor.
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
@@ -221,8 +218,8 @@ impl Queue {
         count
     }
 
-    /// Submits the held bio and requests left by an earlier process. Returns how many of these
-    /// requests were started, and true if the channel has space for more.
+    /// Submits the bio that waited for the channel, and requests left by an earlier process.
+    /// Returns the number of requests started, and true if the channel has space for more.
     #[cold]
     fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
         let (waiting, group) = (self.available(), self.flags.group);
@@ -326,9 +323,8 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // The queue stops here if the copy hit guest memory whose file was truncated
-                // (SIGBUS). The thread must first find the device that owns this memory, and fail
-                // that device.
+                // The copy may have hit guest memory whose file was truncated (SIGBUS). Then the
+                // queue stops, so that the thread finds and fails the device that owns this memory.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {
@@ -374,8 +370,7 @@ impl Queue {
         }
     }
 
-    /// Handles a bio that the channel rejected. Returns false if the channel rejects other bios as
-    /// well.
+    /// Handles a bio that the channel rejected. Returns false if the channel is full.
     #[cold]
     fn rejected(&mut self, rejected: Rejected) -> bool {
         match rejected.reason {
@@ -425,8 +420,8 @@ impl Queue {
         }
     }
 
-    /// Cleans up after a request that was taken before a change of memory, had many segments, or
-    /// was a flush with a ticket.
+    /// Cleans up after a request with many segments, a request taken before a change of memory, or
+    /// a flush that may clear the mark of unflushed writes.
     #[cold]
     fn tidy_up(&mut self, (head, state): (u16, u32), status: u8) {
         if state & LONG != 0 {
@@ -473,8 +468,7 @@ impl Queue {
     /// Asks the guest for a kick. Returns true if the thread need not wait for the kick, because a
     /// request is already available.
     pub(crate) fn request_kick(&mut self) -> bool {
-        // A held bio waits for space in the channel. Only a completion makes space, and completions
-        // wake the thread.
+        // A bio waits for space in the channel. A completion makes space, and wakes the thread.
         self.held.is_none()
             && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
@@ -486,8 +480,7 @@ impl Queue {
         }
     }
 
-    /// Switches to other memory, with the ring at `areas`. `None` means that the ring is in no
-    /// region.
+    /// Switches to other memory. `areas` locates the ring, and is `None` if no region contains it.
     pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<RingAreas>) {
         let old = std::mem::replace(&mut self.memory.now, memory);
         let of_older: u32 = self.memory.old.iter().map(|(_, count, _)| *count).sum();
@@ -535,7 +528,7 @@ impl Queue {
     }
 }
 
-/// Encodes a bio's user data: the index of the queue on its thread, and the head.
+/// Encodes a bio's user data: the queue's index on its thread, and the request's first descriptor.
 #[inline(always)]
 fn user_data(lane: u64, head: u16) -> u64 {
     lane << 16 | u64::from(head)

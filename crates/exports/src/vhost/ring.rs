@@ -27,10 +27,9 @@ pub use self::error::RingError;
 
 /// Maximum number of descriptors of a ring.
 pub const SIZE_MAX: u16 = 1024;
-/// Maximum number of segments of a request, whatever the size of its ring: one for each descriptor
-/// of the longest ring, and some for buffers that cross memory regions. With an indirect table,
-/// drivers may use more segments than their ring has descriptors; qemu-storage-daemon has the same
-/// limit.
+/// Maximum number of segments of a request in any ring: one for each descriptor of the longest
+/// ring, and some for buffers that cross memory regions. Indirect tables may be longer than their
+/// ring; qemu-storage-daemon has the same limit.
 pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
 const INDICES: u32 = 1 << 16;
@@ -56,8 +55,8 @@ pub struct DescriptorChain {
     pub readable: usize,
     /// True if the chain has a buffer of length 0, which is not allowed.
     pub has_empty: bool,
-    /// True if there were more than [`PARTS_MAX`] segments. In that case only the last one is kept,
-    /// if it is writable.
+    /// True if there were more than [`PARTS_MAX`] segments. Only the last one is kept then, if it
+    /// is writable.
     pub is_long: bool,
 }
 
@@ -194,7 +193,7 @@ pub struct SplitRing<C = RingAreas> {
     seen: u16,
     /// Number of heads put on the used ring, modulo 2^16.
     used: u16,
-    /// Value of `used` that was last published to the guest.
+    /// Number of heads on the used ring that the guest sees, modulo 2^16.
     published: u16,
 }
 
@@ -345,8 +344,7 @@ impl<C: RingWords> SplitRing<C> {
     #[inline]
     #[must_use]
     pub fn wants_interrupt(&self, before: u16) -> bool {
-        // The fence pairs with the driver's barrier between enabling interrupts and reading
-        // used.idx.
+        // Pairs with the driver's barrier between enabling interrupts and reading used.idx.
         C::Machine::fence(Ordering::SeqCst);
         // Relaxed: the fence above orders this load.
         if !self.features.event_idx {
@@ -387,10 +385,9 @@ impl<C: RingWords> SplitRing<C> {
 }
 
 impl SplitRing {
-    /// Returns the memory of a plain chain: a readable buffer of 16 bytes, a buffer of any length,
-    /// and a writable buffer of 1 byte, in the ring or in an indirect table. Nearly all chains are
-    /// plain. Returns `None` for all other chains and for errors, which [`SplitRing::walk`]
-    /// reports.
+    /// Returns the memory of a plain chain, in the ring or in an indirect table: a readable buffer
+    /// of 16 bytes, a buffer of any length, and a writable buffer of 1 byte. Nearly all chains are
+    /// plain. Returns `None` for other chains and for errors, which [`SplitRing::walk`] handles.
     #[inline(always)]
     #[must_use]
     pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<PlainChain> {

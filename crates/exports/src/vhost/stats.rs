@@ -9,8 +9,8 @@ use crate::counters::PublishedCounters;
 use crate::mailbox::lock;
 
 crate::counter_table! {
-/// Counters of one queue of an export, over all guests that have used it. In a sum over queues, the
-/// last two counters are numbers of queues.
+/// Counters of one queue of an export, over all guests that have used it. The last two are 0 or 1
+/// for a queue, so their sum over queues is a number of queues.
 pub struct QueueStats {
     requests counter "requests" "/requests" "Requests of guests taken off rings.",
     errors counter "errors" "/errors" "Requests of guests answered with an error.",

@@ -1,8 +1,8 @@
 //! Rules for the number of I/O threads that serve the queues of a guest.
 //!
-//! The configuration and the server use these rules. The three designs that \[MIOT\] compares are
-//! settings: one lock and one thread for all queues (`Shared`), dedicated queues with one thread
-//! (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
+//! The configuration and the server use these rules. Three of the settings are the designs that the
+//! paper \[MIOT\] compares: one lock and one thread for all queues (`Shared`), dedicated queues
+//! with one thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
 
 use std::collections::BTreeSet;
 

@@ -76,8 +76,8 @@ impl Native {
         }
     }
 
-    /// Starts `count` threads at the same time and ends them again, to test whether the process may
-    /// have so many more. Other processes may use up the limit afterwards.
+    /// Starts `count` threads at the same time and ends them again, to test if the limits on
+    /// threads allow so many more. Other processes may use up the limits afterwards.
     ///
     /// # Errors
     /// Returns the number of threads that could be started, and the error of the next one.
@@ -87,8 +87,8 @@ impl Native {
         let closed = lock_unpoisoned(&gate);
         let mut threads = Vec::new();
         let mut refused = None;
-        // A joined thread still counts until the kernel has removed it, which takes a while on a
-        // busy machine. So a refusal is final only if it lasts.
+        // The kernel counts a joined thread until it has removed it, which takes a while on a busy
+        // machine. So a refused thread is tried again.
         let mut retries = REFUSED_RETRIES;
         while threads.len() < count && refused.is_none() {
             let gate = Arc::clone(&gate);

@@ -80,7 +80,7 @@ struct MappedRegion<T> {
 #[derive(Debug)]
 pub struct BufferArena<T> {
     regions: Vec<Option<MappedRegion<T>>>,
-    /// For each region, a bit mask of the orders of its free buffers.
+    /// For each region, a bit mask of the sizes (orders) of its free buffers.
     orders: Vec<u16>,
     vacant: Vec<u32>,
     idle_bytes: usize,
@@ -131,7 +131,7 @@ impl<T> BufferArena<T> {
         Some(ArenaBuffer { start, region: place as u32, node, order })
     }
 
-    /// Joins free buddies in all regions. Returns the index of a region that then has room, if any.
+    /// Joins adjacent free blocks in all regions. Returns a region that then has room, if any.
     #[cold]
     fn join(&mut self, order: u8) -> Option<usize> {
         if order == 0 || order > WHOLE {
@@ -193,8 +193,8 @@ impl<T> BufferArena<T> {
         shared.used == 0
     }
 
-    /// Unmaps an idle region, after `before` was called with its note. Returns its length in bytes,
-    /// or `None` if the region is in use.
+    /// Calls `before` with the owner's note of an idle region, and unmaps the region. Returns its
+    /// length in bytes, or `None` if the region is in use.
     pub fn unmap(&mut self, region: u32, before: impl FnOnce(T)) -> Option<usize> {
         let place = region as usize;
         let MappedRegion { region: mapped, note, .. } =
@@ -214,7 +214,7 @@ impl<T> BufferArena<T> {
         place.map(|place| place as u32)
     }
 
-    /// Returns the owner's note of a region, and the region's length in bytes.
+    /// Returns the note that the owner stored with a region, and the region's length in bytes.
     pub fn note_mut(&mut self, region: u32) -> Option<(&mut T, usize)> {
         let shared = self.regions.get_mut(region as usize)?.as_mut()?;
         Some((&mut shared.note, shared.region.len_bytes()))
@@ -240,8 +240,8 @@ impl<T> BufferArena<T> {
     }
 }
 
-/// Returns a bit mask of the orders that can serve a request of this order: up to 2 MiB, all orders
-/// that are large enough; above, only the same order.
+/// Returns a bit mask of the orders whose free blocks can serve a request of this order. Blocks of
+/// up to 2 MiB can be split; longer ones must have the requested order.
 #[inline]
 fn wanted_orders(order: u8) -> u16 {
     if order <= WHOLE { (2 << WHOLE) - (1 << order) } else { 1 << order }

@@ -112,7 +112,7 @@ impl Blocks {
         self.note(order);
     }
 
-    /// Updates the bit in `orders` that tells whether a block of this order is free.
+    /// Updates the bit of this order in `orders`.
     #[inline]
     fn note(&mut self, order: u8) {
         let any = words(order).any(|word| self.free[word] & bits(order) != 0);
@@ -132,14 +132,14 @@ impl Blocks {
     }
 }
 
-/// Returns the indexes of the words that hold the bits of an order's nodes.
+/// Returns the indexes in `free` of the words that hold the bits of this order.
 #[inline]
 fn words(order: u8) -> std::ops::Range<usize> {
     let first = 1_usize << (WHOLE - order);
     first / 64..(2 * first).div_ceil(64)
 }
 
-/// Returns the mask of an order's bits in the words that `words` returns.
+/// Returns the mask of this order's bits in each of its words.
 #[inline]
 fn bits(order: u8) -> u64 {
     let first = 1_u32 << (WHOLE - order);

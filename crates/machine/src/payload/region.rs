@@ -105,8 +105,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Removes the record before unmapping, because another region may get the address
-        // afterwards.
+        // Removes the region from `ADVISED` before unmapping, because another region may get the
+        // address afterwards.
         if self.len_bytes >= REGION_BYTES {
             let mut advised = lock_unpoisoned(&ADVISED);
             advised.remove(&self.start.as_ptr().addr());
@@ -130,9 +130,9 @@ pub fn huge_bytes() -> io::Result<usize> {
     Ok(huge_in(&smaps, &advised))
 }
 
-/// Returns the bytes in huge pages of those mappings in `smaps` that contain one of the regions.
-/// The kernel merges adjacent mappings only if huge pages were requested for both, so such a
-/// mapping contains nothing but regions.
+/// Returns the bytes in huge pages of those mappings in `smaps` that contain a region. A mapping
+/// with a region has nothing else: the kernel merges two only if huge pages were requested for
+/// both.
 fn huge_in(smaps: &str, regions: &[(usize, usize)]) -> usize {
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {

@@ -23,7 +23,7 @@ use super::listeners::{ListenerConfig, TlsConfig};
 
 /// Default number of I/O threads. A machine with fewer CPUs has one per CPU.
 const THREADS_DEFAULT_MAX: usize = 4;
-/// Minimum number of a guest's queues by default, used on a machine with fewer CPUs.
+/// Minimum default for the number of a guest's queues, even on a machine with fewer CPUs.
 const QUEUES_DEFAULT_MIN: usize = 16;
 
 /// Default time for which a file of an exported directory stays open without clients.
@@ -148,8 +148,8 @@ pub struct GuestConfig {
 }
 
 impl GuestConfig {
-    /// Returns default settings for a socket: one queue for each CPU, but at least 16, and one
-    /// thread for each queue, but not more than there are CPUs.
+    /// Returns default settings for a socket: one queue for each CPU, but at least 16; one thread
+    /// for each queue, but at most one for each CPU.
     #[must_use]
     pub fn new(socket: VhostSocket) -> GuestConfig {
         let cpus = Native::topology().cpus().len();

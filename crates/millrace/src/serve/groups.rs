@@ -72,8 +72,8 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes groups of clients that have left, below each parent whose clients share the parent
-    /// itself in `now`.
+    /// Closes the groups of clients that have left, below each parent that `now` no longer divides
+    /// by client.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));

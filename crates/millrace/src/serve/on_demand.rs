@@ -50,7 +50,7 @@ impl OpenFiles {
         self.lists.get(key).map(|(_, list)| Arc::clone(list))
     }
 
-    /// Grants an open file to another client, even if it was about to be closed.
+    /// Keeps a file open for another client, even if it was about to be closed.
     fn keep_open(&mut self, key: &str) -> Result<(), String> {
         let file = self.files.get_mut(key).ok_or("the file was closed; connect again")?;
         (file.is_closing, file.unused_since) = (false, None);
@@ -64,12 +64,12 @@ struct OpenFile {
     unused_since: Option<Instant>,
     /// Time for which the file stays open without clients.
     close_after: Duration,
-    /// True while the file is being flushed. It will then be closed unless a client requests it.
+    /// True while the file is being flushed. The file is then closed unless a client requests it.
     is_closing: bool,
 }
 
-/// Callback that checks volumes which are open but not served yet. If it returns an error, they are
-/// not served.
+/// Callback that checks open volumes before they are served. If the callback returns an error, the
+/// volumes are not served.
 pub type BeforeServing<'a> = &'a dyn Fn(&Opened) -> Result<(), String>;
 
 /// Outcome of [`Server::answer`], [`Server::finish`] or [`Server::close`].
@@ -90,15 +90,15 @@ pub struct FileTask {
     directories: Vec<Candidate>,
     /// Number of queues of a file's drive.
     queues: u16,
-    /// Key of the listing: the address and its directories.
+    /// Key of the client's listing: the NBD address and its directories.
     list_key: String,
     names: Vec<String>,
     outcome: Option<Result<FoundExport, String>>,
     failures: Vec<String>,
 }
 
-/// Directory in which the file of an export is looked for. `open` has device and inode of the file
-/// that is already open under this export's name, if there is one.
+/// Directory in which to look for an export's file. `open` is the device and inode of the file that
+/// is already open under the export's name.
 struct Candidate {
     parent: ExportConfig,
     directory: ExportDirectory,
@@ -130,7 +130,7 @@ impl FileTask {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
-    /// Records whether the file to search for next is already open. Call this right before
+    /// Records if the file of the next directory is already open. Call this right before
     /// [`FileTask::step`].
     pub fn prepare_step(&mut self, server: &Server) {
         if let (RequestedExport::Named(name), Some(next)) =
@@ -370,7 +370,7 @@ impl Server {
         !self.files.files.is_empty()
     }
 
-    /// Returns `config` with the open files of those directories that it still has.
+    /// Returns `config` with the open files of its directories.
     #[must_use]
     pub fn with_open_files(&self, config: &ServeConfig) -> ServeConfig {
         let mut config = config.clone();
@@ -398,8 +398,7 @@ impl Server {
         config
     }
 
-    /// Serves a file that was opened to the clients that were granted it. Returns its export's
-    /// name.
+    /// Serves an opened file to the clients that requested it. Returns the name of its export.
     fn serve_new(
         &mut self,
         new: NewFile,
@@ -415,7 +414,7 @@ impl Server {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {
                 return Ok(key);
             }
-            // The open file of this name is an older file that nobody uses, so it is closed first.
+            // The open file of this name is another one without clients, so it is closed first.
             let open = self.opened.volume(&key).map_err(|error| error.to_string())?;
             flush_and_wait(open, self.reactor())?;
             self.remove_file(&key, &mut changes.failures);

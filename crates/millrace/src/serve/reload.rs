@@ -37,8 +37,8 @@ pub struct ReloadOptions<'a> {
     pub disconnect: bool,
     /// If true, volumes are removed even if their cached data cannot be written and is lost.
     pub force: bool,
-    /// Callback that checks volumes which are open but not served yet. If it returns an error, the
-    /// reload is refused.
+    /// Callback that checks open volumes before they are served. If the callback returns an error,
+    /// the reload is refused.
     pub before_serving: &'a dyn Fn(&Opened) -> Result<(), String>,
 }
 
@@ -79,7 +79,7 @@ pub enum ReloadError {
     Start(#[from] StartError),
 }
 
-/// Numbers of I/O threads that have queues of a volume's drives. The queues of NBD come first.
+/// Numbers of I/O threads with queues on a volume's drives. The first queues are those of NBD.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,
@@ -228,7 +228,7 @@ impl Server {
         refused
     }
 
-    /// Returns a text for each removed volume whose drives are known to refuse its cached data.
+    /// Returns a text for each removed volume that has cached data and drives that failed or hang.
     fn unwritable<'a>(
         &'a self,
         difference: &'a ConfigDifference,

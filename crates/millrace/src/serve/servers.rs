@@ -28,21 +28,20 @@ pub struct Servers {
     pub(super) vhost: VhostServer,
     /// Exports to virtual machines that run.
     guests: Vec<RunningGuests>,
-    /// Indexes in the configuration of the exports that NBD and vhost-user-blk serve, each list in
-    /// the order of its server.
+    /// Indexes in the configuration of the exports served by NBD, and by vhost-user-blk.
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
     /// Clients that wait for exports on demand.
     pub(super) requests: ExportRequests,
-    /// Number of client numbers that were assigned to virtual machines so far.
+    /// Number of exports to virtual machines started so far, from which client numbers follow.
     tenants: u16,
 }
 
 struct RunningGuests {
     export: String,
     volume: String,
-    /// Range of the queues, among those of the volume's drives, that the export's I/O threads own.
+    /// Queues of the volume's drives that the export's I/O threads own.
     threads: Range<u16>,
 }
 
@@ -281,8 +280,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns the first queue of a range in `queues` that is long enough for the export's I/O
-    /// threads and that no other export uses.
+    /// Returns the first of as many successive queues in `queues` as the export has I/O threads,
+    /// none of them used by another export.
     pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
         let count = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
         let is_free = |first: u16| {

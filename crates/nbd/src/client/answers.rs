@@ -14,8 +14,7 @@ use thiserror::Error;
 use super::reply::{ReplyParsed, ServerReply, parse_reply};
 use crate::{Command, Errno, ProtocolError, ReplyStyle, Request};
 
-/// Maximum number of separate pieces of a read. Servers mostly send chunks in order, and adjacent
-/// pieces count as one.
+/// Maximum number of separate pieces in which a read may arrive. Chunks in order form one piece.
 const PIECES_MAX: usize = 8;
 
 /// Violation of the protocol by the server, after which the caller must close the connection.
@@ -42,7 +41,7 @@ pub enum AnswerError {
     Status,
 }
 
-/// Meaning of the bytes at the beginning of the input.
+/// Result of parsing the beginning of the input.
 #[allow(missing_docs)] // `at` and `length` are in bytes, `at` from the start of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
@@ -103,7 +102,7 @@ pub struct Answers {
     in_flight: usize,
     newest: u32,
     payload: Option<Payload>,
-    /// A request whose last chunk was handled, but whose end has not been reported.
+    /// Request whose last chunk was handled, and for which [`Answer::Ended`] must be returned next.
     ending: Option<u32>,
 }
 
@@ -240,8 +239,8 @@ impl Answers {
         entry.map(|entry| (index, entry)).ok_or(AnswerError::UnknownCookie(cookie))
     }
 
-    /// Records the range of an arriving chunk. Returns the request's index, and the chunk's
-    /// position in the request.
+    /// Adds a chunk's range to its request. Returns the request's index, and the chunk's position
+    /// in the request in bytes.
     fn place(&mut self, chunk: DataChunk) -> Result<(u32, u64), AnswerError> {
         let DataChunk { cookie, offset, length, .. } = chunk;
         let (index, entry) = self.entry(cookie)?;

@@ -1,10 +1,9 @@
 //! The client's side of the negotiation, as a state machine over bytes.
 //!
-//! The states are: greeting; optionally TLS, which the caller has to start; reply style, where each
-//! refusal falls back to the next simpler one; optionally `OPT_SET_META_CONTEXT` for
-//! `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` to query an export only;
-//! `OPT_EXPORT_NAME` for old servers; `OPT_LIST` if the export does not exist, for the error
-//! message; end.
+//! The states are: greeting; optionally TLS, which the caller has to start; reply style, a simpler
+//! one after each refusal; optionally `OPT_SET_META_CONTEXT` for `base:allocation`; `OPT_GO`, or
+//! `OPT_INFO` and `OPT_ABORT` to query an export only; `OPT_EXPORT_NAME` for old servers;
+//! `OPT_LIST` if the export does not exist, to show the names in the error message; end.
 //!
 //! Invariants: one option is outstanding at a time. No bytes are consumed after the last message
 //! that the negotiation needs. Specification: "Fixed newstyle negotiation", "Option types", "Block
@@ -67,8 +66,7 @@ enum ClientHandshakeState {
     Context,
     Go,
     ExportName,
-    /// The server refused the export. The client waits for the list of exports, for the error
-    /// message.
+    /// The server refused the export. Its list of exports, for the error message, is awaited.
     List,
     Over,
 }
@@ -156,8 +154,8 @@ impl ClientHandshake {
         self
     }
 
-    /// Returns the error if the server refused the export and the list of exports for the error
-    /// text is still awaited. Needed for servers that close the connection after a refusal.
+    /// Returns the error of a refused export while the list of exports for its text is awaited.
+    /// Needed for servers that close the connection after a refusal.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
         (self.state == ClientHandshakeState::List).then(|| self.no_export())

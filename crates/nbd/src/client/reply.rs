@@ -17,8 +17,8 @@ pub const DATA_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum length in bytes of an error chunk that a client accepts.
 pub const ERROR_BYTES_MAX: u64 = 2 * STRING_BYTES_MAX as u64;
 
-/// A reply, or one chunk of a reply. `cookie` identifies the request, offsets are positions in the
-/// export, lengths are at least 1, and `last` is true for the last chunk of a reply.
+/// A reply, or one chunk of a reply. `cookie` identifies the request. Offsets are positions in the
+/// export. Lengths are at least 1. `last` marks the last chunk of a reply.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerReply<'a> {

@@ -22,18 +22,17 @@ use std::sync::Arc;
 struct JobLane {
     jobs: VecDeque<PoolJob>,
     running: usize,
-    /// True if the lane is closed. The lane's index becomes free when its last job has ended.
+    /// True if the lane (a drive's job queue) is closed. Its index becomes free when its last job
+    /// has ended.
     retired: bool,
-    /// True if the pool keeps a thread for this lane.
+    /// True if the pool keeps a thread for this drive.
     reserved: bool,
-    /// Time since which the lane has had jobs waiting but none running, in nanoseconds.
+    /// Time, in nanoseconds, since which jobs of the drive wait and none is running.
     starved_since_ns: u64,
-    /// The lane's entry in [`JobQueue::ready`].
     listed: Option<LaneTurn>,
 }
 
-/// Sort key of a lane for the next free thread: number of running jobs, position among lanes with
-/// the same number, and index of the lane.
+/// Sort key of a lane: number of running jobs, position in the round robin, and index of the lane.
 type LaneTurn = (usize, u64, u32);
 #[derive(Default)]
 struct ResultInbox {
@@ -64,11 +63,11 @@ pub(super) struct JobQueue {
     busy: usize,
     /// Number of threads, including those being started.
     pub(super) threads: usize,
-    /// Number of idle threads that were not woken.
+    /// Number of idle threads, except those being woken.
     pub(super) idle: usize,
     /// Number of threads that were woken or started and have not asked for a job yet.
     pub(super) coming: usize,
-    /// Number of wake-ups to which no idle thread has responded yet.
+    /// Number of wake-ups that no idle thread has taken yet.
     pub(super) calls: usize,
     /// Time before which no thread is started, because the system refused the last one.
     refused_until_ns: Option<u64>,
@@ -224,8 +223,8 @@ impl JobQueue {
         self.first_lane(shared)
     }
 
-    /// Returns the lane to take the next job from. Once `shared` threads are busy, only lanes
-    /// without a running job are served. Returns `None` if no such lane has a job.
+    /// Returns the lane of the next job. While `shared` or more jobs are running, only a lane
+    /// without a running job qualifies.
     fn first_lane(&self, shared: usize) -> Option<u32> {
         let (running, _, lane) = *self.ready.first()?;
         (running == 0 || self.busy < shared).then_some(lane)
@@ -277,9 +276,8 @@ impl JobQueue {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }
 
-    /// Returns the time at which another thread may be started, if jobs wait for a thread and none
-    /// is starting. Below the shared limit a thread may start at once; above it, when a drive
-    /// without a thread has waited for `growth_ns`.
+    /// Returns the time from which another thread may be started, or `None` if none is needed.
+    /// Above the shared limit, a drive without a thread must have waited for `growth_ns`.
     pub(super) fn next_growth_ns(&self) -> Option<u64> {
         if self.coming > 0 || self.can_wake() {
             return None;

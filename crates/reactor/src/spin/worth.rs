@@ -16,13 +16,13 @@ const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
 /// Number of windows in a trial. The windows form pairs of one with spins and one without.
 const TRIAL: u32 = 12;
-/// Number of pairs of windows that spinning must win in a trial, if spinning was off before (first)
-/// or on (second).
+/// Number of pairs of windows that spinning must win: first value if it was off before the trial,
+/// second value if it was on.
 const WINS: [u32; 2] = [5, 4];
-/// Number of windows between two trials. `HOLD_CHANGED` applies if the load has changed.
+/// Number of windows between two trials; `HOLD_CHANGED` if the bytes moved doubled or halved.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
-/// Minimum ratio of the bytes moved with spins to those moved without: nine eighths.
+/// Minimum ratio of the byte rate with spins to the byte rate without: 9 / 8.
 const MORE: [u128; 2] = [9, 8];
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +37,7 @@ impl ByteRate {
         self.ns += other.ns;
     }
 
-    /// Returns true if this rate is at least `times[0]` / `times[1]` of `other`.
+    /// Returns true if this rate is at least `other` multiplied by `times[0]` / `times[1]`.
     fn is_at_least(self, times: [u128; 2], other: ByteRate) -> bool {
         let cross = |one: ByteRate, ns: u64| u128::from(one.bytes) * u128::from(ns);
         cross(self, other.ns) * times[1] >= cross(other, self.ns) * times[0]
@@ -58,10 +58,9 @@ pub(super) struct SpinTrial {
     window: TrialWindow,
     /// Number of finished windows of the trial; [`TRIAL`] while no trial is in progress.
     trial: u32,
-    /// Totals of the trial's windows: first those without spins, then those with spins.
+    /// Totals of the trial's windows without spins, and with spins.
     found: [ByteRate; 2],
-    /// Byte rate in the current pair's window with spins. `wins` counts the pairs that spinning
-    /// won.
+    /// Result of the last window with spins, and number of pairs that spinning has won.
     spun: ByteRate,
     wins: u32,
     /// Result of the last trial: true if spinning improved throughput.
@@ -88,7 +87,7 @@ impl SpinTrial {
         self.spins
     }
 
-    /// Records a wait that was short enough to spin for. `bytes` is the total transferred so far.
+    /// Records a short wait. `bytes` is the total number of bytes moved so far.
     pub(super) fn waited(&mut self, now_ns: u64, bytes: u64) {
         self.window.waits += 1;
         let ns = now_ns.saturating_sub(self.window.start_ns);

@@ -34,7 +34,7 @@ pub(super) struct CpuFile {
     sequence: u32,
     /// Tenants whose names are in the file already.
     named: Vec<u32>,
-    /// Events kept until the next turn of the recorder, because older events may still arrive.
+    /// Events not written yet, because older events may still arrive.
     pub(super) held: Vec<TraceEntry>,
     /// Function that returns the machine's time, in nanoseconds.
     now: fn() -> u64,
@@ -139,8 +139,7 @@ impl CpuFile {
         self.say(entry.device, entry.time_ns, text)
     }
 
-    /// Skips the sequence numbers of dropped events, and writes a message that states how many were
-    /// dropped.
+    /// Writes a message with the number of dropped events, and skips their sequence numbers.
     pub(super) fn dropped(&mut self, device: u32, time_ns: u64, events: u32) -> io::Result<()> {
         if events == 0 {
             return Ok(());
@@ -210,9 +209,8 @@ pub(super) struct DropCounts {
 }
 
 impl DropCounts {
-    /// Returns how many of the `events` that a thread has dropped belong to this recording and are
-    /// not reported yet. If the thread recorded nothing since an earlier recording, its count also
-    /// includes drops of that recording.
+    /// Returns the number of `events` dropped by a thread that must be reported now. `events` may
+    /// include drops before this recording, so it is limited to the drops not reported yet.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;

@@ -12,17 +12,16 @@ pub const INPUT_BYTES: usize = 264 * 1024;
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
 /// Maximum length of a record in bytes with header and tag, plus a key update before it.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Number of unconsumed bytes below which they are moved to the beginning of the buffer before the
-/// next receive.
+/// Before a receive, fewer unconsumed bytes than this are moved to the front of the buffer.
 const MOVE_BYTES_MAX: usize = 4096;
 
 pub(super) struct Incoming {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// End of the part that was passed to rustls.
+    /// End of the bytes that were passed to rustls.
     shown: usize,
-    /// Start of the first record whose header was not passed to rustls.
+    /// Start of the first record whose header `show_more` has not read.
     next: usize,
 }
 
@@ -66,8 +65,8 @@ impl Incoming {
         &mut self.buffer[self.start..self.shown]
     }
 
-    /// Extends the part that is passed to rustls by one record, or by the received part of a
-    /// record. Returns false if nothing is left.
+    /// Extends the bytes that are passed to rustls by one record, or by the received part of it.
+    /// Returns false if there are no more bytes.
     pub(super) fn show_more(&mut self) -> bool {
         let before = self.shown;
         self.shown = self.end;
@@ -90,8 +89,7 @@ impl Incoming {
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end, "more bytes are consumed than were received");
-        // After the handshake, whole records are consumed without rustls, so both positions may lie
-        // before `start`.
+        // The record layer consumes records without advancing `shown` and `next`.
         (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }

@@ -75,7 +75,7 @@ pub(super) enum WriteAction<'a> {
     Close,
 }
 
-/// Destination of plaintext: first the caller's memory, then a buffer that keeps the rest.
+/// Destination of plaintext: the caller's memory, and a buffer for the part that does not fit.
 pub(super) struct PlaintextSink<'a> {
     into: &'a mut [u8],
     kept: &'a mut Vec<u8>,
@@ -246,7 +246,7 @@ fn handle<Data>(
             turn.peer_closed = true;
             turn.step = Ok(TurnOutcome::Blocked);
         }
-        // Early data is not enabled, and the states of later versions of rustls are unknown.
+        // Early data, which is not enabled, or a state of a later version of rustls.
         Ok(_) => turn.step = Ok(TurnOutcome::Blocked),
     }
     (discard, turn)

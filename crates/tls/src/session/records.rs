@@ -45,7 +45,7 @@ pub(super) struct RecordLayer {
     peer_closed: bool,
 }
 
-/// Secrets from which the next keys are derived.
+/// Secrets from which the keys after a key update are derived.
 pub(super) enum KeySecrets {
     Server(KernelConnection<ServerConnectionData>),
     Client(KernelConnection<ClientConnectionData>),

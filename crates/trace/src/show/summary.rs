@@ -12,8 +12,8 @@ use millrace_block::blktrace::{EventCode, category};
 use super::{ShownPart, shown};
 use crate::TraceEntry;
 
-/// Number of I/Os and their total length: whole KiB of each, plus the remaining bytes. If more
-/// bytes were requeued than issued on a CPU, each of the two parts wraps below 0, as in blkparse.
+/// Number of I/Os and their total length: the sum of their whole KiB, and the sum of the remaining
+/// bytes. As in blkparse, either sum wraps below 0 if more bytes were requeued than issued.
 #[derive(Debug, Clone, Copy, Default)]
 struct IoTally {
     count: u64,
@@ -194,7 +194,7 @@ impl TraceCounts {
 /// Name that blkparse gives to a trace read from standard input.
 const STREAM: &str = "stdin";
 
-/// Prefixes of large numbers. Sizes in KiB start with the second one.
+/// Prefixes for powers of 1000. Sizes in KiB start with K.
 const PREFIXES: [&str; 5] = ["", "K", "M", "G", "P"];
 
 /// Formats a number in at least 8 columns, scaled by prefixes of 1000 while it is above a million.

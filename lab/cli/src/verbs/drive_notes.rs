@@ -16,7 +16,7 @@ use millrace::Volume;
 use millrace_block::Disk;
 use millrace_machine::Native;
 
-/// Interval between two checks.
+/// Interval between two checks for messages of drives.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of notes shown per drive; further notes are only counted.
 const SHOWN_MAX: usize = 5;
@@ -81,8 +81,7 @@ fn look(disks: &[Arc<Disk<Native>>], told: &mut [usize]) {
     }
 }
 
-/// Writes a note over a progress bar that may be on the line. The bar is drawn again below the
-/// note.
+/// Writes a note in place of a progress bar, which is later drawn again below the note.
 fn note(text: &str) {
     let wipe = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
     eprintln!("{wipe}note: {text}");

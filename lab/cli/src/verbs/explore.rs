@@ -34,7 +34,7 @@ struct ReportedViolation {
     seed: u64,
     kind: String,
     detail: String,
-    /// Smallest scenario found with the same kind of violation, and its violation.
+    /// Smallest scenario found with a violation of this kind.
     scenario: Scenario,
     scenario_detail: String,
     replay: String,

@@ -23,16 +23,15 @@ const ONE_SIGNAL: Duration = Duration::from_millis(500);
 /// Time that a run may take to end before a message explains the wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// True while the program waits for input or a connection that may never come, and has no results
-/// to print yet.
+/// True during a wait for input or a connection, before the program has results to print.
 static IS_WAITING: Mutex<bool> = Mutex::new(false);
 
 fn is_waiting() -> MutexGuard<'static, bool> {
     IS_WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `f`, which may wait forever, before anything was measured. Ctrl-C during the call ends the
-/// program with a message.
+/// Runs `f`, which may wait forever. Ctrl-C during the call ends the program at once, because there
+/// are no results yet.
 pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     begin_wait();
     let result = f();
@@ -46,7 +45,7 @@ pub fn begin_wait() {
     *is_waiting() = true;
 }
 
-/// Marks the end of a wait that [`begin_wait`] started. From now on there are results to print.
+/// Marks the end of a wait that [`begin_wait`] started.
 pub fn end_wait() {
     *is_waiting() = false;
 }
@@ -87,8 +86,7 @@ pub fn exit_code(interrupt: &Interrupt, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints a message if the run takes long to end. The run waits for I/Os in flight until their
-/// drives' timeouts, which may be a minute.
+/// Prints a message if the run does not end soon: I/Os in flight wait for a drive's timeout.
 fn tell_if_it_takes_long() {
     let tell = || {
         std::thread::sleep(PATIENCE);

@@ -75,8 +75,7 @@ impl PaperSelection {
         is_same
     }
 
-    /// Refuses to leave out mechanisms that the selected experiments do not have, because a second
-    /// run without such a mechanism would equal the first.
+    /// Refuses a mechanism that the selected experiments do not simulate.
     fn check_without(&self, without: &[Mechanism]) -> Result<()> {
         let known = match without {
             [] => Vec::new(),

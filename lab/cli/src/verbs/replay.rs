@@ -66,8 +66,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and returns the exit code. `said` has two lists: notes on the trace, and
-/// reports of damaged parts.
+/// Prints the report and returns the exit code. `said`: notes on the trace, and reports of damage.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,
@@ -139,8 +138,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
     }
 }
 
-/// Returns the settings for `--fit`, and the number of I/Os if the trace was read in advance to
-/// find its extent.
+/// Returns the settings for `--fit`. Also returns the number of I/Os of the trace if finding the
+/// trace's extent required reading it.
 fn addresses(
     args: &ReplayArgs,
     traces: &[TracePath],

@@ -1,8 +1,8 @@
 //! Parses replies: from received bytes to completed requests.
 //!
-//! This module owns the receive buffer. Payload is copied out of that buffer, or received directly
-//! into the request's buffer if much of it is still to come. The client calls this with its table
-//! of requests.
+//! This module owns the receive buffer. Payload is copied from that buffer to the request's buffer;
+//! a large rest is received directly into the request's buffer. The client calls this with its
+//! table of requests.
 //!
 //! Invariants: payload is only written to the range that the request named. A reply to a request
 //! that is not in flight, or more data than requested, is an error that ends the connection.
@@ -19,7 +19,7 @@ use super::{Pending, invalid};
 #[derive(Debug, Clone, Copy)]
 struct Payload {
     index: u32,
-    /// Position in the request's buffer at which the next byte of payload is stored.
+    /// Offset in the request's buffer for the next byte.
     at: usize,
     left: usize,
     last: bool,
@@ -111,8 +111,8 @@ impl Replies {
         Ok(true)
     }
 
-    /// Parses one reply and the bytes after its header. Returns `None` if not all of them have
-    /// arrived.
+    /// Processes a reply. `behind` are the received bytes after its header. Returns `None` if more
+    /// bytes are needed.
     fn reply(
         behind: &[u8],
         reply: ServerReply<'_>,
@@ -172,9 +172,8 @@ impl Replies {
 }
 
 struct ReplyBody {
-    /// Number of bytes of the extent list that were parsed.
+    /// Size in bytes of the parsed list of extents after the header; 0 without a list.
     list_bytes: usize,
-    /// Payload that remains to be received.
     payload: Option<Payload>,
 }
 

@@ -15,7 +15,6 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     ToReceive,
-    /// The socket has bytes to receive, or room to send.
     Either,
 }
 
@@ -91,14 +90,14 @@ impl Socket {
             tv_nsec: most.subsec_nanos().into(),
         };
         match poll(&mut fds, Some(&most)) {
-            // After a signal the caller checks the sockets again.
+            // A signal is no error: the caller checks the sockets after every wait.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Converts the result of a nonblocking call: `None` if the call would have blocked.
+/// Returns the bytes that a nonblocking call transferred, or `None` if the call would have blocked.
 fn at_once(outcome: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(bytes) => Ok(Some(bytes)),

@@ -3,7 +3,7 @@
 //! Pure arithmetic from checked options to offsets, called by the ring and by the code that
 //! allocates its memory. Descriptors, which both sides only read after the set-up, share no cache
 //! line with data that changes with every batch (indices, headers, statuses). Headers and statuses
-//! are packed, so that a batch transfers one cache line for 4 headers and one for 64 statuses.
+//! are packed, so that a batch transfers few cache lines: 4 headers, or 64 statuses, fit one line.
 
 use millrace_exports::virtio::{HEADER_BYTES, area_bytes};
 use thiserror::Error;
@@ -65,7 +65,7 @@ pub enum LayoutError {
         /// Ring size that the caller requested.
         size: u16,
     },
-    /// The ring does not have room for this number of slots, or the number is 0.
+    /// The number of slots is 0, or too large for the ring.
     #[error(
         "{depth} requests in flight in a ring of {size} entries: 1 to {most} fit; \
          take a larger ring or indirect descriptors"

@@ -1,8 +1,8 @@
 //! Eventfds of one queue, and waits for notifications by the server.
 //!
-//! `Notify` owns both eventfds (kick and call) and an epoll instance. A queue calls it. The call
-//! eventfd, which the server signals, is never read: epoll is edge-triggered, so each signal ends
-//! one wait, and a wait is one system call that also detects the end of the connection.
+//! `Notify` owns both eventfds (kick and call) and an epoll instance. A queue calls it. The server
+//! signals the call eventfd, which is never read: epoll is edge-triggered, so each signal ends one
+//! wait. A wait is one system call, and also detects the end of the connection.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,7 +16,6 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 const CALL: u64 = 0;
 const CONNECTION: u64 = 1;
 
-/// Reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WakeReason {
     Interrupted,
@@ -47,8 +46,7 @@ impl Notify {
     }
 
     pub(super) fn kick(&self) {
-        // The write fails only if the eventfd's counter is full, and then an unread kick is
-        // pending.
+        // The write fails only if the counter is full: the server has not read an earlier kick.
         let _ = self.kick.write(1);
     }
 

@@ -34,7 +34,6 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) path: PathBuf,
-    /// Memory that the rings point into.
     pub(super) _memory: MmapRegion,
     /// Connection to the server, closed when the last queue is dropped. That ends the server's
     /// session.
@@ -59,11 +58,10 @@ pub struct Queue {
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Number of completions so far. `checked` has this number, and the time, at the last check of
-    /// the connection that saw progress.
+    /// Number of completions. `checked`: this number and the time, when a check last saw progress.
     completed: u64,
     checked: (u64, Option<Instant>),
-    /// Number of waits so far that found no completion.
+    /// Number of calls of `wait` that found no completion.
     vain: u32,
     shared: Arc<Shared>,
 }
@@ -132,8 +130,8 @@ impl Queue {
         }
     }
 
-    /// Waits until a request may have completed: for a moment if the queue polls, otherwise until
-    /// the server's interrupt. Callers use it in a loop with `reap`, after [`Queue::kick`].
+    /// Waits for a completion: a polling queue for a limited number of polls, any other queue until
+    /// the server's interrupt. Callers repeat `wait` and `reap` in a loop, after [`Queue::kick`].
     ///
     /// # Errors
     /// Fails if the server closed the connection or completes nothing for 30 s.

@@ -1,8 +1,8 @@
 //! Virtio-blk requests as a driver writes them, and the statuses that a device returns.
 //!
 //! Plain values of the virtio specification (1.2, section 5.2.6). The submitting code creates them
-//! and the ring reads them; a slot's descriptors are rewritten only when the [`Shape`] of its
-//! request changes.
+//! and the ring reads them; a slot's descriptors are rewritten only if the direction or length of
+//! its data changes ([`Shape`]).
 
 use millrace_exports::virtio::{RANGE_BYTES, kind, status};
 
@@ -24,7 +24,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the number of the request type on the ring.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Kind::Read => kind::IN,
@@ -82,7 +81,7 @@ impl Request {
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// Shape of a slot that has not had a request yet.
+    /// Initial value for a slot, unequal to the value for any request.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;

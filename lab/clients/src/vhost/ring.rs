@@ -3,9 +3,9 @@
 //! `DriverRing` owns the ring's state and its part of the memory that the caller provides. It has
 //! no file descriptors: the caller sends kicks and receives interrupts. A queue of the client calls
 //! it, and so does code that plays both driver and device in one process. A slot keeps its
-//! descriptors, header, status and buffer as long as the ring exists. A request writes its header
-//! and an entry of the available ring, and the entry only if it named another slot before. All
-//! accesses are plain loads and stores, and nothing is allocated.
+//! descriptors, header, status and buffer as long as the ring exists. A request writes its header,
+//! and an entry of the available ring unless the entry already has its slot. All accesses are plain
+//! loads and stores, and nothing is allocated.
 //!
 //! Kicks: to know exactly if a kick is due, the driver needs a barrier between its store of the
 //! index and its load of the available event. That barrier waits for a cache line that a polling
@@ -30,8 +30,8 @@ use thiserror::Error;
 use super::layout::{Descriptors, LayoutError, RingLayout, RingOptions, TABLE_BYTES, Wait};
 use super::request::{Request, Shape, Status};
 
-/// Number of completions after which the used event is rewritten, before the used index wraps to
-/// it.
+/// Number of completions after which the driver updates the used event. Without an update, the
+/// 16-bit used index would wrap and reach the used event.
 const QUIET_LAPSE: u16 = 1 << 14;
 
 /// Violation of the ring's rules by a device.
@@ -56,7 +56,6 @@ pub enum RingError {
     },
 }
 
-/// State of a slot that only the driver uses.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     shape: Shape,
@@ -72,17 +71,15 @@ pub struct DriverRing {
     /// Guest-physical address of `memory`, which the device uses.
     gpa_base: u64,
     slots: Box<[Slot]>,
-    /// Index of the next entry of the available ring. `published` is the index that the device
+    /// Index of the next entry of the available ring; `published` is the index that the device
     /// sees.
     next_available: u16,
     published: u16,
-    /// Index before which no entry can still need a kick: each kick was either sent or not due.
+    /// Entries before this index need no kick any more.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
-    /// Value that the driver last wrote to the used event.
     used_event: u16,
-    /// True if the driver has requested an interrupt.
     armed: bool,
 }
 
@@ -173,9 +170,8 @@ impl DriverRing {
         self.word64(header + 8).store(request.sector.to_le(), Relaxed);
         let index = usize::from(self.next_available & (self.options.size - 1));
         let entry = self.word16(self.layout.available + 4 + 2 * index);
-        // A cache line that is not written stays in the caches of both sides. If slots are reused
-        // in the order of their completions, the entry still names this slot from the previous lap
-        // of the ring.
+        // An unchanged cache line stays in the caches of both sides. If requests complete in order,
+        // the entry still has this slot.
         if entry.load(Relaxed) != slot.to_le() {
             entry.store(slot.to_le(), Relaxed);
         }
@@ -197,8 +193,8 @@ impl DriverRing {
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
         let batch = self.published.wrapping_sub(from);
-        // Entries of completed requests were seen by the device, so at most the entries of requests
-        // in flight can be unconfirmed.
+        // The device has seen the entries of completed requests, so only requests in flight can
+        // still need a kick.
         self.confirmed = self.published.wrapping_sub(self.unconfirmed());
         if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
             // The fence pairs with the device's barrier between its store of the available event
@@ -211,9 +207,9 @@ impl DriverRing {
         self.is_kick_due(batch)
     }
 
-    /// Returns true if the device needs a kick for an entry that was published without a barrier.
-    /// Callers check this after a while without completions. A kick is reported only once, so the
-    /// caller must then send it.
+    /// Returns true if the device needs a kick that [`DriverRing::publish`] did not report, because
+    /// it skipped the barrier. Callers check this after a while without completions. They must send
+    /// the kick, which is reported only once.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
@@ -227,13 +223,13 @@ impl DriverRing {
         self.is_kick_due(unconfirmed)
     }
 
-    /// Returns the number of entries published without a barrier that the device may not have seen.
+    /// Returns the number of entries that may still need a kick.
     #[inline(always)]
     fn unconfirmed(&self) -> u16 {
         self.published.wrapping_sub(self.confirmed).min(self.in_flight)
     }
 
-    /// Returns true if the device requested a kick at one of the last `count` entries.
+    /// Returns true if the device wants a kick for one of the last `count` published entries.
     #[inline(always)]
     fn is_kick_due(&mut self, count: u16) -> bool {
         // Relaxed: the caller's fence, if it has executed one, orders this load.
@@ -387,9 +383,9 @@ impl DriverRing {
         self.word64(at + 8).store(rest.to_le(), Relaxed);
     }
 
-    /// Requests no interrupts until the next `prepare_sleep`. With event indices, the used event is
-    /// set to an index that has just passed. It is moved on before the used index can reach it
-    /// again after a wrap.
+    /// Requests no interrupts until the next `prepare_sleep`. With event indices, no interrupt
+    /// comes while the used event is behind the used index. The used event must be updated before
+    /// the index wraps.
     #[inline(always)]
     fn keep_quiet(&mut self) {
         if self.armed {

@@ -9,12 +9,11 @@ use std::time::Duration;
 use millrace_cache::{CacheConfig, CacheMode};
 use serde::{Deserialize, Serialize};
 
-/// Longest time, in nanoseconds, that the cache may delay a write while a drive hangs. The cache
-/// needs one to two seconds to notice the hang, and one more second for the pages that it sent to
-/// the drive before.
+/// Longest delay, in nanoseconds, of a write through the cache by a hanging drive. The cache
+/// notices the hang after at most two seconds. Pages that were already sent take one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Number of flushes at the end of a channel's workload with a cache. A single flush would not do,
-/// because a flush may fail only to report an earlier failed write.
+/// Number of flushes at the end of a channel's workload with a cache. The first flush may fail
+/// because of an earlier failed write.
 const CLOSING_FLUSHES: u32 = 3;
 
 /// Settings of the page cache between the channels and the volume.
@@ -44,7 +43,6 @@ impl CacheSpec {
         }
     }
 
-    /// Returns the time, in nanoseconds, by which a cache lengthens the bound on an I/O's time.
     pub(super) fn holds_ns(cache: Option<CacheSpec>) -> u64 {
         cache.map_or(0, |_| HELD_NS)
     }

@@ -32,8 +32,8 @@ impl Scenario {
             _ => true,
         });
         if self.has_owned() {
-            // Use one hardware queue per core: the cache opens its channels to the drives before
-            // all I/O threads have created their own queues.
+            // The cache opens its channels before all I/O threads have created their queues, so
+            // each core needs a hardware queue.
             self.layer.hardware = SpreadSpec::Core;
             self.drives.iter_mut().for_each(|drive| drive.queues = 64);
         }
@@ -67,7 +67,7 @@ impl Scenario {
         self.cache.is_some_and(|cache| cache.through || self.channels.iter().any(clears))
     }
 
-    /// Returns the time, in nanoseconds since the start, from which on all drives work again.
+    /// Returns the time since the start, in nanoseconds, at which the last drive works again.
     pub(super) fn recovered_ns(&self) -> u64 {
         let back_us = |faults: &FaultSpec| {
             let dead_us = faults.dead_us.map_or(0, |us| us + faults.dead_for_us);
@@ -77,7 +77,7 @@ impl Scenario {
         u64::from(latest_us) * NS_PER_US
     }
 
-    /// Returns true if a correct cache may still have dirty pages after the closing flushes.
+    /// Returns true if a correct cache may still have dirty pages at the end of the run.
     pub(super) fn may_stay_dirty(&self) -> bool {
         let drops = |d: &Disturbance| {
             matches!(d.what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
@@ -108,8 +108,8 @@ fn size_drives(scenario: &mut Scenario, random: &mut Random) {
     }
 }
 
-/// Removes the faults that a cache does not tolerate, or draws a fault that a cache handles
-/// specially.
+/// Removes the faults that a cache does not tolerate. In some scenarios, a hanging drive or a
+/// single failed write replaces the other faults.
 fn strain_drives(scenario: &mut Scenario, random: &mut Random) {
     let mut dead = 0;
     for drive in &mut scenario.drives {
@@ -149,8 +149,8 @@ fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
     if let Some(cache) = &mut scenario.cache {
         (cache.through, cache.read_ahead_kib) = (false, 0);
     }
-    // Use the default pressure points. Above the high pressure point the volume rejects I/O to
-    // every drive, so a low random point would let the hanging drive block the others.
+    // Use the default pressure points. With a low random point, I/O that waits for the hanging
+    // drive would make the volume reject I/O to the other drives.
     (scenario.serving.plug, scenario.serving.pressure) = (plain.plug, plain.pressure);
     let block = scenario.block_sectors();
     for channel in &mut scenario.channels {

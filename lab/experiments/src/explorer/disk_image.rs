@@ -15,7 +15,7 @@ use super::time::NS_PER_US;
 /// A change of one sector: the change's number, and the written stamp, which identifies the bio.
 type Change = (u32, u64);
 
-/// Changes that a power cut may leave in a sector, in order. The first one is durable.
+/// Changes of a sector that may survive a power cut, oldest first. The oldest one is durable.
 #[derive(Debug, Clone, Default)]
 struct SectorCell(Vec<Change>);
 
@@ -38,7 +38,7 @@ pub(super) struct RequestOutcome {
 pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
-    /// True once the drive has failed the one write that `FaultSpec::once_us` asks for.
+    /// True after the drive has failed the single write of `FaultSpec::once_us`.
     has_failed: bool,
     latency_ns: [u32; 2],
     pub(super) sectors: u64,
@@ -93,7 +93,7 @@ impl DiskImage {
         self.random.per_mille(self.faults.busy)
     }
 
-    /// Returns a random bool, for decisions that the driver interface leaves open.
+    /// Returns a random bool, for choices that a driver is free to make.
     pub(super) fn coin(&mut self) -> bool {
         self.random.per_mille(500)
     }
@@ -142,7 +142,7 @@ impl DiskImage {
         self.is_after(dead_us, now_ns) && !self.is_after(back_us, now_ns)
     }
 
-    /// Moves a completion time that falls into the drive's stall to the end of the stall.
+    /// Returns `done_ns`, or the end of the drive's stall if `done_ns` lies in the stall.
     pub(super) fn after_stall(&self, done_ns: u64) -> u64 {
         let Some([at_us, for_us]) = self.faults.stall_us else { return done_ns };
         let from_ns = self.start_ns + u64::from(at_us) * NS_PER_US;
@@ -180,7 +180,7 @@ impl DiskImage {
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let changes = &mut self.cells[*sector as usize].0;
-            // The change is missing if a later FUA write has already replaced it.
+            // A later FUA write may have removed the change already.
             let covered = changes.iter().position(|(change, _)| change == number);
             changes.drain(..covered.unwrap_or(0));
         }

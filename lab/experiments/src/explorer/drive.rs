@@ -71,10 +71,9 @@ struct HeldRequest {
     sector: u64,
     nr: u64,
     memory: Vec<MemoryRange>,
-    /// For each sector of the request: the address of its stamp in memory, and the stamp at
-    /// submission.
+    /// For each sector of the request: the address of its stamp in memory, and the value of the
+    /// stamp at submission.
     stamps: Vec<(*mut u64, u64)>,
-    /// Changes that a flush makes durable, as pairs of sector and change number.
     covered: Vec<(u32, u32)>,
     done_ns: u64,
     fate: RequestOutcome,
@@ -91,7 +90,6 @@ struct ModelQueue {
     oracle: SharedOracle,
     immediate: bool,
     inside: Vec<HeldRequest>,
-    /// Number of requests in `inside` that the block layer has given up after a timeout.
     given_up: usize,
 }
 

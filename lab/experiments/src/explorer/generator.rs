@@ -26,9 +26,8 @@ impl Scenario {
         let mut channels = channels(random, &machine);
         let shares = layer.shared_tags || drives.iter().any(|drive| drive.drive_tags);
         if shares {
-            // No request may be slow or stuck: a request that timed out would keep its tag until a
-            // thread polls its queue, and other queues that share the tags would wait for this
-            // poll.
+            // No request may be slow or stuck. A request that timed out keeps its tag until a
+            // thread polls its queue, and other queues that share the tags would wait for the tag.
             let anybodys = drives.iter_mut().filter(|drive| !drive.owned);
             anybodys.for_each(|drive| {
                 let faults = &mut drive.faults;
@@ -39,9 +38,8 @@ impl Scenario {
             }
         }
         if shares || channels.len() > 1 {
-            // Until somebody polls its queue, a dropped channel's requests keep their tags, and a
-            // flush that other flushes have joined stays open. So each channel drains before it is
-            // dropped.
+            // The requests of a dropped channel keep their tags until another thread polls their
+            // queue. So each channel completes its I/O before the channel is dropped.
             channels.iter_mut().for_each(|channel| channel.drain_us = 5_000_000);
         }
         let mut scenario = Scenario {
@@ -65,9 +63,8 @@ impl Scenario {
         }
         one_freeze_per_drive(&mut scenario.disturbances);
         if scenario.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // A freeze waits for a request that timed out, but such a request stays in the drive
-            // until a thread polls its queue. The freeze cannot cause the poll, so it might never
-            // end.
+            // A freeze waits for requests that timed out. Such a request stays in the drive until a
+            // thread polls its queue, so the freeze might never end.
             scenario.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
         }
         scenario.be_served(&mut Random::new(seed, 2));
@@ -84,8 +81,7 @@ impl Scenario {
         scenario
     }
 
-    /// Draws the serving mode and its disturbances. A separate random stream keeps the scenarios of
-    /// seeds with inline serving unchanged.
+    /// Draws the serving mode and its disturbances.
     fn be_served(&mut self, random: &mut Random) {
         let (drives, cpus) = (self.drives.len(), self.machine.cpus());
         self.serving = ServingSpec::of_seed(random, drives, cpus);
@@ -100,7 +96,7 @@ impl Scenario {
         }
         let stuck = self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned);
         if !stuck && random.per_mille(300) {
-            // A mode switch freezes the drives, and freezes do not nest.
+            // Remove the freezes: a mode switch freezes the drives itself, and freezes do not nest.
             self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
             for _ in 0..random.within(1, 3) {
                 let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
@@ -112,8 +108,6 @@ impl Scenario {
         }
     }
 
-    /// Draws whether a drive grows. A separate random stream keeps the scenarios of other seeds
-    /// unchanged.
     fn grow_one(&mut self, random: &mut Random) {
         if !random.per_mille(100) {
             return;
@@ -127,8 +121,7 @@ impl Scenario {
         self.disturb(random, &[20, 100, 500, 2_000], what);
     }
 
-    /// Draws whether drives get schedulers that change under I/O. A separate random stream keeps
-    /// the scenarios of other seeds unchanged.
+    /// Draws whether drives get schedulers that change under I/O.
     fn be_scheduled(&mut self, random: &mut Random) {
         if self.layer.stack != StackSpec::Mq || !random.per_mille(250) {
             return;
@@ -141,8 +134,7 @@ impl Scenario {
     }
 
     /// Draws whether the drives complete at once, and whether several threads may then dispatch
-    /// from a queue together. A separate random stream keeps the scenarios of other seeds
-    /// unchanged.
+    /// from a queue together.
     fn be_immediate(&mut self, random: &mut Random) {
         if self.fair || self.has_owned() || !random.per_mille(150) {
             return;

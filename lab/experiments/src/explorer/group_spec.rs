@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// Burst of a group's IOPS limit, in nanoseconds: the shortest burst that a limit may have.
+/// Burst of a group's IOPS limit as a time, in nanoseconds: the shortest time that a limit allows.
 pub(super) const BURST_NS: u64 = 1_000_000;
 
 /// Settings of one I/O group.
@@ -24,7 +24,7 @@ pub struct GroupSpec {
     pub priority: u8,
     /// Limit in I/Os per second; 0 for no limit.
     pub iops: u32,
-    /// Latency target for the 99th percentile, in microseconds; 0 for none.
+    /// Latency target for the 99th percentile of the group, in microseconds; 0 for none.
     pub target_us: u32,
 }
 

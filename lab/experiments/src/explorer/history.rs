@@ -1,10 +1,10 @@
 //! `History`: every change of each sector, and the data that a read may find there.
 //!
 //! The oracle owns the history. A sector behaves like a regular register: a read may find the data
-//! of any write that began before the read ended. The exception is data that was overwritten in
-//! time: a second write began after the first one had ended, and was acknowledged before the read
-//! began. A failed write may or may not have taken effect, and a write that timed out may take
-//! effect at any time. Source: Lamport, "On interprocess communication", 1986.
+//! of any write that began before the read ended. A read may not find data that a second write has
+//! overwritten, if the second write began after the first one had ended and was acknowledged before
+//! the read began. A failed write may or may not have taken effect, and a write that timed out may
+//! take effect at any time. Source: Lamport, "On interprocess communication", 1986.
 
 use std::ops::Range;
 
@@ -71,8 +71,8 @@ impl History {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }
 
-    /// Returns an error text if a sector may not hold `stamp`, given that it must hold the
-    /// acknowledged changes in `after` or newer ones.
+    /// Returns an error text if a sector may not hold `stamp`. The sector must hold the changes
+    /// that `after` selects, or newer ones.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
@@ -82,7 +82,7 @@ impl History {
     ) -> Option<String> {
         let changes = self.of(sector);
         let fits = |id: &u32| stamp_of(bios[*id as usize].op, u64::from(*id), sector) == stamp;
-        // A sector that was never changed holds zeroes, as if they had been written at time 0.
+        // A sector holds zeroes until its first change.
         let mut legal = stamp == 0 && !overwritten(bios, changes.clone(), 0, after);
         let mut found = stamp == 0;
         for id in changes.clone().filter(fits) {
@@ -100,7 +100,7 @@ impl History {
     }
 }
 
-/// Acknowledged changes that a sector must reflect: it holds their data or newer data.
+/// Selects acknowledged changes. A sector must hold the data of these changes, or newer data.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum After {
     /// All changes that were acknowledged before the event with this number.
@@ -109,7 +109,7 @@ pub(super) enum After {
     Bio(u32),
 }
 
-/// Returns true if one of `changes` belongs to `after` and began after the event `ended`.
+/// Returns true if a change that `after` selects began after the event `ended`.
 fn overwritten(
     bios: &[BioRecord],
     mut changes: impl Iterator<Item = u32>,

@@ -49,25 +49,25 @@ pub(super) struct BioRecord {
     pub(super) status: Option<Status>,
     submitted_ns: u64,
     bound_ns: u64,
-    /// Bound on the time from the block layer's acceptance of the bio to its completion. `bound_ns`
-    /// applies until the acceptance.
+    /// Longest time from the block layer's acceptance of the bio to its completion. Until the
+    /// acceptance, `bound_ns` is the limit.
     taken_bound_ns: u64,
     log_len: usize,
     expects: ExpectedStatus,
 }
 
-/// Statuses with which a correct block layer may, or must, complete a bio.
+/// Statuses that a correct block layer may return for a bio, or must return.
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
-    /// Bit set of statuses: those of failed requests that may have been part of this bio.
+    /// Bit set of the statuses of failed requests that may have been part of the bio.
     may: u32,
-    /// True if a request that was certainly part of this bio has failed.
+    /// True if a failed request was certainly part of the bio.
     must_fail: bool,
     must_time_out: bool,
     unsupported: bool,
 }
 
-/// A request that failed, or that the block layer gave up, with the data to find its bios.
+/// A request that failed or timed out.
 pub(super) struct FailedRequest<'a> {
     pub(super) drive: usize,
     pub(super) op: Op,
@@ -83,7 +83,6 @@ struct Leftovers {
     may_time_out: bool,
 }
 
-/// Drives that fail I/O, or complete nothing for a while, and the bound on an I/O's time.
 struct FaultPlan {
     /// True if the scenario has a page cache. Failures and stalls then also affect bios whose own
     /// requests succeed.
@@ -99,7 +98,7 @@ struct FaultPlan {
 
 #[derive(Default)]
 struct FlushLog {
-    /// Sectors of the acknowledged changes, in the order of the acknowledgements.
+    /// Sectors that acknowledged writes have changed, in the order of the acknowledgements.
     sectors: Vec<u64>,
     /// Number of entries of `sectors`, from its start, that are known to be durable.
     durable: usize,
@@ -131,11 +130,10 @@ pub(super) struct Oracle {
     events: u64,
     plan: FaultPlan,
     leftovers: Leftovers,
-    /// For each channel, true if its submitter must drop it.
+    /// For each channel, true once its submitter must drop the channel.
     pub(super) stop: Vec<bool>,
     pub(super) violation: Option<Violation>,
     pub(super) ios: u64,
-    /// Hash of all events, by which two runs are compared.
     pub(super) digest: u64,
 }
 
@@ -192,8 +190,7 @@ impl Oracle {
         self.events += 1;
         bio.submitted = self.events;
         bio.submitted_ns = now_ns;
-        // Until the block layer accepts the bio, a stalled drive that the bio does not touch may
-        // delay it.
+        // Until the block layer accepts the bio, any stalled drive may delay the bio.
         bio.bound_ns = self.plan.bound_ns + self.plan.longest_ns;
         bio.taken_bound_ns = match self.waits_for_stalled(&bio) {
             true => bio.bound_ns,
@@ -220,16 +217,14 @@ impl Oracle {
         }
     }
 
-    /// Returns true if a stalled drive may delay the bio: the bio touches the drive or flushes all
-    /// drives, or the stall delays all I/O.
+    /// Returns true if a stalled drive may delay the bio.
     fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
-        // A page cache answers only writes without the drives.
+        // A page cache completes writes without a drive, but no other operation.
         let waits = self.plan.all || self.plan.cached && bio.op != Op::Write;
         waits || self.touches(bio, &self.plan.stalling)
     }
 
-    /// Returns true if the bio touches one of these drives, or if it flushes and the set is not
-    /// empty.
+    /// Returns true if the bio touches one of these drives. A bio that flushes touches every drive.
     fn touches(&self, bio: &BioRecord, drives: &[bool]) -> bool {
         let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
         let flushes = bio.op == Op::Flush || around.without(bio.flags) != around;
@@ -277,8 +272,8 @@ impl Oracle {
         self.map.told = sectors;
     }
 
-    /// Records a bio that was rejected as out of range. Checks that it lay past `known_sectors`,
-    /// the size of the volume as known before submission.
+    /// Records a bio that was rejected as out of range. The bio must lie past `known_sectors`, the
+    /// size of the volume as known before the submission.
     pub(super) fn refuse_outside(&mut self, id: u64, known_sectors: u64) {
         let bio = &self.bios[id as usize];
         if bio.sector + bio.nr <= known_sectors {
@@ -355,8 +350,8 @@ impl Oracle {
         }
     }
 
-    /// Checks the sectors as a power cut now would leave them: each must hold the changes in
-    /// `after`, or newer ones.
+    /// Checks all contents that the sectors may have after a power cut now. Each must have the
+    /// changes that `after` selects, or newer ones.
     fn check_power_cut(
         &mut self,
         name: &str,
@@ -415,8 +410,8 @@ impl Oracle {
         }
     }
 
-    /// Records a request that the block layer gave up. Returns false if its bios keep waiting for
-    /// it, which bios on foreign memory do.
+    /// Records a request that timed out. Returns false if its bios keep waiting for the request, as
+    /// bios on foreign memory do.
     pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
         let (touched, exact) = self.owners(suspect);
         let foreign = suspect.op.has_data();
@@ -431,8 +426,8 @@ impl Oracle {
         true
     }
 
-    /// Returns the bios that a request may be part of, and true if it is certainly part of each of
-    /// them.
+    /// Returns the bios that the request may be part of. The bool is true if the request is
+    /// certainly part of all of them.
     fn owners(&self, suspect: &FailedRequest<'_>) -> (Vec<u32>, bool) {
         let touches = |id: &u32| {
             let bio = &self.bios[*id as usize];
@@ -453,8 +448,7 @@ impl Oracle {
             }
         };
         let touched: Vec<u32> = self.live.iter().copied().filter(touches).collect();
-        // A flush request may serve several bios, and each of them may have other flushes in
-        // flight.
+        // A flush request may serve any number of the flushes in flight.
         let alone = touched.len() == 1 && suspect.op != Op::Flush && !self.leftovers.strays;
         let exact = suspect.op.has_data() || alone;
         (touched, exact)

@@ -20,8 +20,7 @@ use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSp
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
-    /// Gives some scenarios a profile. A separate random stream keeps the scenarios of other seeds
-    /// unchanged.
+    /// Gives some scenarios a profile.
     pub(super) fn follow_theme(&mut self, random: &mut Random) {
         match random.below(60) {
             0..4 => self.be_abandoned(random),
@@ -62,9 +61,9 @@ impl Scenario {
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Drop(0));
     }
 
-    /// Profile: drives that are often busy and complete requests at once. Most queues belong to
-    /// threads that have one bio of two parts in flight, so that only the drive's own wake-up makes
-    /// a thread retry. A later bio would hide a lost retry.
+    /// Profile: drives that are often busy and complete requests at once. Most threads have a
+    /// single bio of two parts in flight. So only the drive's wake-up makes such a thread retry,
+    /// and a missing retry is noticed.
     fn be_busy(&mut self, random: &mut Random) {
         self.serving = ServingSpec::default();
         let ends = |what: DisturbanceKind| {
@@ -118,7 +117,7 @@ impl Scenario {
         }
         for channel in &mut self.channels {
             channel.mix = [6, 8, 2, 2, 2];
-            // A bio may have a few more parts than a channel has slots, so that bios have to wait.
+            // Some bios have more parts than their channel has slots, and have to wait for slots.
             channel.blocks = random.pick(&[2, 12, 24]);
             channel.depth = channel.depth.min(8);
             channel.batch = channel.batch.min(channel.depth);
@@ -126,9 +125,8 @@ impl Scenario {
         self.stall_one(random);
     }
 
-    /// Profile: the process is stopped for longer than the request timeout. The drives continue
-    /// meanwhile, or they pause too and need a little longer. No request may time out because of
-    /// the pause.
+    /// Profile: the process is stopped for longer than the request timeout, alone or together with
+    /// its drives. No request may time out because of the pause.
     fn be_stopped(&mut self, random: &mut Random) {
         self.layer.timeout_us = random.pick(&[1_000_000, 3_000_000, 30_000_000]);
         let for_us = random.within(self.layer.timeout_us, 3 * self.layer.timeout_us);

@@ -12,7 +12,8 @@ const STREAM: u64 = 0xd605_1d4b_2af3_8e55;
 pub(super) struct Random(SplitMix64);
 
 impl Random {
-    /// Creates stream number `stream` of a seed. The streams of a seed are independent.
+    /// Creates stream number `stream` of a seed. The streams are independent: a setting that has a
+    /// stream of its own leaves the other settings of the seed unchanged.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         let mut random = SplitMix64::new(seed ^ stream.wrapping_mul(STREAM));
         random.next();

@@ -50,8 +50,8 @@ thread_local! {
     static CURRENT: RefCell<Option<SharedOracle>> = const { RefCell::new(None) };
 }
 
-/// Returns the violation that the oracle has found so far in this thread's current run. For panic
-/// handlers.
+/// Returns, for panic handlers, the violation that the oracle has found so far in this thread's
+/// current run.
 pub fn violation_so_far() -> Option<Violation> {
     CURRENT.with_borrow(|shared| shared.as_ref()?.try_lock().ok()?.violation.clone())
 }
@@ -61,8 +61,7 @@ pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
     let simulation = simulation.map_err(|error| error.to_string())?;
-    // Limit for runs in which the watchdog no longer works; otherwise the watchdog ends a run long
-    // before.
+    // Time limit in case that the watchdog fails; the watchdog's own limit is much lower.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
     let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
     CURRENT.set(Some(Arc::clone(&shared)));
@@ -171,8 +170,8 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // With a page cache every channel is an I/O thread, which serves the drives until they are
-    // idle. So no requests are left behind that need another poll.
+    // Sweep only without a page cache. With a cache, every channel is an I/O thread, which serves
+    // the drives until they are idle.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -214,7 +213,7 @@ fn finish(state: &Arc<RunState>) {
     oracle.check_end();
 }
 
-/// Returns true if the sum of the times that I/Os spent in the stages equals their total time.
+/// Returns true if the times of the stages sum up to the I/Os' total time.
 fn adds_up(op: &OpSnapshot) -> bool {
     let stages = [&op.q2g, &op.g2i, &op.i2d];
     let before_d: u64 = stages.iter().map(|state| state.sum_ns()).sum();
@@ -225,8 +224,8 @@ fn adds_up(op: &OpSnapshot) -> bool {
 
 const SWEEPS_MAX: u32 = 16;
 
-/// Waits until all stuck requests have completed, then polls every queue that any thread may run,
-/// so that requests left behind free their tags.
+/// Waits until all stuck requests have completed, then polls every queue that any thread may run.
+/// The completed requests then free their tags.
 fn sweep(state: &Arc<RunState>) {
     let latest = state.scenario.drives.iter().map(|d| {
         let stalled_us = d.faults.stall_us.map_or(0, |[at_us, for_us]| at_us + for_us);
@@ -236,7 +235,7 @@ fn sweep(state: &Arc<RunState>) {
     lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
-    // Remove the scheduler, which could serve the reads below before the requests left behind.
+    // Remove the scheduler, which could serve the reads below before the remaining requests.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let map = lock_oracle(&state.oracle).map.clone();
     let first = |drive: usize| {
@@ -245,10 +244,9 @@ fn sweep(state: &Arc<RunState>) {
     };
     let is_any = |drive: &usize| disks[*drive].kind() == QueueKind::AnyThread;
     let sectors: Vec<u64> = (0..disks.len()).filter(is_any).filter_map(first).collect();
-    // At least two rounds of reads, because a request that waits for a tag may be served by another
-    // thread. The reads also dispatch requests that a dropped channel left in software queues,
-    // which may be in flight when the last read ends. So more rounds follow as long as tags are in
-    // use. A leaked tag stays in use in every round.
+    // At least two rounds of reads, because another thread may serve a request that waits for a
+    // tag. The reads also dispatch requests that a dropped channel left in software queues. So
+    // further rounds follow while tags are in use. A leaked tag stays in use.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
         if sectors.is_empty() || round >= 2 && !in_use() {
@@ -265,7 +263,7 @@ fn sweep(state: &Arc<RunState>) {
 }
 
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
-    // The reading thread owns no queue, and submits nothing to drives whose queues are owned.
+    // No reads go to drives whose queues belong to threads, so the reading thread has no queue.
     let thread = state.scenario.has_owned().then(|| IoThread {
         number: (state.scenario.channels.len() + cpu as usize) as u16,
         owner: u64::MAX - 1,

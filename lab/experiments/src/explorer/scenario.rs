@@ -93,7 +93,7 @@ pub struct LayerSpec {
     pub hardware: SpreadSpec,
     /// Request timeout in microseconds; 0 for none.
     pub timeout_us: u32,
-    /// If true, each I/O gets its own timestamps; otherwise a batch shares them.
+    /// If true, each I/O has its own timestamps; otherwise all I/Os of a batch share timestamps.
     pub stamp_each: bool,
     pub traced: bool,
     /// If true, all drives share one tag set.
@@ -181,8 +181,8 @@ pub struct FaultSpec {
     pub dead_us: Option<u32>,
     /// Time from the drive's death until it works again, in microseconds; 0 for never.
     pub dead_for_us: u32,
-    /// Time after which the drive fails the next write, and only this one, in microseconds. If the
-    /// drive has FUA, it fails the next FUA write.
+    /// Time, in microseconds, after which the drive fails a single write: the next one, or the next
+    /// FUA write if the drive has FUA.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub once_us: Option<u32>,
     /// Start and length of a stall, in which the drive completes nothing, in microseconds.
@@ -224,7 +224,7 @@ pub struct ChannelSpec {
     pub mix: [u32; 5],
     /// Longest I/O, in blocks.
     pub blocks: u32,
-    /// I/Os that start at the end of the channel's previous I/O, per thousand.
+    /// I/Os that continue where the channel's previous I/O ended, per thousand.
     pub sequential: u32,
     /// I/Os with several memory segments, per thousand.
     pub vectored: u32,
@@ -236,8 +236,7 @@ pub struct ChannelSpec {
     pub preflush: u32,
     /// I/Os outside of the channel's own region, per thousand.
     pub away: u32,
-    /// Time that a submitter waits for its I/O in flight before it drops its channel, in
-    /// microseconds.
+    /// Longest wait for the I/O in flight of a dropped channel, in microseconds.
     pub drain_us: u32,
 }
 
@@ -347,8 +346,8 @@ impl Scenario {
         serde_json::to_string(self).expect("plain data always serializes")
     }
 
-    /// Adds a disturbance on a random CPU at a random time. The latest time, in microseconds, is
-    /// drawn from `until`.
+    /// Adds a disturbance on a random CPU at a random time, up to a value from `until`
+    /// (microseconds).
     pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
         let most = random.pick(until);
         let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
@@ -458,8 +457,6 @@ impl Scenario {
         self.drives.iter().any(|drive| drive.owned)
     }
 
-    /// Returns true if submitters are I/O threads, because a drive's or a page cache's queues
-    /// belong to threads.
     pub(super) fn has_io_threads(&self) -> bool {
         self.has_owned() || self.cache.is_some()
     }
@@ -472,9 +469,9 @@ impl Scenario {
         timeout_us > 0 && self.drives.iter().any(|drive| late(&drive.faults))
     }
 
-    /// Returns the longest virtual time that an I/O may take, in nanoseconds. The bound is a
-    /// multiple of the time to serve all requests in flight one after the other, plus the delays
-    /// that affect the whole volume, plus the block layer's polling periods.
+    /// Returns the longest virtual time that an I/O may take, in nanoseconds: a multiple of the
+    /// time to serve all requests one after the other, plus delays of the whole volume, plus
+    /// polling periods.
     pub fn bound_ns(&self) -> u64 {
         let requests = self.in_flight_max();
         let most = |f: &dyn Fn(&DriveSpec) -> u64| self.drives.iter().map(f).max().unwrap_or(0);
@@ -484,9 +481,8 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // A freed tag may start a request of another queue that shares the tags. The threads of
-        // that queue are not woken, and poll up to a millisecond later. A channel whose plugged
-        // request waits for a tag is not woken either.
+        // No thread is woken if it waits for a tag that another queue frees, or for the tag of a
+        // plugged request. Such a thread polls up to a millisecond later.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -498,8 +494,7 @@ impl Scenario {
             .iter()
             .map(|d| match d.what {
                 DisturbanceKind::Freeze(_, us) | DisturbanceKind::Quiesce(_, us) => u64::from(us),
-                // Includes the time to drain the drives, and the time until every thread has polled
-                // again.
+                // Time to drain the drives, and until every thread has polled again.
                 DisturbanceKind::Switch(_) => 2_000,
                 DisturbanceKind::Schedule(_, order) => order.longest_us(),
                 _ => 0,
@@ -510,11 +505,10 @@ impl Scenario {
             _ => 0,
         });
         let stopped_ns = stopped_us.sum::<u64>() * 1_000;
-        // Without request timeouts, the owner of a queue polls it only once a second, so it finds
-        // the completion of a stuck request late.
+        // Without request timeouts, a queue's owner polls only once a second, and finds the
+        // completion of a stuck request late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
-        // A scheduler may serve every other chain of bios, even chains that arrived later, before
-        // this I/O.
+        // A scheduler may prefer all other chains of bios, even later ones, to this I/O.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         100_000_000
             + passes * requests * each_ns

@@ -2,8 +2,7 @@
 //!
 //! The choices include the deadline scheduler with expiries of microseconds, and a test scheduler
 //! that delays each chain of bios although the drive is free, to exercise the block layer's timers.
-//! A separate random stream keeps the scenarios of other seeds unchanged. generator.rs, scenario.rs
-//! and disturbance.rs call this file.
+//! generator.rs, scenario.rs and disturbance.rs call this file.
 
 use std::collections::VecDeque;
 
@@ -34,14 +33,14 @@ pub enum SchedulerSpec {
 }
 
 impl SchedulerSpec {
-    /// Returns the longest time, in microseconds, for which the scheduler may delay a chain of bios
-    /// or prefer other chains.
+    /// Returns the longest time, in microseconds, for which the scheduler may hold back a chain of
+    /// bios.
     pub(super) fn longest_us(self) -> u64 {
         match self {
             SchedulerSpec::None => 0,
             SchedulerSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
             SchedulerSpec::Delay(us) => us.into(),
-            // Bound for an I/O group of idle priority, which waits longest.
+            // Longest wait of an I/O group of idle priority.
             SchedulerSpec::Fair | SchedulerSpec::Latency => 200_000,
         }
     }

@@ -1,8 +1,7 @@
 //! `ServingSpec`: serving mode and workers of a scenario's drives.
 //!
 //! The part of a `Scenario` with the serving mode, watermarks, pressure points, and CPUs of
-//! workers. A separate random stream keeps the scenarios of seeds with inline serving unchanged.
-//! This file also computes the bounds on the delay that a stalled drive causes.
+//! workers. This file also computes the bounds on the delay that a stalled drive causes.
 
 use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
@@ -34,7 +33,7 @@ pub struct ServingSpec {
     pub mode: ModeSpec,
     /// Low and high watermark of the plug, in requests.
     pub plug: [u32; 2],
-    /// Low and high pressure point, in requests.
+    /// Low and high pressure point, in requests: bios are rejected while too many requests wait.
     pub pressure: [u32; 2],
     /// CPU of each worker; drives are assigned to workers round robin.
     pub workers: Vec<u32>,
@@ -122,8 +121,7 @@ impl Scenario {
     pub(super) fn stall_one(&mut self, random: &mut Random) {
         self.drives.iter_mut().for_each(|drive| drive.faults = FaultSpec::default());
         self.layer.timeout_us = 0;
-        // Keep all channels: a dropped channel completes its I/O at once, and no thread would check
-        // the completions.
+        // Keep all channels, because no thread checks the completions of a dropped channel.
         let drops = |what: DisturbanceKind| {
             matches!(what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
         };
@@ -149,8 +147,8 @@ impl Scenario {
             || self.disturbances.iter().any(|d| switched(d.what))
     }
 
-    /// Returns true if a stalled drive delays I/O to the other drives, because all drives share a
-    /// list of bios or a tag set, or because a mode switch drains all drives.
+    /// Returns true if a stalled drive delays I/O to the other drives: all drives may share a list
+    /// of bios or a tag set, or a mode switch drains all drives.
     pub(super) fn stalls_all(&self) -> bool {
         let drains = |what: DisturbanceKind| matches!(what, DisturbanceKind::Switch(_));
         self.cache_waits()

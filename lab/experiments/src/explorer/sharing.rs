@@ -1,9 +1,8 @@
 //! I/O groups in scenarios: the choice of each bio's group, changes of groups, and the checks.
 //!
-//! A separate random stream for groups keeps the other settings of a seed unchanged. This file
-//! checks that no group completes more I/Os since the start than its limit allows. In scenarios
-//! that only share a drive between channels, it also checks that each group gets its share.
-//! generator.rs, run.rs, submitter.rs and disturbance.rs call this file.
+//! This file checks that no group completes more I/Os since the start than its limit allows. In
+//! scenarios that only share a drive between channels, it also checks that each group gets its
+//! share. generator.rs, run.rs, submitter.rs and disturbance.rs call this file.
 
 use std::sync::Arc;
 
@@ -19,13 +18,12 @@ use super::scenario::{
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::ServingSpec;
 
-/// Time after which all groups have I/O waiting, and tolerance of a group's share in I/Os.
+/// Time, in nanoseconds, after which all groups have I/O waiting.
 const FAIR_START_NS: u64 = 2_000_000;
 const FAIR_WINDOW_IOS: f64 = 80.0;
 
 impl Scenario {
-    /// Draws whether bios belong to groups. A separate random stream keeps the scenarios of other
-    /// seeds unchanged.
+    /// Draws whether bios belong to groups.
     pub(super) fn be_grouped(&mut self, random: &mut Random) {
         if !random.per_mille(200) {
             return;
@@ -139,8 +137,8 @@ impl Scenario {
         }
     }
 
-    /// Returns how much longer an I/O may take because of group limits and priorities, in
-    /// nanoseconds, if up to `waiting` I/Os wait.
+    /// Returns the longest delay of an I/O by group limits and priorities, in nanoseconds. At most
+    /// `waiting` I/Os wait at a time.
     pub(super) fn groups_hold_ns(&self, waiting: u64) -> u64 {
         let changes = self.disturbances.iter().filter_map(|disturbance| match disturbance.what {
             DisturbanceKind::Regroup(_, spec) => Some(spec),
@@ -148,8 +146,8 @@ impl Scenario {
         });
         let specs = || self.groups.iter().copied().chain(changes.clone());
         let slowest = specs().map(|spec| spec.iops).filter(|iops| *iops > 0).min();
-        // An I/O may wait for the limit of its group and for the limit of the parent group. It may
-        // wait for both again after each change of settings.
+        // An I/O may wait for the limits of its group and of the parent group, and again for both
+        // after each change of settings.
         let times = 2 * (1 + changes.clone().count() as u64);
         let limits_ns =
             slowest.map_or(0, |iops| times * (waiting + 1) * 1_000_000_000 / u64::from(iops));
@@ -171,8 +169,7 @@ pub(super) struct GroupEnds(Vec<Vec<u64>>);
 
 impl GroupEnds {
     pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
-        // Failed I/Os do not count here, because they may have failed before the limit counted
-        // them.
+        // Failed I/Os do not count, because an I/O may fail before the limit has counted it.
         if op != Op::Flush && status.is_ok() {
             let at = usize::from(group.0);
             self.0.resize_with(self.0.len().max(at + 1), Vec::new);
@@ -211,8 +208,8 @@ impl GroupEnds {
 }
 
 impl GroupEnds {
-    /// Describes the first group whose share was far too large or too small while all groups had
-    /// I/O waiting; `None` if there is no such group.
+    /// Describes the first group whose share was far too large or too small; `None` if there is
+    /// none.
     fn unfair(&self, scenario: &Scenario) -> Option<String> {
         let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, SchedulerSpec::Fair);
         let fair = scenario.fair && scenario.disturbances.iter().any(is_fair);

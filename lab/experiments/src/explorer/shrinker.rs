@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::scenario::Scenario;
 
-/// Settings whose simplest value is not the smallest one, and the simplest value of each.
+/// Simplest value of each setting whose smallest value is not the simplest.
 const PLAIN: [(&str, u32); 10] = [
     ("cache_percent", 100),
     ("work_percent", 100),

@@ -41,7 +41,7 @@ pub(super) struct RunState {
     pub(super) start_ns: u64,
     pub(super) up: SimWord,
     pub(super) busy: SimWord,
-    /// Parker of the watchdog. The last submitter to end wakes the watchdog with it.
+    /// Parker by which the last submitter to end wakes the watchdog.
     pub(super) watchdog: SimParker,
     pub(super) workers: Vec<WorkerHandle>,
     /// Set to 1 while the volume switches its serving mode, else 0.
@@ -306,7 +306,7 @@ impl Submitter {
                 if !self.state.owned_in_use() || now_ns - since_ns > patience_ns {
                     return;
                 }
-                // Requests that timed out, or that belong to dropped channels, complete later.
+                // Wait for requests that timed out, or that belong to dropped channels.
                 deadline_ns = Some(now_ns + 500_000);
             }
             let state = &self.state;

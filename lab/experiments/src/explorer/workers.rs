@@ -17,14 +17,13 @@ use super::time::NS_PER_US;
 
 type SimWord = <Simulated as Machine>::Word;
 
-/// Smallest number that identifies a worker as a queue's owner. I/O threads use their index plus
-/// one.
+/// Smallest owner number of a worker. Smaller numbers belong to I/O threads: their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(super) struct WorkerHandle {
     cpu: u32,
-    /// State of the worker: 0 while it serves, 1 if it must end. Any larger number means that it
-    /// must end and start again after this many microseconds minus one.
+    /// 0 while the worker serves. The value 1 makes the worker end. A larger value also makes the
+    /// worker start again, `leave` - 1 microseconds later.
     leave: SimWord,
     over: SimWord,
     bell: SimDoorbell,

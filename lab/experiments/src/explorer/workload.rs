@@ -190,7 +190,7 @@ impl Workload {
         record.foreign = true;
         let foreign = OwnedPieces { buffer, list };
         // SAFETY: the submitter keeps buffer and list until the bio completes.
-        // If the channel is dropped earlier, the buffer and the list live until the run ends.
+        // The buffer and the list of a dropped channel live until the run ends.
         let bio =
             unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
         PreparedBio { bio, record, foreign: Some(foreign) }

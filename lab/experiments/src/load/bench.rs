@@ -67,8 +67,7 @@ impl Interrupt {
 }
 
 impl Plan {
-    /// Returns the number of blocks, of the workload's size, that the row uses of a device of
-    /// `bytes` bytes.
+    /// Returns the number of blocks that the row uses on a device of `bytes` bytes.
     pub(crate) fn blocks(&self, bytes: u64) -> u64 {
         self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
     }
@@ -84,9 +83,9 @@ pub type Progress<'a> = &'a mut dyn FnMut(f64);
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
-    /// Number of threads, jobs and the measuring thread, that have not finished their setup.
+    /// Number of threads (jobs and measuring thread) that have not finished their setup.
     missing: AtomicUsize,
-    /// Time at which the last thread finished its setup, and the processor time used until then.
+    /// Time, and this process's processor time, when the last thread finished its setup.
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) barrier: DrainBarrier,
@@ -109,9 +108,8 @@ impl RowState {
         }
     }
 
-    /// Reports that a thread is set up, and waits until all threads are. The last one records the
-    /// start time before it releases the others: if there are more jobs than CPUs, some jobs do
-    /// many I/Os before the measuring thread runs again.
+    /// Waits until all threads are set up. The last of them records the start time, because jobs
+    /// may do many I/Os before the measuring thread runs again.
     pub(crate) fn ready(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
@@ -306,7 +304,7 @@ fn run_job(
     Ok(result)
 }
 
-/// Returns true if a bio may become several requests, so that the drives count more I/Os than jobs.
+/// Returns true if a bio may become several requests.
 fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
     volume.disks().len() > 1
         || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors

@@ -98,7 +98,7 @@ impl Calibration {
 pub struct Target {
     volume: Arc<Volume<Native>>,
     is_new: bool,
-    /// Notes for the user.
+    /// Notes and warnings about the drive, for the user.
     pub notes: Vec<String>,
     /// Number of bytes from the volume's start that were written; `None` if the whole volume has
     /// data.

@@ -23,8 +23,7 @@ pub(crate) struct ClientIo {
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
     pub(crate) stamp_ns: u64,
-    /// Data of the request, if [`DataMemory`] keeps data in the I/O. Empty while the client holds
-    /// the data.
+    /// Memory for the request's data (see [`DataMemory`]). Empty while the client holds the memory.
     pub(crate) memory: Vec<u8>,
 }
 
@@ -51,16 +50,14 @@ pub(crate) trait Client: Sized {
     type Failure: Copy + Display;
     fn in_flight(&self) -> u32;
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
-    /// Sends the submitted requests to the server.
     fn start(&mut self) -> Result<(), BenchError>;
-    /// Appends the slots of completed requests to `done`. Copies the data of reads to their I/Os'
-    /// memory.
+    /// Appends the slots of completed requests to `done`. Copies the data of each read to the
+    /// memory of its I/O.
     fn reap(
         &mut self,
         ios: &mut [ClientIo],
         done: &mut Vec<DoneSlot<Self::Failure>>,
     ) -> Result<(), BenchError>;
-    /// Waits until a request may have completed.
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Waits until a request of one of `clients` may have completed, or until `most` has passed.
     fn wait_any(clients: &mut [Self], most: Duration) -> Result<(), BenchError>;
@@ -130,8 +127,8 @@ impl<C: Client> Target for ClientTarget<C> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
         let (handed, kept) = (done.len(), free.len());
-        // Reuse slots in the order of their completions, so that a ring keeps using the same
-        // entries.
+        // Reuse slots in the order of their completions, so that a ring uses few entries again and
+        // again.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
             let after = match &failed {

@@ -20,8 +20,7 @@ pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
 
-/// Membership of one thread. The thread counts as working until `linger`, or until the value is
-/// dropped.
+/// Membership of a thread, which counts as working until its call of `linger` or until the drop.
 pub(crate) struct DrainMember<'a> {
     barrier: &'a DrainBarrier,
     is_at_work: bool,
@@ -65,9 +64,8 @@ impl Drop for DrainMember<'_> {
     }
 }
 
-/// Serves I/O that other threads put into this thread's queues. Ends at `until_ns`, by the block
-/// layer's clock, or when `goes_on` returns false. `goes_on` is called every 5 ms at least, and
-/// after a while every 80 ms.
+/// Serves I/O that other threads put into this thread's queues, until `until_ns` (by `Native::now`)
+/// or until `goes_on` returns false. The time between calls of `goes_on` grows from 5 to 80 ms.
 pub(crate) fn serve_while(
     context: &mut IoContext,
     channel: &mut Channel<Native>,

@@ -31,8 +31,6 @@ pub(crate) struct JobResult {
     pub(crate) errors: u64,
     pub(crate) verified: u64,
     pub(crate) first_error: Option<String>,
-    /// Number of kicks written to virtqueues. `interrupts` counts the interrupts that ended a
-    /// sleep.
     pub(crate) kicks: u64,
     pub(crate) interrupts: u64,
     pub(crate) latencies: Snapshot,
@@ -51,7 +49,6 @@ impl JobResult {
 pub(crate) trait JobIo {
     /// Sets the operation, the offset and the start time of the next submission.
     fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64);
-    /// Returns the start time that `aim` has set, in nanoseconds.
     fn stamp_ns(&self) -> u64;
     fn op(&self) -> Op;
     fn sector(&self) -> Sector;
@@ -59,8 +56,8 @@ pub(crate) trait JobIo {
     fn failure(&self, status: &dyn Display) -> String;
 }
 
-/// Receives a target's completions. If a method returns `Submit`, the target submits the I/O again,
-/// with the operation and offset that the method has set.
+/// Handler of completions. If a method returns `Submit`, the target submits the I/O again, with the
+/// operation and offset that the method has set.
 pub(crate) trait CompletionHandler<Io> {
     fn done(&mut self, io: &mut Io) -> AfterCompletion;
     fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion;
@@ -69,10 +66,10 @@ pub(crate) trait CompletionHandler<Io> {
 /// Target of a job's I/Os. Counterpart: `ioengine_ops` of fio.
 pub(crate) trait Target {
     type Io: JobIo;
-    /// Returns the number of submitted I/Os whose completions `turn` has not yet passed on.
+    /// Returns the number of submitted I/Os whose completions `turn` has not passed on yet.
     fn in_flight(&self) -> u32;
-    /// Prepares up to `most` idle I/Os with `aim` and submits them. Returns the number of I/Os that
-    /// the target accepted.
+    /// Calls `aim` for up to `most` idle I/Os and submits these. Returns the number of accepted
+    /// I/Os.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
     /// Passes the completions to `to`, and returns their number.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
@@ -129,11 +126,10 @@ struct JobTurn<'a> {
     result: &'a mut JobResult,
     measure: bool,
     left: u64,
-    /// Time at which the present batch of completions is handled; 0 until a completion needs the
-    /// time.
+    /// Time of the present batch of completions in nanoseconds; 0 until the clock is read.
     now_ns: u64,
-    /// Start time shared by the latest I/Os of the batch, and the number of these I/Os. Their
-    /// latencies are recorded together when an I/O with another start time follows.
+    /// Start time of the latest I/Os, and the number of I/Os with this start time. Their latencies
+    /// are recorded together.
     equal: (u64, u64),
 }
 
@@ -266,8 +262,8 @@ impl<T: Target> Job<T> {
         Ok(result)
     }
 
-    /// If the job verifies, reads each block that it wrote and compares it with the last
-    /// generation.
+    /// If the job verifies, reads each written block back and compares the block with its last
+    /// write.
     pub(crate) fn read_back(&mut self, result: &mut JobResult) -> Result<(), BenchError> {
         let Some(mut written) = self.aim.written.take() else { return Ok(()) };
         let (target, sectors) = (&mut self.target, self.aim.sectors);

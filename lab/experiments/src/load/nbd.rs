@@ -112,7 +112,7 @@ impl Client for Connection {
     }
 
     fn wait_any(clients: &mut [Connection], most: Duration) -> Result<(), BenchError> {
-        // Skip idle connections. If a server closes one, its next request reports the error.
+        // Skip connections without requests: the next request fails if the server closed one.
         let busy = clients.iter().filter(|connection| connection.client.in_flight() > 0);
         wait_any(busy.map(|connection| &connection.client), most)
             .map_err(|source| failed(&clients[0].uri, source))

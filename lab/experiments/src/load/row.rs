@@ -184,7 +184,7 @@ pub struct MachineRow {
     /// Interface by which programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
     pub interface: String,
     /// CPU that handled the drives' interrupts: `submitter`, `core0` or `steered`. Empty on a real
-    /// machine, where these drives raise no interrupts.
+    /// machine.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub irq: String,
     /// Largest number of I/Os that a job submitted together, if the user set one.

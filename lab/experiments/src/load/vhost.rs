@@ -175,7 +175,6 @@ pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     }
 }
 
-/// Converts a completion of a ring's slot. The status is `None` if the request succeeded.
 #[inline(always)]
 pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
     (slot.into(), (!status.is_ok()).then_some(status))

@@ -24,8 +24,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
 use crate::load::vhost::{done_slot, read_all, request, ring_size};
 
-/// Address of the guest's memory as the guest sees it. `USER` is the address as the frontend sees
-/// it.
+/// Address of the guest's memory in the guest; `USER` is its address in the frontend.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 
@@ -80,7 +79,7 @@ impl LocalQueue {
         let start = NonNull::new(region.start()).expect("a mapping is never at address 0");
         let memory = Arc::new(GuestMemory::new(vec![Arc::new(region)])?);
         // SAFETY: `start` is a page-aligned mapping of the ring's length, which outlives the ring.
-        // Only the device uses the mapping besides the ring.
+        // Besides the ring, only the device uses the mapping.
         let ring = unsafe { DriverRing::new(start, GUEST, options) };
         let ring = ring.map_err(|error| wrong(error.to_string()))?;
         let parts = [layout.descriptors, layout.available, layout.used];

@@ -64,7 +64,6 @@ impl Rw {
     }
 }
 
-/// Implements `Display` and `FromStr` for a type with a table of `Words`.
 macro_rules! text_by_words {
     ($kind:ty) => {
         impl std::fmt::Display for $kind {
@@ -175,7 +174,7 @@ impl Offsets {
     }
 }
 
-/// Returns a number below `count`, computed from the low half of `random`.
+/// Returns a number below `count`, in proportion to the low half of `random`.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
     ((random & u64::from(u32::MAX)) * count) >> 32

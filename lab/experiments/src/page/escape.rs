@@ -2,7 +2,6 @@
 //!
 //! Every text and every id of a page goes through these functions.
 
-/// Escapes text for HTML elements and quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for c in text.chars() {

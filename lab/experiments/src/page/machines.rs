@@ -82,7 +82,7 @@ fn sources(machines: &[MachineTable]) -> String {
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
-    /// Adds tables of constants, and counts the origins in all tables again.
+    /// Adds tables of constants, and updates the counts of origins.
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);

@@ -43,7 +43,7 @@ impl Axis {
         }
     }
 
-    /// Returns this axis, cut at the largest of these values. The end need not be a tick.
+    /// Returns this axis with its end at the largest of these values, even if no tick is there.
     pub(super) fn ending_at(mut self, values: impl Iterator<Item = f64>) -> Axis {
         let last = values.filter(|value| value.is_finite()).fold(self.least, f64::max);
         if last > self.least {

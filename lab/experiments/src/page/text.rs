@@ -15,7 +15,6 @@ pub(super) fn page(page: &Page) -> String {
     let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
     for table in &page.tables {
-        // The caption of a table states the unit of its numbers.
         let caption = if table.caption.is_empty() { "" } else { ": " }.to_owned() + &table.caption;
         let head = wrapped(&format!("{}{caption}", table.title), 0);
         blocks.push(format!("{head}\n{}", data_table(table)));

@@ -55,10 +55,10 @@ const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// `auto` mode choose.
 const FEW: u32 = 64;
 const LENGTH_NS: u64 = 100_000_000;
-/// Virtual time that is measured in runs that compare drives, or in which `auto` must try both
-/// serving modes and choose one. The number n of I/Os in flight at a drive is a random walk, which
-/// depends on its start for about n^2 I/Os. For n = 64 these are 4,096 I/Os, or 50 ms at 80,000
-/// I/Os per second: half of [`LENGTH_NS`], which is too short to compare drives.
+/// Virtual time that is measured in runs that compare drives, or in which `auto` chooses a serving
+/// mode. The number of I/Os in flight at a drive is a random walk: if n is this number, the walk
+/// depends on its start for about n^2 I/Os. For n = 64 these take 50 ms at 80,000 I/Os per second,
+/// half of [`LENGTH_NS`].
 const LONG_NS: u64 = 1_000_000_000;
 /// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
@@ -114,9 +114,8 @@ impl Rig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Depth {
-    /// As many I/Os as the block layer accepts.
+    /// Largest number of I/Os that the block layer accepts.
     Full,
-    /// [`FEW`] I/Os for each drive, for long runs that compare drives.
     Few,
     One,
 }
@@ -247,8 +246,8 @@ impl Point {
             false => String::new(),
         };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        // A thread for one drive runs on the CPU that the drive's worker would have, so that cache
-        // lines travel as far as in a run with workers.
+        // The thread for a drive runs on the CPU that the drive's worker would have, so that the
+        // distances between CPUs are the same.
         let (jobs, iodepth, cpus) = match self.program() {
             Some(task) => (task.threads(), task.depth(depth), task.cpus()),
             None if self.apart => (drives, depth / drives, (1..=drives).collect()),
@@ -303,7 +302,7 @@ impl papers::Point for Point {
         Mechanism::Coalescing,
         Mechanism::Dies,
     ];
-    /// `Lines` concerns only the single-queue stack, which no point of this paper uses.
+    /// No point of this paper uses the single-queue stack, to which `Lines` belongs.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {
@@ -362,7 +361,6 @@ impl papers::Point for Point {
                 vec![(most - runs.iter().copied().fold(f64::INFINITY, f64::min)) / mean]
             }
             "lat_ns" => vec![seen.row.lat_ns.mean as f64],
-            // `stack_ns` has one number for each drive.
             "stack_ns" => seen.stack_ns.iter().map(|ns| *ns as f64).collect(),
             "tags_us" => samples().map(|sample| sample.at_ns as f64 / 1e3).collect(),
             "tags_1" => in_use(0),

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
-    /// A name to evaluate. The settings in the table replace current settings with the same keys.
+    /// Name of a metric or formula, and the settings in which the evaluated point differs.
     Name(String, Table),
     /// A function call. The argument lists are concatenated into one list.
     Call(String, Vec<Formula>),
@@ -224,7 +224,7 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         // Coefficient of determination of a straight line through points; 1 if all points lie on
         // the line. The list has all x first, then all y.
         "r2" => vec![straightness(list.split_at(list.len() / 2))],
-        // The last number of the list is the position, counted from 1, of the number to return.
+        // The list ends with the position, counted from 1, of the number to return.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
         _ => panic!("{name}: formulas have no function of this name"),

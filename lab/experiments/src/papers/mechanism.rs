@@ -72,7 +72,7 @@ impl Words for Mechanism {
     ];
 }
 
-/// Bandwidth, in bytes per nanosecond, of a link on which transfers take almost no time. The
+/// Bandwidth, in bytes per nanosecond, of a link on which transfers take almost no time: the
 /// largest bandwidth that a model may have.
 const ENDLESS: f64 = 999_999.0;
 

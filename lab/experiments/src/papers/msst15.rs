@@ -166,7 +166,7 @@ impl papers::Point for Point {
         Mechanism::Translation,
         Mechanism::Signals,
     ];
-    /// `Lines` concerns only the single-queue stack, which no point of this paper uses.
+    /// No point of this paper uses the single-queue stack, to which `Lines` belongs.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

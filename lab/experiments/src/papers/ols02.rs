@@ -95,8 +95,7 @@ struct Step {
     unit: Option<u32>,
     #[serde(default)]
     bounce: bool,
-    /// Scope of the request queues' lock. `drivers` is the scope of the lock of the adapters'
-    /// drivers.
+    /// Scope of the request queues' lock; `drivers` is the scope of the adapter drivers' lock.
     #[serde(deserialize_with = "word")]
     lock: LockScope,
     #[serde(deserialize_with = "word")]
@@ -187,8 +186,7 @@ impl Point {
             drives,
             layout: Layout::Linear,
             service: Service {
-                // Plug the request queue itself, so that it gets all bios of an I/O before it is
-                // run.
+                // Plug the request queue until the queue has all bios of an I/O.
                 serving: ServingConfig { plug_high: PLUG, ..ServingConfig::default() },
                 apart: true,
                 history: self.history(),
@@ -293,8 +291,8 @@ impl papers::Point for Point {
                 times.push(cpus.busy_ns.saturating_sub(charged));
                 return Some(times.into_iter().map(|ns| ns as f64).collect());
             }
-            // The lock statistics give a fraction of the time of the seven CPUs that run jobs.
-            // Convert it to a fraction of all eight CPUs, as in the paper.
+            // The lock statistics refer to the seven CPUs that run jobs. Convert them to fractions
+            // of all eight CPUs, as in the paper.
             "spin_one" => locks::spin_share(seen, Some("io-request")) * 7.0 / 8.0,
             "spin_all" => locks::spin_share(seen, None) * 7.0 / 8.0,
             "hold_ns" => locks::old_lock(seen)?.hold_ns_mean as f64,

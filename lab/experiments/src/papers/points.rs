@@ -47,7 +47,6 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     /// Mechanisms of the machines' models that cannot affect the results of this paper.
     const UNUSED: &'static [Mechanism] = &[];
 
-    /// Creates a point from the settings in a paper's file.
     fn of_settings(settings: Table) -> Result<Self, String>
     where
         Self: Sized;

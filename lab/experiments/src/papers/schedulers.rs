@@ -55,7 +55,7 @@ struct Settings {
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients of each kind. A kind marked `others` has `others` clients instead.
+    /// Number of clients of each kind; kinds that are marked as `others` have `others` clients.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -152,8 +152,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // The deadline scheduler needs 20 ms to serve all I/Os in flight once; the time is enough
-        // for two rounds.
+        // Enough for two rounds: the deadline scheduler needs 20 ms to serve all I/Os in flight
+        // once.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),
@@ -243,7 +243,7 @@ impl Point {
 
 impl papers::Point for Point {
     type Measurement = ContentionReport;
-    /// `Lines` concerns only the single-queue stack, which no point of this experiment uses.
+    /// No point of this experiment uses the single-queue stack, to which `Lines` belongs.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

@@ -40,7 +40,8 @@ pub(crate) struct Sheet {
     /// name, or tables of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists of settings by name. Each list is a concatenation of products of other lists.
+    /// Lists of settings by name. A list joins several products; a product has all combinations of
+    /// the values of other lists.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
     /// Values that have names in this file, by setting and name.
@@ -106,7 +107,7 @@ struct PanelSpec {
     lines: Vec<LineSpec>,
     #[serde(default)]
     marks: Vec<(f64, String)>,
-    /// Formula for the x positions at which counted phases begin, except the first one.
+    /// Formula for the x positions at which phases 2, 3 and so on begin.
     begins: Option<Formula>,
 }
 
@@ -170,7 +171,7 @@ struct CheckSpec {
     numbers: Vec<f64>,
     #[serde(default)]
     at: Table,
-    /// Points with the greatest value, by names that the texts and formulas of this check may use.
+    /// Points that maximise a formula, by the names that texts and formulas of this check use.
     #[serde(default)]
     best: BTreeMap<String, BestSpec>,
     /// Formula for our numbers, which are compared with `numbers`.
@@ -188,7 +189,7 @@ struct CheckSpec {
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// Formula whose maximum selects the point; `None` stands for the formula `of`.
+    /// Formula to maximise; `None` means the formula `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -341,7 +342,7 @@ impl<P: Point> Evidence<'_, P> {
         self.sheet.figures.iter().flat_map(of_spec).collect()
     }
 
-    /// Returns the combinations of `each` for which the template `name` gives the name of `part`.
+    /// Returns the combinations of `each` in `part`; `name` is the template of a part's name.
     fn in_part(&self, each: &[Axis], name: &str, part: &str) -> Vec<Table> {
         let mut settings = self.sheet.expand(each);
         settings.retain(|settings| self.text(name, settings) == part);
@@ -469,7 +470,7 @@ impl<P: Point> Evidence<'_, P> {
         Some(check.with_note(filled(&spec.note)?))
     }
 
-    /// Returns the greatest value, the first one if several are equal, and its description.
+    /// Returns the value of `spec.of` at the point that maximises `spec.by`, and the point's text.
     fn best(&self, spec: &BestSpec, at: &Table) -> Option<(f64, String)> {
         let mut best: Option<(f64, f64, Table)> = None;
         for settings in self.sheet.expand_from(at, &spec.over) {

@@ -76,7 +76,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // Ignore errors, because the system cleans its folder for temporary files.
+        // Ignore errors: the system cleans its temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -111,7 +111,7 @@ impl Point {
             cpus: (0..cores).collect(),
             jobs: cores,
             workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
-            // Run for 2.5 slices: the kernel thread wakes in the first two fifths of this time.
+            // Run for 2.5 time slices. The kernel thread wakes within the first slice.
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,

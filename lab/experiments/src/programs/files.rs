@@ -30,7 +30,7 @@ pub(super) struct FileSet {
 #[derive(Debug, Default)]
 struct Lists {
     there: Vec<File>,
-    /// For each slot, the index of its file in `there`; `None` for a slot without a file.
+    /// For each slot, the index of its file in the list `there`; `None` for a slot without a file.
     places: Vec<Option<usize>>,
     free: Vec<u64>,
 }

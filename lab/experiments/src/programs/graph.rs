@@ -89,8 +89,7 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // Each batch has at least `depth / 2` reads, because `reap` waits for this many
-            // completions.
+            // `reap` waits for `depth / 2` completions, so each batch has at least as many reads.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

@@ -39,7 +39,7 @@ const NAMES: [(&str, Task); 9] = [
 const BYTES_MIN: u64 = 16 << 30;
 /// Number of reads that a thread of `pagerank` has in flight.
 const GRAPH_DEPTH: u32 = 64;
-/// Number of I/Os that a thread of any other program has in flight: the pieces of one system call.
+/// Number of I/Os that a read or write call of any other program has in flight.
 const CALLS: u32 = 4;
 
 impl fmt::Display for Task {

@@ -12,14 +12,10 @@ use super::files::{INODES, size_pages};
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
-/// Size of the cache's memory in bytes. `LENGTH_NS` is the virtual time that is measured.
 const CACHE_BYTES: u64 = 128 << 20;
 const LENGTH_NS: u64 = 300_000_000;
-/// Number of pages per system call of cp. `RECORD_PAGES` is the number of tar.
 const COPY_PAGES: u64 = 32;
 const RECORD_PAGES: u64 = 3;
-/// Mean size of a tree's files in bytes. The next constants are the number of files in a tree, and
-/// the first page of an archive.
 const FILE_BYTES: u64 = 11 << 10;
 const FILES: u64 = 1 << 20;
 const ARCHIVE_PAGE: u64 = 64 << 20;
@@ -80,8 +76,8 @@ impl Utility {
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // The tree's files begin after the inodes, and the archive at its own page. `owed` counts
-        // the pages of the archive that are not yet read or written.
+        // The files begin after the inodes. `owed` is the number of pages of the archive that are
+        // due and not yet read or written.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {

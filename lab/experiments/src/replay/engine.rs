@@ -30,7 +30,7 @@ pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep in nanoseconds, so that an interrupt is noticed soon.
 const SLEEP_NS: u64 = 50_000_000;
-/// Longest sleep, in nanoseconds, while the engine waits for the trace and I/Os are in flight.
+/// Longest sleep, in nanoseconds, with I/Os in flight while the engine waits for the trace.
 const LOOK_NS: u64 = 200_000;
 /// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
@@ -48,8 +48,8 @@ struct Slot {
     /// Number of pieces in flight. `in_flight_bytes` is the memory that their data occupies.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Value of the engine's `held` when the I/O became ready. If `held` has changed by the time
-    /// the I/O is sent, the I/O has waited for room.
+    /// Value of the engine's counter `held` when the I/O became ready. If the counter has changed
+    /// by the time the I/O is sent, the I/O has waited for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -59,7 +59,6 @@ struct Slot {
 enum Stage {
     /// The I/O waits to be sent, or some of its pieces have been sent.
     Send,
-    /// All pieces of the I/O have been sent.
     Sent,
     /// The I/O's data is written. The flush that makes it durable must still be sent.
     Flush,
@@ -280,7 +279,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Admits the I/Os that are due. With `afap`, admits as many I/Os as there is room for.
+    /// Admits the I/Os that are due. A replay as fast as possible admits I/Os while there is room.
     fn admit(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while !self.ending.has_begun {
@@ -342,7 +341,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         None
     }
 
-    /// Returns the time at which an I/O is due; `None` with `afap`.
+    /// Returns the time at which an I/O is due; `None` for a replay as fast as possible.
     fn due_ns(&self, io: &Routed) -> Option<u64> {
         let after_ns = io.at_ns as f64 / self.settings.speed?;
         // A time beyond the clock's range saturates in the conversion.
@@ -462,7 +461,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // If the next I/O is already due, it waits for room, and a completion ends the sleep.
+        // If the next I/O is already due, only a completion makes room and ends the sleep.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

@@ -96,7 +96,7 @@ impl Feed for ReadAhead {
         if self.first.is_none() {
             match self.items.recv_timeout(most) {
                 Ok(item) => self.first = Some(item),
-                // No item: the next call of `next` detects the end.
+                // The next call of `next` detects the end of the trace.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }

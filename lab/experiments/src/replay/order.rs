@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-/// Largest length of the ranges in `Lane::short`, in which only ranges near an I/O's start are
-/// compared. Longer ranges are few, and all of them are compared.
+/// Largest length of a short range. Of the short ranges, only those near an I/O's start are
+/// compared. All longer ranges are compared, which are few.
 const SHORT_BYTES: u64 = 128 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Order {
                 self.ready.push(other);
             }
         }
-        // Put the empty list back, so that its memory is reused.
+        // Put back the empty list `later` to reuse its memory.
         self.links[slot as usize].later = later;
         self.ready.drain(..)
     }

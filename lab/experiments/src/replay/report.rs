@@ -50,7 +50,8 @@ pub struct OpReport {
     pub traced: Option<Latency>,
     /// Latencies from an I/O's submission to its completion.
     pub from_submission: Option<Latency>,
-    /// Latencies from the time at which an I/O is due to its completion; `None` with `afap`.
+    /// Latencies from the time at which an I/O is due to its completion; `None` for a replay as
+    /// fast as possible.
     pub from_due: Option<Latency>,
 }
 
@@ -90,8 +91,8 @@ pub struct WaitCounts {
     pub for_overlap: u64,
     /// Number of flushes that waited for writes before them.
     pub for_writes: u64,
-    /// Number of I/Os that waited because the I/O depth was reached or the target had no room. Not
-    /// counted with `afap`.
+    /// Number of I/Os that waited because the I/O depth was reached or the target had no room. 0
+    /// for a replay as fast as possible.
     pub for_room: u64,
 }
 
@@ -174,7 +175,7 @@ pub struct Counts {
 /// Results of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Factor by which the replay is faster than the trace; `None` with `afap`.
+    /// Factor by which the replay is faster than the trace; `None` if as fast as possible.
     pub speed: Option<f64>,
     pub iodepth: u32,
     /// Length of the replay in seconds, from the due time of the first I/O to the last completion.
@@ -186,14 +187,14 @@ pub struct Report {
     pub counts: Counts,
     /// Results of each kind of operation in the trace.
     pub ops: Vec<OpReport>,
-    /// Delays of I/Os; `None` with `afap`.
+    /// Delays of I/Os; `None` for a replay as fast as possible.
     pub lateness: Option<Lateness>,
     pub waited: WaitCounts,
     pub adapted: AdaptedIos,
     pub skipped: Skipped,
     /// Number of I/Os that ended, over time.
     pub series: Series,
-    /// Number of I/Os that were due, over time. `None` with `afap`.
+    /// Number of I/Os that were due, over time; `None` for a replay as fast as possible.
     pub due_series: Option<Series>,
     pub targets: Vec<LaneReport>,
     /// Reason why the replay ended before the trace; `None` if the whole trace was replayed.

@@ -25,7 +25,7 @@ struct OpTally {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IoResult {
-    /// Time at which the I/O was due; `None` with `afap`.
+    /// Time at which the I/O was due; `None` for a replay as fast as possible.
     pub(crate) due_ns: Option<u64>,
     pub(crate) sent_ns: u64,
     pub(crate) ended_ns: u64,

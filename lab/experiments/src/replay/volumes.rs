@@ -151,7 +151,7 @@ fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
             data_bytes_max: DATA_BYTES_MAX,
             discard_bytes_max: ranges(limits.max_discard_sectors),
             zeroes_bytes_max: ranges(limits.max_write_zeroes_sectors),
-            // Always supported: for a drive without FUA, the block layer sends a write and a flush.
+            // For a drive without FUA, the block layer sends a write and a flush.
             flush: true,
             fua: true,
         },

@@ -1,21 +1,19 @@
 //! `Coalescing`: a host adapter that raises one interrupt for many completions of all its drives.
 //!
-//! Models isci of Linux 4.4, the driver of Intel's SCU. Each time `isci_host_completion_routine`
-//! has taken the completions, it sets two limits for the next interrupt: a number of completions,
-//! equal to the commands still in flight, and a time after the first completion. The time is a code
-//! in a table: 9 (`ISCI_COALESCE_BASE`) plus the binary logarithm of the commands in flight. By the
+//! Models isci of Linux 4.4, the driver of Intel's SCU. After each interrupt,
+//! `isci_host_completion_routine` sets two limits for the next one: a number of completions, equal
+//! to the commands still in flight, and a time after the first completion. The time is a code in a
+//! table: 9 (`ISCI_COALESCE_BASE`) plus the binary logarithm of the commands in flight. By the
 //! table beside `sci_controller_set_interrupt_coalescence`, code 7 is 853.3 to 1,280 ns, and each
 //! further code is twice as long; the model uses the mean. The limit on the number of completions
-//! is not modelled: it is reached first only above 230,000 completions a second, more than four
-//! drives of 50,000 IOPS make.
+//! is not modelled, because four drives of 50,000 IOPS do not reach this limit.
 //!
 //! The queues of all drives behind the adapter share a `Coalescing`; each queue has a
-//! `QueueInterrupts`. host_adapter.rs calls this file. The state stands for the adapter's hardware,
-//! so access to it must not take virtual time: it is behind a plain mutex, which is never held
-//! across a call to the machine. An interrupt reports all completions up to its time. Not modelled:
-//! in isci, one tasklet on one CPU takes the completions of all drives and forwards each to the
-//! submitting CPU. Here, the thread that serves a queue finds the queue's completions when it
-//! polls, at the time at which it last expected the interrupt.
+//! `QueueInterrupts`. host_adapter.rs calls this file. The state stands for hardware, so access
+//! must take no virtual time: the state is behind a plain mutex, which is never held across a call
+//! to the machine. In isci, one tasklet on one CPU takes the completions of all drives and forwards
+//! each to the submitting CPU. Here, the thread that serves a queue finds the queue's completions
+//! when the thread polls.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -70,7 +68,7 @@ impl Coalescing {
         lock(&self.0)
     }
 
-    /// Adds a drive's queue, and returns the object by which the queue learns of interrupts.
+    /// Adds a drive's queue. Returns the state by which this queue waits for interrupts.
     pub(super) fn gate(&self) -> QueueInterrupts {
         let mut state = self.state();
         state.next_ns.push(u64::MAX);
@@ -86,8 +84,8 @@ impl Coalescing {
         self.state().active -= 1;
     }
 
-    /// Returns `Ok` if an interrupt has reported the queue's next completion. The error is the time
-    /// of the next interrupt.
+    /// Returns `Ok` if an interrupt has reported the queue's next completion, otherwise the time of
+    /// the next interrupt.
     fn admits(&self, queue: usize, now_ns: u64) -> Result<(), u64> {
         let mut state = self.state();
         let due_ns = state.pass(now_ns);
@@ -112,7 +110,7 @@ impl Coalescing {
 #[derive(Debug)]
 pub(super) struct QueueInterrupts {
     queue: usize,
-    /// True if the adapter has been told the time of this queue's next completion.
+    /// True if the adapter knows the time of the queue's next completion.
     told: bool,
 }
 
@@ -133,8 +131,7 @@ impl QueueInterrupts {
         let (before, others_ns) = (batch.entries().len(), batch.take_wake());
         inner.poll(batch);
         let next_ns = batch.take_wake();
-        // If the batch is full, the remaining completions need no other interrupt: the next poll
-        // takes them.
+        // If the batch is full, the next poll takes the remaining completions without an interrupt.
         let rest_ns = next_ns.filter(|_| batch.is_full());
         self.told = next_ns.is_some() && rest_ns.is_none();
         let count = (batch.entries().len() - before) as u32;

@@ -1,16 +1,15 @@
 //! `HostAdapter`: state that the drives behind one SCSI host shared in the kernel, apart from tags.
 //!
 //! Each kind of state can be switched off. On the HBA (driver mpt3sas of Linux 4.4) every command
-//! of every drive writes two: the table that maps a command's number (smid) to the command
-//! (`Lookup`), and the command count of the SCSI mid-layer, `host_busy`, which
-//! `scsi_host_queue_ready` increments and `scsi_device_unbusy` decrements. Commit 6eb045e092ef
-//! (5.5) removed `host_busy`. The count of each device, `device_busy`, is modelled together with
-//! `host_busy`. The count of the target is not modelled, because the kernel keeps it only for
-//! targets with a limit of their own, which these drives do not have. The SCU (driver isci of 4.4)
-//! is a SCSI host, too, with two kinds of state: the lock `scic_lock`, and coalesced interrupts
-//! (coalescing.rs). The driver holds `scic_lock` in all its functions: twice to send a command
-//! (`isci_task_execute_task`, and where the request is started) and once per interrupt for all its
-//! completions (`isci_host_completion_routine`).
+//! writes two kinds: the table of commands by number (smid; `Lookup`), and the SCSI mid-layer's
+//! count of commands, `host_busy`, which `scsi_host_queue_ready` increments and
+//! `scsi_device_unbusy` decrements. Commit 6eb045e092ef (5.5) removed `host_busy`. The count of
+//! each device, `device_busy`, is modelled together with `host_busy`. The kernel keeps a count of
+//! the target only for targets with a limit of their own, unlike these. The SCU (driver isci of
+//! 4.4) is a SCSI host with two kinds of state: coalesced interrupts (coalescing.rs), and the lock
+//! `scic_lock`. The driver takes this lock twice to send a command (`isci_task_execute_task`, and
+//! where the request is started) and once per interrupt for all completions
+//! (`isci_host_completion_routine`).
 //!
 //! run.rs creates a `HostAdapter` for a row. `AdapterDriver` wraps a drive's driver, outside of
 //! `PollerDriver`, because the interrupt handler is entered before any command is looked up. Other
@@ -43,8 +42,7 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// The entries of the free list that are written when a command takes or frees an entry: the entry
-/// itself, and its neighbour in the list.
+/// The two entries of the free list that a command writes: its own entry, and the list's next one.
 type FreeEntries = [[u64; 8]; 2];
 
 pub(crate) struct HostAdapter<M: Machine> {
@@ -55,27 +53,25 @@ pub(crate) struct HostAdapter<M: Machine> {
 }
 
 /// The table of commands and its lock, `scsi_lookup_lock`, taken three times per command:
-/// `mpt3sas_base_get_smid_scsiio` takes an entry off the list of free ones,
-/// `_scsih_scsi_lookup_get_clear` reads it at the end, `mpt3sas_base_free_smid` puts it back.
-/// Commit dbec4c9040ed used the tag as the smid and removed the lock.
+/// `mpt3sas_base_get_smid_scsiio` takes an entry off the free list, `_scsih_scsi_lookup_get_clear`
+/// reads the entry at the end, `mpt3sas_base_free_smid` puts the entry back. Commit dbec4c9040ed
+/// used the tag as the smid and removed the lock.
 ///
-/// Counted in those functions: lock, list head and entries are written. An entry is a line
-/// (`scsiio_tracker`, 64 bytes), and the list is last in, first out, so the entry taken is the one
-/// that any CPU put back last. Taking it writes its neighbour, too, and putting one back writes the
-/// former first entry: two lines each. The end of a command reads and clears its own entry, which
-/// its CPU still has in cache.
+/// The three functions write the lock, the list head and entries. An entry is one cache line
+/// (`scsiio_tracker`, 64 bytes). The list is last in, first out, so a command gets the entry that
+/// any CPU put back last. Both taking and putting back an entry also write its neighbour in the
+/// list. At the end of a command, its entry is still in the CPU's cache.
 struct Lookup<M: Machine> {
     lock: M::Lock<()>,
     beside: LockNeighbors<M>,
     free: M::Line<FreeEntries>,
 }
 
-/// The rest of the lock's cache line: the table's pointer, and the list head, which lock holders
-/// write. The pointer lies 16 bytes before the lock, and the head 8 bytes after it, so they share a
-/// line with the lock in 5 of 8 alignments. A CPU that identifies an interrupt (`_base_get_cb_idx`)
-/// or clears an entry therefore reads a line that every lock holder writes. The simulated lock has
-/// a line of its own, so two lines move here instead of one, and this lock is more expensive than
-/// the kernel's.
+/// The rest of the lock's cache line: the table's pointer, 16 bytes before the lock, and the list
+/// head, 8 bytes after the lock. Both share a line with the lock in 5 of 8 alignments. A CPU that
+/// identifies an interrupt (`_base_get_cb_idx`) or clears an entry reads this line, which every
+/// lock holder writes. The simulated lock has a line of its own, so two lines move here instead of
+/// one, and this lock is more expensive than the kernel's.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {

@@ -16,13 +16,12 @@
 //! - `ring`: no system call; submitters share nothing.
 //!
 //! Every request costs `Stage::Interface` once, with any interface. \[MQ\] does not say that the
-//! fixed kernel no longer counts direct I/Os of block devices, only that shared counters became
-//! atomics. The model assumes that the fixed kernel does not count them, for three reasons. The
-//! patch that removed the count was part of the blk-mq series, as an author of both wrote when he
-//! sent the patch again (Axboe, LKML, 15 April 2015). The count is the only state that programs
-//! share on this path. And the count would limit two sockets to 2.5 million I/Os a second, where
-//! \[MQ\] measured ten and fifteen million. A process's own locks are never contended, because each
-//! process has one submitter here. Source: \[MQ\] point 8.
+//! fixed kernel no longer counts direct I/Os of block devices. The model assumes so for three
+//! reasons. The patch that removed the count was part of the blk-mq series, as an author of both
+//! wrote (Axboe, LKML, 15 April 2015). The count is the only state that programs share on this
+//! path. And the count would limit two sockets to 2.5 million I/Os a second, where \[MQ\] measured
+//! ten and fifteen million. A process's own locks are never contended, because each process has one
+//! submitter here. Source: \[MQ\] point 8.
 
 use std::io;
 use std::sync::Arc;
@@ -47,7 +46,7 @@ const HOST_READS: u32 = 3;
 pub trait Host: Machine {
     /// Charges the time of entering and leaving a system call.
     fn system_call() {}
-    /// Charges the time of an interrupt from the calling CPU to another one, on both CPUs.
+    /// Charges the time of an interrupt that the calling CPU sends to another CPU, to both CPUs.
     fn interrupt(_cpu: CpuId) {}
     /// Charges the time of handling a device interrupt to the calling CPU.
     fn take_interrupt() {}
@@ -140,7 +139,7 @@ impl<M: Machine> SharedCounters<M> {
         Arc::new(SharedCounters { count: M::Word::new(0), counts })
     }
 
-    /// Reads the inode pointer, then adds a request to the count of requests in flight.
+    /// Models the start of a direct I/O: reads the inode's pointer, then increments the I/O count.
     fn begin(&self) {
         if self.counts != DioCount::None {
             // Relaxed: no data depends on the count.

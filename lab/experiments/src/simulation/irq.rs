@@ -68,7 +68,7 @@ struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
-    /// Completions that a submitter found while it looked for the time of the next completion.
+    /// Completions that a submitter has polled while it looked for the time of the next completion.
     due: Vec<(Tag, Status)>,
 }
 
@@ -97,8 +97,8 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// Model of Linux 2.4's work in the handler, if the row has one, and for each drive the signals
-    /// of the jobs that may wait for it.
+    /// Model of Linux 2.4's work in the handler, and for each drive the jobs to wake; `None`
+    /// without such a model.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
@@ -170,8 +170,8 @@ impl<M: Host> Interrupts<M> {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            // Reset the alarm before the polls: a submitter that commits requests later finds
-            // `u64::MAX` and sets the alarm again.
+            // Reset the wake-up time before the polls. A submitter that commits requests later
+            // finds `u64::MAX` and sets the time again.
             handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
@@ -211,8 +211,8 @@ impl<M: Host> Interrupts<M> {
     }
 }
 
-/// For each drive, returns the signals of the jobs that may wait for it: the jobs of the drive, if
-/// each drive is a volume of its own, otherwise all jobs.
+/// Returns, for each drive, the signals of the jobs that may wait for the drive. Without a volume
+/// per drive, these are all jobs.
 fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
     let of = |drive| match plan.service.apart {
@@ -262,8 +262,8 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Returns false even if the inner driver returns true. A request counts as in flight until the
-    /// handler has found its completion, so a `poll` right after `commit_rqs` does not return it.
+    /// Always false, even for a drive that completes requests at once: a request stays in flight
+    /// until the handler has found its completion.
     fn is_immediate(&self) -> bool {
         false
     }

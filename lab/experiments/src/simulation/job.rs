@@ -46,14 +46,13 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C). During the measured window, the latencies
-    /// before the window, which are subtracted later. After the window, the latencies within it.
+    /// Latencies from queueing (Q) to completion (C). While the window is open, holds the latencies
+    /// before the window; afterwards, those within the window.
     pub(super) latency: Snapshot,
     /// Durations of system calls, for jobs with one I/O per call. In raw_job.rs a call covers the
     /// whole vector.
     pub(super) calls: Snapshot,
-    /// Statistics of each drive. During the measured window, the statistics before the window.
-    /// After the window, the statistics within it.
+    /// Statistics of each drive, before or within the window as in `latency`.
     pub(super) drives: Vec<StatsSnapshot>,
 }
 

@@ -151,12 +151,12 @@ impl Linux24 {
     }
 }
 
-/// Largest number of units per I/O, because each unit is a bio in the job's channel.
+/// Largest number of bios per I/O: all of them must fit into the job's channel.
 const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
-    /// Checks that a unit is a multiple of the drive's `block_bytes`, and that an I/O has not too
-    /// many units.
+    /// Checks that a bio's length is a multiple of the drive's `block_bytes`, and that an I/O has
+    /// not too many bios.
     pub(super) fn check_units(&self, bs_bytes: u32, block_bytes: u32) -> Result<(), BenchError> {
         let (_, unit) = self.pieces(bs_bytes);
         if !self.is_raw() || unit.is_multiple_of(block_bytes) && bs_bytes / unit <= UNITS_MAX {
@@ -284,8 +284,8 @@ pub(super) struct Charge {
     pub(super) ghz: f64,
 }
 
-/// Charges the time of Linux 2.4's work on a simulated machine, scaled by its clock frequency: of
-/// all work if the plan sets `adapters`, otherwise only of bounce buffers.
+/// Charges the CPU time of Linux 2.4's work, scaled to the machine's clock frequency. Without
+/// `adapters` in the plan, charges only the time of bounce buffers.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),

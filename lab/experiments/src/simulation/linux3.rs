@@ -15,10 +15,9 @@
 //!
 //! Other state that those versions shared: the map of software queues and the tags, which the block
 //! layer itself has (baseline/lanes.rs of the block crate), and the list `dispatch`, which is
-//! lock-free in the second version only and is left out. The accounting of requests per partition
-//! (`blk_account_io_start`) did nothing in them: no request had `REQ_IO_STAT`, which
-//! `blk_mq_rq_ctx_init` sets in later versions. Created by run.rs, called by job.rs; the driver
-//! wraps the drive's driver.
+//! lock-free in the second version only and is left out. The accounting per partition
+//! (`blk_account_io_start`) did nothing, because no request had `REQ_IO_STAT`. Created by run.rs,
+//! called by job.rs; the driver wraps the drive's driver.
 
 use std::sync::Arc;
 
@@ -38,8 +37,8 @@ use crate::filter::DriverFilter;
 pub struct Linux3 {
     /// I/Os that increment the inode's count of direct I/Os.
     pub dio_count: DioCount,
-    /// If true, models the counters of hardware queues. Only for the `mq` stack with several
-    /// threads inside a queue.
+    /// If true, models the counters of hardware queues. Used in the `mq` stack if several threads
+    /// may dispatch from a queue.
     pub queue_counters: bool,
     /// Time, in nanoseconds, for which a kernel thread takes each CPU once; 0 for no such thread.
     /// Only for the interface `sync`.
@@ -127,8 +126,8 @@ impl<M: Machine> QueueCounters<M> {
     /// Increments a counter. Like the kernel, uses no atomic instruction, so increments of several
     /// CPUs at the same time may be lost.
     fn count(&self, place: usize) {
-        // Relaxed: no data depends on the counter. Its value is not used, so a store suffices,
-        // which fetches the cache line as the kernel's load and store do.
+        // Relaxed: no data depends on the counter, and nobody uses its value. A store fetches the
+        // cache line as the kernel's increment does.
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
@@ -148,8 +147,8 @@ impl<M: Machine> DriverFilter<M> for CountedDriver<M> {
         &*self.inner
     }
 
-    /// Opens a queue. If several threads may dispatch to a hardware queue at once, each CPU has a
-    /// driver queue of its own, and `index` is the CPU.
+    /// Opens a queue. `index` is the CPU if several threads may dispatch from a hardware queue at
+    /// once.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         Ok(Box::new(CountedQueue {
             inner: self.inner.open_queue(index, depth)?,
@@ -164,8 +163,7 @@ struct CountedQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     counters: Arc<QueueCounters<M>>,
     place: usize,
-    /// True if requests were dispatched since the last `commit_rqs`. The present run of the queue
-    /// is then counted already.
+    /// True if the present run of the queue is counted. A run ends with `commit_rqs`.
     runs: bool,
 }
 

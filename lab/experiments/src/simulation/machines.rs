@@ -83,8 +83,7 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
     Ok(model)
 }
 
-/// Reads a built-in file of costs. `entries` lists all costs of the result, each of which must be 0
-/// to 1e9 ns.
+/// Reads a built-in file of costs. Each cost that `entries` returns must be 0 to 1e9 ns.
 pub(crate) fn read_costs<T: DeserializeOwned>(
     (name, text): (&str, &str),
     entries: fn(&T) -> Vec<(&'static str, &Cost)>,

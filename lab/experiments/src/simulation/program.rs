@@ -84,8 +84,7 @@ struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
     stats: Option<CacheStats>,
-    /// Kept so that the volume is dropped outside of the simulation, where this takes no virtual
-    /// time.
+    /// Kept to drop the volume outside of the simulation, where a drop takes no virtual time.
     _volume: Arc<Volume<M>>,
 }
 
@@ -205,7 +204,7 @@ impl<M: Host> FlusherThread<M> {
     }
 }
 
-/// The flusher keeps as many I/Os per drive in flight as the submitters of other experiments. The
+/// The flusher has as many writes per drive in flight as the submitters of other experiments. The
 /// drives share one list of writes, like the kernel's single `bdi_writeback` of a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 

@@ -48,8 +48,7 @@ struct RunMeasurement<M: Host> {
     tags: Vec<TagSample>,
     spent_ns: Vec<u64>,
     recorded: Option<Recorded>,
-    /// Kept so that the volumes are dropped outside of the simulation, where this takes no virtual
-    /// time.
+    /// Kept to drop the volumes outside of the simulation, where a drop takes no virtual time.
     _volumes: Vec<Arc<Volume<M>>>,
 }
 
@@ -341,7 +340,7 @@ fn drive_name(index: usize) -> String {
 
 fn row_of<M: Host>(plan: &SimPlan, measured: &RunMeasurement<M>) -> Row {
     let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
-    // Report the durations of calls if each I/O is a call of the program.
+    // If each I/O is one system call, report the durations of the calls.
     let latency = if sums.calls.count() > 0 { &sums.calls } else { &sums.latency };
     let seconds = measured.length_ns as f64 / 1e9;
     let iops = measured.ios as f64 * 1e9 / measured.length_ns.max(1) as f64;

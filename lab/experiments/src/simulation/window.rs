@@ -61,7 +61,7 @@ pub(crate) struct Window {
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
-    /// Flag that closes the window early. Before the window has opened, the flag keeps it closed.
+    /// If set, closes the window, and keeps a window closed that has not opened yet.
     interrupt: Interrupt,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct ColumnTable {
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column. Fields after the last column are ignored.
     pub(super) columns: &'static [(&'static str, Column)],
-    /// Text of the note about lines with `Action::Skip`, which follows the number of these lines.
+    /// Text after the number of lines with `Action::Skip`, in the note about these lines.
     pub(super) skipped: &'static str,
     pub(super) note: Option<&'static str>,
 }
@@ -46,7 +46,6 @@ pub(super) enum Column {
     DeviceNumber,
     /// Number that the reader checks but does not use.
     Number,
-    /// Text that the reader ignores.
     Ignored,
 }
 

@@ -88,8 +88,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Returns the error with its cause. Used in notes about one damaged file of a trace of several
-    /// files.
+    /// Returns the text of the error and of its cause.
     pub(super) fn text(&self) -> String {
         match self {
             ReadError::Io(_, _, source) => format!("{self}: {source}"),

@@ -24,10 +24,9 @@ use super::timeline::Timeline;
 /// Number of D (issued) events without a Q after which the I/Os of a device arrive with their D
 /// events.
 const ISSUES_TRIED: u32 = 256;
-/// Offset added to the times of events. Times count from the first event that is read, and an event
-/// of another CPU may be earlier.
+/// Offset added to all times, because an event may be earlier than the first one that is read.
 pub(super) const GENESIS_NS: u64 = 1 << 62;
-/// Number for an I/O of an unknown device, which is ignored.
+/// Number of every I/O of an unknown device. Such I/Os are ignored.
 const UNTOLD: u64 = u64::MAX;
 
 /// Kind of event that counts as the arrival of a device's I/Os.
@@ -43,7 +42,7 @@ enum ArrivalEvent {
 pub(super) struct EventIos {
     pending: Pending,
     arrivals: HashMap<u32, ArrivalEvent>,
-    /// For each device number in the records, the device's index in the list of devices.
+    /// Index in the list of devices, by the device number in the records.
     numbers: HashMap<u32, u32>,
 }
 
@@ -60,7 +59,7 @@ impl EventIos {
         Ok(())
     }
 
-    /// Registers a device whose records have its index in the list of devices as the device number.
+    /// Registers a device whose number in the records is its index in the list of devices.
     pub(super) fn take_number(&mut self, device: u32) {
         self.numbers.insert(device, device);
     }

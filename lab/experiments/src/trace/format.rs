@@ -55,7 +55,7 @@ pub enum Format {
 
 pub(super) enum FormatReader {
     Columns(&'static ColumnTable),
-    /// Other text. As for tables, detection tries the parser on the first lines.
+    /// Any other text. Detection tries the parser on the first lines.
     Lines(fn() -> Box<dyn LineParser>),
     /// Binary records. Detection checks the first bytes with `fits`.
     Records {
@@ -67,9 +67,8 @@ pub(super) enum FormatReader {
 struct FormatRow {
     format: Format,
     name: &'static str,
-    /// Number of I/Os by which a line may be out of order. Small for formats that are written when
-    /// I/Os arrive; the whole window for formats in order of completion, or with lines of several
-    /// machines.
+    /// Number of I/Os by which a line may be out of order. Large if lines are in order of
+    /// completion, or come from several machines.
     disorder: usize,
     reader: FormatReader,
     /// Creates a writer; None for a format that can only be read.
@@ -156,7 +155,6 @@ impl Format {
         }
     }
 
-    /// Creates a writer; None if the format can only be read.
     pub(super) fn writer(self) -> Option<Box<dyn FormatWriter>> {
         self.row().writer.map(|writer| writer())
     }

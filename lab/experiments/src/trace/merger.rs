@@ -59,7 +59,7 @@ pub(super) struct TraceStream {
 }
 
 impl TraceStream {
-    /// Creates the window of a reader. `gauge` has the read progress if the reader reads a single
+    /// Creates the stream of a reader. `gauge` has the read progress if the reader reads a single
     /// file.
     pub(super) fn new(parser: Box<dyn TraceParser>, gauge: ReadGauge) -> TraceStream {
         let (waiting, more) = (BinaryHeap::new(), StreamState::ToCome);
@@ -113,8 +113,8 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    /// Merges readers of one format. Times may step back by as many I/Os as `FormatRow::disorder`
-    /// allows, or fewer if there are many readers, and by less than `span_ns`.
+    /// Merges readers of one format. I/Os may be out of order by at most `FormatRow::disorder`
+    /// I/Os, and by less than `span_ns`. With many readers, the number of I/Os is smaller.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
         AnySource {

@@ -48,7 +48,7 @@ pub(super) trait TraceParser: Send {
     }
 }
 
-/// Kind of names by which the devices of a recording are shown.
+/// Form in which reports show the devices of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceNaming {
     /// Names from the recording. Devices without a name are shown by number.

@@ -66,7 +66,7 @@ impl TimeSlot for TimelineSlot {
 #[derive(Debug, Default)]
 pub struct Timeline {
     pub(super) time: Slots<TimelineSlot>,
-    /// For each drive, the number of low bits that are dropped from a sector number to get its bin.
+    /// For each drive, the binary logarithm of a bin's width in sectors.
     pub(super) sector_bits: [u32; DRIVES_SHOWN],
     pub(super) events: u64,
 }
@@ -120,8 +120,8 @@ impl Timeline {
         (sector >> self.sector_bits[drive]) as usize
     }
 
-    /// Returns the slot of a time. None for a time before the first event, which has wrapped
-    /// around.
+    /// Returns the slot of a time; `None` for a time before the first event (negative, modulo
+    /// 2^64).
     fn slot(&mut self, time_ns: u64) -> Option<&mut TimelineSlot> {
         (time_ns <= i64::MAX as u64).then(|| self.time.at(time_ns))
     }

@@ -38,12 +38,13 @@ impl Words for Mode {
 pub enum Effect {
     /// The host may preempt a vCPU that holds a lock of the guest or waits for it.
     Preemption,
-    /// vCPUs, and an I/O thread that is the only one, may wake on any idle CPU.
+    /// A vCPU may wake on any idle CPU, and so may an I/O thread that is the only one.
     Roaming,
     /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
     /// core.
     Sharing,
-    /// Workload-aware batching waits at most as long as the system calls take that it could save.
+    /// Workload-aware batching waits no longer than the time of the system calls that a batch
+    /// saves.
     Bound,
     /// All I/O threads share one map of the guest's memory, which one mutex protects.
     Translation,

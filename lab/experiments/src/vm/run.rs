@@ -21,8 +21,8 @@ pub(crate) struct VmResult {
     pub(crate) iops: f64,
     pub(crate) latency_ns: f64,
     pub(crate) counts: Counts,
-    /// Number of context switches of the host per I/O. `lock_wait_ns` is the wait for the queues'
-    /// locks per I/O. Both include the warm-up.
+    /// Number of context switches of the host per I/O, warm-up included. `lock_wait_ns` is the wait
+    /// for the queues' locks, also per I/O.
     pub(crate) switches_per_io: f64,
     pub(crate) lock_wait_ns: f64,
     /// Statistics of the queues' locks, including the warm-up. Zero if lock holders are not

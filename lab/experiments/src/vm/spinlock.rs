@@ -24,8 +24,8 @@ type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
 const TICKET: u64 = 1 << 32;
-/// Time, in nanoseconds, after which the holder of the lock, or the next holder, must have lost its
-/// CPU. Work under the lock takes only microseconds.
+/// Longest time, in nanoseconds, that a vCPU with the lock or with the next ticket needs. After a
+/// longer time, this vCPU must have lost its CPU.
 const LOST_NS: u64 = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

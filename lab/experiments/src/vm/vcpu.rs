@@ -100,7 +100,7 @@ impl Vcpu {
         self.pending.load(Order::Acquire) != 0
     }
 
-    /// Takes all pending interrupts. Also returns true if they made the vCPU exit.
+    /// Takes all pending interrupts. The bool is true if they made the vCPU exit.
     pub(super) fn take_interrupts(&self) -> (u64, bool) {
         let bits = self.pending.swap(0, Order::AcqRel);
         (bits, std::mem::take(&mut *lock(&self.kicked)))

@@ -1,7 +1,6 @@
 //! The serving modes on the simulated machine: modelled drives, one submitter, workers.
 //!
-//! What is asserted is what the designs must show on any machine of that kind; `--nocapture` prints
-//! the table.
+//! The assertions hold for the designs on any machine of that kind; `--nocapture` prints the table.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Layout, Serving, ServingConfig, Spread, Stamp};

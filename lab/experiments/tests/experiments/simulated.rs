@@ -107,7 +107,7 @@ fn a_row_is_the_same_again_to_the_bit_and_in_every_build() {
     assert_ne!(run(&model, &SimPlan { workload: seed, ..plan }).iops, first.iops);
 }
 
-/// What it is on the plain machine; differs as soon as the path of an I/O or its price does.
+/// IOPS on the plain machine. They change whenever the path or the cost of an I/O changes.
 const PINNED_IOPS: u64 = 14_068_639;
 const PINNED_EVENTS: u64 = 22_569;
 

@@ -13,17 +13,16 @@ use crate::model::time::PS_PER_NS;
 use crate::model::transfer::Transfer;
 use crate::model::{Model, Rate, Wiring};
 
-/// Bytes that a cache line occupies on a link: its 64 bytes and a header.
+/// Bytes of a transfer over a link: a cache line of 64 bytes, and a header.
 const LINE_BYTES: u64 = 80;
 
 fn line_ps(rate: &Rate) -> u64 {
     (LINE_BYTES as f64 * PS_PER_NS as f64 / rate.bytes_per_ns).round() as u64
 }
 
-/// Marks an unused entry of `SocketPath::links`.
 const NONE: u16 = u16::MAX;
 
-/// Index of the only link with `Wiring::Bus`.
+/// Index of the only link of a machine with `Wiring::Bus`.
 const BUS: u16 = 0;
 
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +54,6 @@ pub struct LinkUse {
     pub busy_ns: u64,
 }
 
-/// Distances and links between all sockets.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     cpus_per_socket: usize,
@@ -177,8 +175,8 @@ fn path(
     if model.wiring == Wiring::Full || around == 1 || around == per_board - 1 {
         return made(&cache.one_hop, [link(from, to), NONE]);
     }
-    // The path always crosses the next higher socket of the board, even if the other direction is
-    // shorter. For rings with paths of more than two hops this is an approximation.
+    // The path goes through the socket with the next higher number. In rings in which the other
+    // direction may be shorter, this is an approximation.
     let next = board_from * per_board + (from + 1) % per_board;
     made(&cache.two_hops, [link(from, next), link(next, to)])
 }

@@ -1,12 +1,12 @@
 //! Cache lines: the CPUs that hold a line, and the cost of each access (`Caches`).
 //!
 //! Each word, line and lock has a `LineState`. Its fields are atomics only so that the type is
-//! `Sync`; within a simulation only one system thread accesses it. Its content is valid for the
-//! simulation whose number is `epoch`; for any other simulation the line is in no cache. A line is
-//! in one of these states: in no cache; exclusive (dirty or not); shared by a set of CPUs.
-//! `busy_until_ps` serialises the transfers of a line; a CPU that requests the line during a
-//! transfer first waits in the line's queue (line_queue.rs). Not modelled: capacity misses,
-//! prefetching, store buffers, and overlapping misses.
+//! `Sync`; within a simulation only one system thread accesses it. `epoch` is the number of the
+//! simulation for which the content is valid; in any other simulation the line is in no cache. A
+//! line is in one of these states: in no cache; exclusive (dirty or not); shared by a set of CPUs.
+//! Transfers of a line are serialised: a CPU that requests the line before `busy_until_ps` waits in
+//! the line's queue (line_queue.rs). Not modelled: capacity misses, prefetching, store buffers, and
+//! overlapping misses.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -59,16 +59,15 @@ impl CpuSet {
     }
 }
 
-/// Coherence state of a cache line.
 #[derive(Debug)]
 pub(crate) struct LineState {
     /// Number of the simulation to which the other fields belong.
     epoch: AtomicU32,
     /// CPU that fetched the line last, with the `EXCLUSIVE` bit.
     holder: AtomicU32,
-    /// Number of the list of threads that wait for a write to the line; 0 if there is none.
+    /// Index in `World::watches` plus 1; 0 if no thread has waited for a write to the line.
     pub(crate) watch: AtomicU32,
-    /// Number of the queue of threads that wait to access the line; 0 if none has ever waited.
+    /// Index in `World::line_queues` plus 1; 0 if no thread has waited to access the line.
     pub(crate) queue: AtomicU32,
     busy_until_ps: AtomicU64,
     /// CPUs that share the line. Unused while one CPU holds it exclusively.
@@ -100,7 +99,6 @@ impl LineState {
         }
     }
 
-    /// Returns the end of the line's latest transfer, in picoseconds.
     #[inline]
     pub(crate) fn busy_until_ps(&self) -> u64 {
         self.busy_until_ps.load(Relaxed)
@@ -135,8 +133,7 @@ impl LineState {
         self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
-    /// Marks the line as shared by the CPUs in `set`. `holder` is the CPU that fetched it last, and
-    /// the line is busy until `busy_until_ps`.
+    /// Marks the line as shared by `set`, after a transfer to `holder` until `busy_until_ps`.
     pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);
@@ -212,9 +209,8 @@ impl Caches {
         end_ps
     }
 
-    /// Invalidates the line in all other caches. Returns the time at which the invalidation is
-    /// complete, which the farthest cache determines. Returns `None` if no other cache holds the
-    /// line.
+    /// Invalidates the line in all other caches. Returns the time when this is complete in the
+    /// farthest cache, or `None` if no other cache has the line.
     fn invalidate(
         &mut self,
         line: &LineState,
@@ -238,8 +234,8 @@ impl Caches {
         Some(self.fetch(line, from, access, wanted))
     }
 
-    /// Returns the socket that supplies a shared line: the reader's own if the line is there,
-    /// otherwise the socket of the CPU that fetched it last.
+    /// Returns the socket that supplies a shared line: the reader's own socket if one of its caches
+    /// has the line, otherwise the socket of `last`, the CPU that fetched the line last.
     fn nearest(&self, sharers: &CpuSet, last: usize, cpu: usize) -> usize {
         let here = self.fabric.socket_of(cpu);
         let (first, count) = self.fabric.cpus_of(here);

@@ -17,14 +17,14 @@ use millrace_machine::Stage;
 pub(crate) struct LinePrices {
     pub(crate) l1: u64,
     pub(crate) memory: u64,
-    /// Extra cost of an atomic instruction that hits the cache or loads the line from memory.
+    /// Extra cost of an atomic instruction, unless the line comes from another cache.
     pub(crate) locked: u64,
 }
 
 /// Costs of operations outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
-    /// Fraction of the spinning CPUs' reads served before the next lock holder's, in 1/65536.
+    /// `CacheCosts::spinner`, in 1/65536.
     pub(crate) spinner: u64,
     pub(crate) fence: u64,
     pub(crate) clock_read: u64,

@@ -7,14 +7,13 @@
 //! (the next to give out and the one being served). So all spinning CPUs read the line again
 //! whenever a CPU joins the queue or the holder releases the lock: one CPU per socket over the
 //! links, the others from their socket's shared cache. After a CPU joins, the line is busy until
-//! all have read it, and a holder that releases the lock in the meantime waits for that. A
-//! hand-over costs the transfer of the line to the next holder's socket, after a part of the other
-//! spinners' reads.
+//! all have read it; a release must wait until then. A hand-over costs the transfer of the line to
+//! the next holder's socket, and before it a share of the other reads (`CacheCosts::spinner`).
 //!
 //! A wait begins when a thread requests the line. If another CPU held the lock last, the cache
-//! lines of the protected value move to the new holder after the lock's own line: as many as the
-//! value fills, or for the single-queue design's lock at least as many as the model states. A CPU
-//! that holds or waits for a lock is not preempted.
+//! lines of the protected value move to the new holder after the lock's own line. For the
+//! single-queue design's lock, the model sets a minimum number of lines. A CPU that holds or waits
+//! for a lock is not preempted.
 //!
 //! Source: \[MQ\]'s kernels (`__ticket_spin_lock`, arch/x86/include/asm/spinlock.h: `xadd` on
 //! `head_tail`); Boyd-Wickizer et al., Non-scalable locks are dangerous, OLS 2012.
@@ -166,7 +165,7 @@ impl<T> Drop for SimLock<T> {
 
 impl<T: Send> Drop for SimGuard<'_, T> {
     fn drop(&mut self) {
-        // Other threads see the lock as held until `unlock`, so the mutex may be released first.
+        // The mutex may be released first, because the lock table still has the lock as held.
         self.value = None;
         access(&self.lock.word, AccessKind::Write, |world| {
             let lock = self.lock.place_in(world);
@@ -190,11 +189,10 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
     }
 }
 
-/// Returns the time that spinning CPUs need to read a lock's line again after a CPU of socket
-/// `from` wrote it. `by_socket` counts the spinning CPUs; socket `has` already has the line. The
-/// line is sent to the other sockets one after the other, because its home serves one request at a
-/// time. Further CPUs of a socket read the line from their shared cache, in all sockets in
-/// parallel.
+/// Returns the time in which spinning CPUs read a lock's line after a CPU of socket `from` wrote
+/// it. `by_socket` has the number of spinning CPUs of each socket. Socket `has` already has the
+/// line; the other sockets get it one after the other. Then all CPUs read it from their sockets'
+/// shared caches, in all sockets in parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],
@@ -215,8 +213,8 @@ fn read_again_ps(
 }
 
 impl World {
-    /// Builds the running thread's request for a lock. `since_ps` is the time at which it requested
-    /// the lock's line.
+    /// Builds the running thread's request for a lock. The thread requested the lock's line at
+    /// `since_ps`.
     fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> LockRequest {
         let Scheduler { thread, cpu, .. } = self.scheduler;
         let socket = self.caches.fabric.socket_of(cpu);
@@ -240,8 +238,8 @@ impl World {
             self.locks.take(lock, &claim, self.scheduler.now_ps);
             return false;
         }
-        // The CPUs that already spin read the line again after this CPU's instruction. No CPU, not
-        // even the holder, can write the line before all of them have read it.
+        // All CPUs that already spin on the lock read its line again. No CPU, not even the holder,
+        // can write the line before these reads have ended.
         let (waiting, by_socket) = self.locks.wait(lock, claim);
         let (now_ps, here) = (self.scheduler.now_ps, claim.socket);
         let readers_ps = match self.prices.spinner {
@@ -287,15 +285,14 @@ impl World {
         }
     }
 
-    /// Passes the lock to the thread that has waited longest, once that thread has read the line.
+    /// Passes the lock to the longest waiter, after the transfer of the lock's line.
     fn hand_over(&mut self, lock: u32, word: &LineState) {
         let Scheduler { cpu, now_ps, .. } = self.scheduler;
         let fabric = &mut self.caches.fabric;
         let here = fabric.socket_of(cpu);
         let (next, waiting, by_socket) = self.locks.next(lock);
         let first_ps = fabric.send(now_ps, (here, next.socket), 1, TransferKind::Load);
-        // The transfer to the next holder also brings the line to the other spinning CPUs of its
-        // socket.
+        // CPUs of the next holder's socket read the line from the socket's shared cache.
         let readers_ps = read_again_ps(fabric, by_socket, now_ps, (here, next.socket));
         let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
         let mut sharers = waiting;

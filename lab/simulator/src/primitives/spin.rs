@@ -92,7 +92,7 @@ impl World {
             return SpinStep::Again;
         }
         if scheduler.wanted() {
-            // Time advances even if a context switch is free, so that the loop makes progress.
+            // Time must pass even if a context switch is free, or this loop might never end.
             scheduler.now_ps += poll_ps;
             scheduler.give_way();
             return SpinStep::Wait;
@@ -107,7 +107,7 @@ impl World {
         SpinStep::Wait
     }
 
-    /// Handles a wait during unwinding. Other threads do not run during unwinding, so the deadline
+    /// Handles a wait in a destructor during a panic, when no other thread runs: the deadline
     /// passes at once.
     fn spin_in_panic(&mut self, deadline_ps: u64) -> SpinStep {
         if deadline_ps < u64::MAX {

@@ -97,7 +97,7 @@ impl World {
             return false;
         }
         if std::thread::panicking() {
-            // Other threads do not run while a thread unwinds, so only the clock advances.
+            // No other thread runs during a panic, so only the clock advances.
             scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
             return false;
         }

@@ -109,7 +109,7 @@ unsafe impl Word for SimWord {
     }
 }
 
-/// A value on cache lines of its own. Each access takes the time of an access to all of them.
+/// A value on cache lines of its own, all of which are transferred at each access.
 #[derive(Debug)]
 pub struct SimLine<T> {
     line: LineState,

@@ -1,8 +1,8 @@
 //! `Clocks`: the CPUs' clocks and the threads' deadlines, of which the earliest is the next event.
 //!
-//! The scheduler owns the clocks. One tournament tree holds the CPUs whose thread can run, and the
-//! earliest deadline, which precedes a CPU of equal time. A second tournament tree holds all
-//! deadlines. Invariant: `tree` holds the earliest time of `timers` at the position `TIMERS`.
+//! The scheduler owns the clocks. `tree` has the clocks of CPUs whose thread can run, and `timers`
+//! the deadlines of all threads. Invariant: position `TIMERS` of `tree` has the earliest deadline,
+//! which precedes a clock with the same time.
 
 use std::vec;
 use std::vec::Vec;
@@ -19,10 +19,9 @@ pub(crate) enum ClockEvent {
     Cpu(usize),
 }
 
-/// The clocks of CPUs and the deadlines of threads.
 #[derive(Debug)]
 pub(crate) struct Clocks {
-    /// Clocks of CPUs whose thread can run, and at position `TIMERS` the earliest time of `timers`.
+    /// Clocks of CPUs whose thread can run and, at position `TIMERS`, the earliest deadline.
     tree: Tournament,
     /// CPU at each position of `tree`.
     by_position: Vec<usize>,
@@ -31,8 +30,8 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Creates the clocks. `places` has a rank for each CPU: of several CPUs whose clocks are
-    /// equal, the one with the lowest rank comes first.
+    /// Creates the clocks. Of CPUs with equal clocks, the one that is lowest in `places` comes
+    /// first.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {
@@ -42,12 +41,11 @@ impl Clocks {
         Clocks { tree, by_position, timers }
     }
 
-    /// Returns the position in `tree` of the CPU with this rank.
+    /// Returns the position in `tree` of a CPU, given its number in `places`.
     pub(crate) fn position(place: usize) -> usize {
         TIMERS + 1 + place
     }
 
-    /// Returns the key of the earliest time, like [`Tournament::least`].
     #[inline]
     pub(crate) fn least(&self) -> u64 {
         self.tree.least()

@@ -10,8 +10,7 @@ use crate::scheduler::pool::NO_THREAD;
 
 #[derive(Debug)]
 pub(crate) struct CpuState {
-    /// Clock of the CPU in picoseconds. While the CPU runs, `Scheduler::now_ps` is its clock
-    /// instead.
+    /// Clock of the CPU in picoseconds; `Scheduler::now_ps` replaces it for the running CPU.
     pub(crate) clock_ps: u64,
     /// Thread that occupies the CPU, or `NO_THREAD`.
     pub(crate) current: u32,
@@ -20,11 +19,11 @@ pub(crate) struct CpuState {
     /// Run queue: ready threads that wait for the CPU.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) slice_end_ps: u64,
-    /// True if the time slice is over and other threads wait, but the current thread holds a lock.
+    /// True if the current thread has used up its time slice but holds a lock, so that others wait.
     pub(crate) is_overdue: bool,
-    /// Time of interrupts that the CPU's clock does not include yet, in picoseconds.
+    /// Time spent on interrupts that is not yet part of `clock_ps`, in picoseconds.
     pub(crate) stolen_ps: u64,
-    /// Rank of the CPU among CPUs whose clocks are equal.
+    /// Position in `Clocks::tree`. Of CPUs whose clocks are equal, the lowest position runs first.
     pub(crate) position: usize,
     pub(crate) idle_ps: u64,
     pub(crate) spin_ps: u64,
@@ -33,7 +32,6 @@ pub(crate) struct CpuState {
 }
 
 impl CpuState {
-    /// Creates an idle CPU whose clock is at the start of the simulation.
     pub(crate) fn new(position: usize) -> Self {
         CpuState {
             clock_ps: BEGIN_PS,
@@ -67,7 +65,6 @@ impl CpuState {
 pub(crate) struct FairCpu {
     /// Time up to which the run time of the current thread has been counted.
     pub(crate) since_ps: u64,
-    /// Lower bound of the run times of ready threads, like `min_vruntime` of CFS. A thread that
-    /// slept may be below it only by the model's credit.
+    /// Minimum run time of ready threads, which never decreases, like `min_vruntime` of CFS.
     pub(crate) least_ps: u64,
 }

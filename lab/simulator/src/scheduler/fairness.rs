@@ -34,7 +34,7 @@ impl Scheduler {
         Some(next)
     }
 
-    /// Limits the lead in run time of a thread that slept and is about to join its CPU's run queue.
+    /// Raises a woken thread's run time to the CPU's minimum run time minus the model's credit.
     pub(crate) fn limit_credit(&mut self, thread: u32) {
         let Some(FairPrices { credit, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;
@@ -43,8 +43,8 @@ impl Scheduler {
         state.ran_ps = state.ran_ps.max(least_ps);
     }
 
-    /// Lets `thread`, which has joined the run queue of a busy CPU, preempt that CPU's current
-    /// thread at its next step, if the difference of their run times permits.
+    /// Lets the woken `thread` preempt the current thread of its CPU, if their run times differ by
+    /// more than the model's granularity.
     pub(crate) fn preempt(&mut self, thread: u32, time_ps: u64) {
         let Some(FairPrices { granularity, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;

@@ -1,11 +1,10 @@
 //! Hyper-threads, and the choice of the CPU on which a thread wakes. Both are used only if the
 //! model or a thread requests them.
 //!
-//! CPUs of one core share its execution units: work on a CPU takes longer while a sibling works,
-//! too. A CPU that is idle, or spins with PAUSE, leaves the core to its siblings. Cache line
-//! transfers between siblings cost as much as between cores: a shared L1 is not modelled. The time
-//! of a piece of work depends on the siblings' state at the CPU's last access to shared data, and
-//! stays the same if that state changes during the work.
+//! CPUs of one core (siblings) share its execution units: work on a CPU takes longer if a sibling
+//! works, too, and does not spin. Only the siblings' state at the CPU's last access to shared data
+//! counts. Cache line transfers between siblings cost as much as between cores: a shared L1 is not
+//! modelled.
 //!
 //! A thread that may roam wakes on the CPU where it ran last if that CPU is idle, else on the first
 //! CPU of a completely idle core of the same socket, else on an idle sibling, else where it ran
@@ -37,13 +36,12 @@ impl Siblings {
 }
 
 impl Scheduler {
-    /// Returns the time of work on the running CPU, given its time without busy siblings.
+    /// Returns the time of work on the running CPU. `alone_ps` is the time if no sibling is busy.
     #[inline]
     pub(crate) fn stretched(&self, alone_ps: u64) -> u64 {
         if self.siblings.per_core == 1 { alone_ps } else { self.stretched_on(self.cpu, alone_ps) }
     }
 
-    /// Returns the time of work on a CPU, given its time without busy siblings.
     pub(crate) fn stretched_on(&self, cpu: usize, alone_ps: u64) -> u64 {
         let first = cpu - cpu % self.siblings.per_core;
         let others = (first..first + self.siblings.per_core).filter(|other| *other != cpu);
@@ -83,8 +81,7 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // Run times are comparable only within a CPU, so the thread keeps its distance to
-            // `least_ps`.
+            // Each CPU has its own minimum run time, from which the thread keeps its distance.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

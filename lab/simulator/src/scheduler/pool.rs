@@ -48,8 +48,7 @@ pub(crate) struct ThreadState {
     pub(crate) locks: u32,
     /// True if the thread may wake on a CPU other than the one on which it slept.
     pub(crate) roams: bool,
-    /// True if the thread waits for a cache line, or has just received one. Until its next step the
-    /// time of interrupts of its CPU is not added to the clock.
+    /// True from the start of a wait for a cache line until the next step after the wait.
     pub(crate) in_line_queue: bool,
     /// Run time in picoseconds, as fair scheduling counts it.
     pub(crate) ran_ps: u64,
@@ -60,11 +59,11 @@ pub(crate) struct ThreadState {
 pub(crate) struct SpinState {
     /// True while the thread evaluates its condition.
     pub(crate) recording: bool,
-    /// True if a line that the condition read was written since the evaluation began.
+    /// True if a line read by the condition has changed since the evaluation began.
     pub(crate) dirty: bool,
     /// True if the condition read the clock.
     pub(crate) read_clock: bool,
-    /// Numbers of the watch lists that contain the thread.
+    /// Values of `LineState::watch` of the lines that the condition read.
     pub(crate) watching: Vec<u32>,
 }
 

@@ -2,12 +2,11 @@
 //!
 //! `access` is called for every access to a line. A CPU that already has the line in the needed
 //! state continues; a CPU that requests a line in transfer joins the line's `LineQueue` and stalls.
-//! When the transfer ends, one waiter gets a turn, which is one access. The longest waiter of the
-//! socket that has the line comes first, because caches serve requests of their own socket before
-//! requests from a link. After as many such turns as the model allows, the longest waiter of
-//! another socket follows. If the model allows none, waiters are served in order of request.
-//! Source: Radovic, Hagersten, SC 2002, and Dice, Marathe, Shavit, PPoPP 2012, describe why lines
-//! move like that, and the consequences for locks.
+//! When the transfer ends, one waiter gets one access. The longest waiter of the socket that has
+//! the line comes first, because caches serve requests of their own socket before requests from a
+//! link. After the model's maximum number of such accesses, the longest waiter of another socket
+//! follows. If the maximum is 0, waiters are served in order of request. Source: Radovic,
+//! Hagersten, SC 2002; Dice, Marathe, Shavit, PPoPP 2012 (effects on locks).
 
 use core::cell::RefCell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -35,9 +34,9 @@ struct LineWaiter {
 #[derive(Debug, Default)]
 pub(crate) struct LineQueue {
     waiters: VecDeque<LineWaiter>,
-    /// True while the waiter that was chosen last has not finished its access.
+    /// True while a waiter accesses the line.
     chosen: bool,
-    /// Number of turns in a row within one socket while CPUs of other sockets waited.
+    /// Number of consecutive accesses from one socket while CPUs of other sockets waited.
     turns: u32,
 }
 
@@ -58,8 +57,8 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // With `turns_max` 0, waiters are served in order of request. Otherwise the near
-            // waiters have used up their turns, so a far waiter follows.
+            // If `turns_max` is 0, the first in the queue is next. Otherwise the maximum is
+            // reached, and another socket is next.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -74,9 +73,7 @@ impl LineQueue {
 }
 
 enum LineTurn {
-    /// The thread continues with its access.
     Mine,
-    /// The thread keeps waiting.
     Waits,
 }
 
@@ -92,8 +89,7 @@ pub(crate) fn access<R>(
     access_since(line, use_, |world, _| f(world))
 }
 
-/// Like `access`, but also passes to `f` the time at which the CPU requested the line, before any
-/// stall. Statistics of waits need this time.
+/// Like [`access`], but also passes to `f` the time at which the CPU requested the line.
 #[inline]
 pub(crate) fn access_since<R>(
     line: &LineState,
@@ -142,19 +138,17 @@ impl World {
     fn must_queue(&self, line: &LineState, use_: AccessKind, queue: u32) -> bool {
         let ahead = queue != 0 && self.line_queues[queue as usize - 1].is_ahead();
         let cpu = self.scheduler.cpu;
-        // A CPU can always read a line that it shares with others, until a write takes the line
-        // away. A line that it holds exclusively is available to it unless other CPUs wait for the
-        // line.
+        // Reading a shared line that the CPU has is always possible. An access to an exclusive line
+        // that the CPU has must wait if other CPUs wait for the line.
         let has =
             use_ == AccessKind::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
-        // Destructors of a panicking thread run to their end without the other threads, so they do
-        // not wait.
+        // No other thread runs during a panic, so a destructor must not wait for one.
         let waits = ahead || line.busy_until_ps() > self.scheduler.now_ps;
         waits && !has && self.caches.queueing && !std::thread::panicking()
     }
 
-    /// Puts the running CPU into a line's queue. The first waiter wakes by itself when the transfer
-    /// ends, and then chooses the thread that accesses the line next.
+    /// Puts the running CPU into a line's queue. When the transfer ends, the first waiter wakes and
+    /// chooses the thread that accesses the line next.
     fn join_queue(&mut self, line: &LineState) {
         if line.queue.load(Relaxed) == 0 {
             self.line_queues.push(LineQueue::default());
@@ -171,8 +165,8 @@ impl World {
         }
     }
 
-    /// Checks after a wake-up if the running thread may access the line. If the line is free and no
-    /// thread was chosen yet, the running thread chooses the next one.
+    /// Returns `Mine` if the running thread may access the line after a wake-up. If the line is
+    /// free and no thread was chosen yet, chooses one.
     fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));
@@ -195,7 +189,7 @@ impl World {
         LineTurn::Waits
     }
 
-    /// Ends the access of a chosen waiter. The longest remaining waiter wakes when the line is
+    /// Ends the access of a thread that had waited, and wakes the first waiter when the line is
     /// free.
     fn go_on(&mut self, line: &LineState) {
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];

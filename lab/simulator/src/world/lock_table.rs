@@ -19,12 +19,12 @@ struct LockState {
     name: &'static str,
     holder: u32,
     since_ps: u64,
-    /// Index in `LockTable::rows` of the statistics for the call site that took the lock.
+    /// Index in `LockTable::rows` for the call site that took the lock.
     row: u32,
     waiters: VecDeque<LockRequest>,
     waiting: CpuSet,
     waiting_by_socket: SpinnersBySocket,
-    /// Call sites that have taken the lock, by address, with their indexes in `LockTable::rows`.
+    /// Call sites that have taken the lock: address, and index in `LockTable::rows`.
     rows: Vec<(usize, u32)>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct LockRequest {
     pub(crate) cpu: usize,
     pub(crate) socket: usize,
     pub(crate) since_ps: u64,
-    /// Index in `LockTable::rows` of the statistics for the requesting call site.
+    /// Index in `LockTable::rows` for the requesting call site.
     pub(crate) row: u32,
 }
 
@@ -43,10 +43,9 @@ pub(crate) struct LockTable {
     locks: Vec<LockState>,
     free: Vec<u32>,
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
-    /// Indexes in `rows` by the addresses of lock name and call site. This map is only looked up,
-    /// never iterated.
+    /// Index in `rows` for each pair of lock and call site: addresses of the lock's name and of the
+    /// site. The map is never iterated, as its order is random.
     index: HashMap<(usize, usize), u32>,
-    /// Statistics of locks that are built from words.
     pub(crate) word_locks: WordLockRows,
 }
 
@@ -127,8 +126,8 @@ impl LockTable {
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
     }
 
-    /// Puts a thread into a lock's queue. Returns all CPUs that wait now, and the number of CPUs
-    /// that waited before, by socket.
+    /// Puts a thread into a lock's queue. Returns the waiting CPUs including this one, and the
+    /// number of CPUs in each socket that waited before.
     pub(crate) fn wait(&mut self, lock: u32, claim: LockRequest) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;
@@ -149,8 +148,8 @@ impl LockTable {
         !state.waiters.is_empty()
     }
 
-    /// Removes the longest waiter from a lock's queue. Also returns the CPUs that still wait, as a
-    /// set and as numbers by socket.
+    /// Removes the longest waiter from a lock's queue. Also returns the CPUs that still wait, and
+    /// their number in each socket.
     pub(crate) fn next(&mut self, lock: u32) -> (LockRequest, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let next = state.waiters.pop_front().expect("the caller has checked that a thread waits");

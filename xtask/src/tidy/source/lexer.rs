@@ -25,7 +25,7 @@ pub fn split(text: &str, tokens: TokenStream) -> SourceViews {
     let mut classes = vec![TokenClass::Code; text.len()];
     each_literal(tokens, &mut |span| {
         let range = span.byte_range();
-        // The first of these characters tells the kind of the literal. A number contains none of
+        // The first of these characters in a literal tells its kind. A number contains none of
         // them.
         let class = match text[range.clone()].chars().find(|c| matches!(c, '/' | '"' | '\'')) {
             Some('/') => TokenClass::Comment,

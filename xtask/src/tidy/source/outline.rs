@@ -13,7 +13,7 @@ use crate::syntax::{is_test, leaves};
 pub struct Item {
     pub name: String,
     pub line: usize,
-    /// Type to which the method belongs. `None` for functions, and for methods of a trait.
+    /// Type of a method outside trait implementations; `None` for other functions.
     pub method_of: Option<String>,
     pub lines: usize,
     pub fields: usize,
@@ -56,7 +56,7 @@ impl Outline {
     }
 
     fn function(&mut self, sig: &syn::Signature, body: Option<Span>) {
-        // The lines with the braces of the function are not counted.
+        // Lines between the one with the opening brace and the one with the closing brace.
         let lines = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
         let method_of = self.impl_of.clone();
         let mut item = Item { lines, method_of, ..item(&sig.ident) };

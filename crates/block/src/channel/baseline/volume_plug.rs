@@ -1,15 +1,15 @@
 //! `VolumePlug`: a single list of requests for all drives of a volume, as in Linux.
 //!
 //! The design exists for comparison (\[FALCON\], problem statement). One thread does everything.
-//! For each bio the whole list is searched backwards for an adjacent request, even for a bio that
-//! was split and can never merge; the search cost includes all drives' requests. A bio takes its
-//! tag while it is plugged. If the drive has no free tag, all bios of the channel wait until it has
-//! one. When one drive has 16 requests, the whole list is sorted by drive and sector, and sent
-//! drive after drive. With a single drive of several hardware queues, one request is kept in the
-//! plug; the next bio is compared only with this request, which is then sent. Owned by a
-//! `Submission`. Kernel counterpart: blk_sq_make_request and blk_mq_make_request with
-//! blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4; blk_queue_split marks its parts
-//! REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry; md/raid0.c splits by chunks.
+//! For each bio, the requests of all drives are searched backwards for an adjacent one, even if the
+//! bio was split and can never merge. A bio takes its tag while it is plugged. If the drive has no
+//! free tag, all bios of the channel wait until it has one. When one drive has 16 requests, the
+//! whole list is sorted by drive and sector, and sent drive after drive. For a single drive with
+//! several hardware queues, the plug keeps only one request. The next bio is compared with that
+//! request, which is then sent. Owned by a `Submission`. Kernel counterpart: blk_sq_make_request
+//! and blk_mq_make_request with blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4;
+//! blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry;
+//! md/raid0.c splits by chunks.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,14 +30,14 @@ use crate::trace::UnplugReason;
 use crate::trace::blktrace::EventCode;
 use crate::volume::Volume;
 
-/// Number of requests for one drive at which the list is sent: the kernel's BLK_MAX_REQUEST_COUNT.
+/// Number of requests for one drive that makes the plug send its list: BLK_MAX_REQUEST_COUNT.
 const REQUESTS_MAX: u32 = 16;
 
 /// A request that has a tag and bios, but was not handed to a drive yet.
 struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
-    /// `None` after the request was handed over, until the list of requests is cleared.
+    /// `None` once the request was handed to its drive.
     rq: Option<RequestRef<M>>,
 }
 
@@ -48,12 +48,11 @@ pub(crate) struct VolumePlug<M: Machine> {
     blocked: BioList<M>,
     /// Chains that a frozen drive refused. Their tags were freed, and they are tried again.
     refused: BioList<M>,
-    /// True for a volume of a single drive with several queues. The plug then holds only one
+    /// True for a volume of a single drive with several hardware queues: the plug keeps one
     /// request.
     keeps_one: bool,
 }
 
-/// Counts a bio that became a request, or was merged with one in the list.
 fn count_plugged<M: Machine>(member: &VolumeMember<M>) {
     M::work(Work::Submit, 1);
     member.stats.add(DiskCounter::Queued, 1);
@@ -66,7 +65,7 @@ fn take_request<M: Machine>(
     member.hctx().tags.take_one(&mut run.hint)
 }
 
-/// Fills a request of a drive with a chain, without handing it over.
+/// Fills a request with a chain, but does not send the request yet.
 fn fill<M: Machine>(
     member: &VolumeMember<M>,
     mut rq: RequestRef<M>,
@@ -129,7 +128,7 @@ impl<M: Machine> VolumePlug<M> {
             rq.touch();
             let split = |stage| stage == BioStage::Child;
             if split(bio.stage) || rq.chain.as_ref().is_some_and(|chain| split(chain.stage)) {
-                // Parts of a split bio take no part in merges.
+                // Parts of a split bio are never merged.
                 left = Some(bio);
                 continue;
             }
@@ -149,7 +148,7 @@ impl<M: Machine> VolumePlug<M> {
         left
     }
 
-    /// Returns the number of plugged requests, blocked bios and refused flushes.
+    /// Returns the number of plugged requests, waiting bios and drives that refused flushes.
     pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| member.holds_plugged()).count();
         self.len() + flushes as u32
@@ -165,7 +164,6 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    /// Adds a bio to the list. If its drive has no free tag, the bio and all later ones wait.
     fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let at = usize::from(slot.member);
         let slot = match slot.op().has_data() {
@@ -205,12 +203,11 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
-        // The thread whose requests hold the tags may be gone or busy, so this channel polls its
-        // own queue.
+        // The thread that holds the tags may be gone or busy, so this channel polls its own queue.
         member.served_here = true;
         member.stats.add(DiskCounter::TagWaits, 1);
         if slot.waited == WaitTimes::NOT {
-            // The trace shows the wait for a tag only at the first attempt.
+            // The trace shows only the first wait of a bio for a tag.
             member.disk.trace(&mut to.run).slot(EventCode::Sleep, &slot);
         }
         self.blocked.push_front(slot);

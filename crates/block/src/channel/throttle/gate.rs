@@ -16,7 +16,7 @@ const LEVELS: usize = 2;
 /// Largest number of token buckets that a bio may pass.
 pub(super) const PLACES: usize = LEVELS * BUCKETS_PER_BIO;
 
-/// Returns the group whose buckets apply at a level: the bio's own group, then its parent.
+/// Returns the group at a level: 0 is the bio's own group, 1 is the parent of this group.
 pub(super) fn at_level<M: Machine>(
     view: &GroupView<M>,
     group: GroupId,
@@ -30,8 +30,8 @@ pub(super) fn at_level<M: Machine>(
     }
 }
 
-/// Returns the costs and token buckets that apply to bios of a group and operation at position
-/// `place`; `None` if no limit applies there.
+/// Returns the cost and the token buckets at position `place` for a group and operation; `None` if
+/// no limit applies there.
 pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),

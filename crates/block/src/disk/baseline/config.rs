@@ -26,8 +26,8 @@ pub enum Inside {
     /// work to the serving thread.
     One {
         /// Nanoseconds that a submitter waits for the serving thread before it leaves its batch to
-        /// that thread; 0 for no wait. Serving usually takes less than 2 us, and two threads that
-        /// serve in turn are faster than one thread that serves for both.
+        /// that thread; 0 for no wait. Serving usually takes less than 2 us, and threads are faster
+        /// if each serves its own batch.
         wait_ns: u64,
     },
     /// All threads that have work for the queue serve it at the same time, as in the kernel. The

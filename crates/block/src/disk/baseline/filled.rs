@@ -46,8 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // A flag left by another thread can be ignored here. That thread has marked its work as
-    // pending, so the owner finds the work.
+    // A flag left by another thread needs no action, because the owner finds that thread's work by
+    // its pending mark.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -130,7 +130,7 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
 }
 
 struct LockedQueue<'a, M: Machine> {
-    // The order of the fields matters: the queue's own lock is dropped, and so released, first.
+    // Fields are dropped in this order, so the queue's own lock is released first.
     single: LockGuard<'a, M, SingleQueue<M>>,
     _shared: Option<LockGuard<'a, M, ()>>,
 }
@@ -172,7 +172,7 @@ fn submit<M: Machine>(
             if refused || list.is_empty() {
                 break;
             }
-            // Running the queue took time, so the next insertion gets a new time stamp.
+            // Running the queue took time, so the next bio gets a new time.
             now_ns = M::now();
         }
     }
@@ -217,14 +217,14 @@ fn make_request<M: Machine>(
 /// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
 fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
     if !context.may_serve() {
-        // The owner of the hardware queue checks the pending mark before it sleeps.
+        // The owner of the hardware queue finds the pending mark before it sleeps.
         context.hctx.mark_pending(0);
     }
     context.kick();
 }
 
-/// Returns the time at which a bio got its request (trace event G). With batch stamps, this is the
-/// start of the batch; otherwise the present time, after the wait for the lock.
+/// Returns the time at which a bio got its request (trace event G): with batch stamps, the start of
+/// the batch; otherwise the present time.
 #[inline]
 fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
     if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
@@ -236,7 +236,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let Some(mut serving) = entered else {
         sq.lock().take_in(plugged);
         if !context.may_serve() {
-            // The owner of the hardware queue checks the pending mark before it sleeps.
+            // The owner of the hardware queue finds the pending mark before it sleeps.
             context.hctx.mark_pending(0);
         }
         return context.kick();
@@ -245,7 +245,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // The lock taken for the insertion is still held, so the first request is fetched at once.
+        // The request queue is still locked, so its first request is fetched now.
         serve.requeued.extend(fetch(context, &mut single));
     }
     drop(single);
@@ -292,8 +292,7 @@ fn get<M: Machine>(
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // A merge in the plug costs as much as `claim`, but the simulator charges it outside the
-        // lock.
+        // The simulator charges a merge in the plug as much as `claim`, but outside the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -330,8 +329,7 @@ fn claim<M: Machine>(
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
-    // Queued requests hold tags. Without a limit on them, they would keep tags that other drives
-    // need.
+    // Queued requests are limited, because each of them holds a tag that another drive may need.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
         true => hctx.tags.take_one(&mut context.run.hint),
@@ -366,8 +364,7 @@ fn fill<M: Machine>(
     rq
 }
 
-/// Puts a flush into the software queue, under that queue's lock, because the request queue holds
-/// no flushes.
+/// Puts a flush into the software queue, because the request queue holds no flushes.
 fn wait_apart<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut bio: BioRef<M>,
@@ -395,7 +392,7 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // After a front merge, `chain` starts with the merged bio, which has no insertion time yet.
+        // After a front merge, `chain` starts with the merged bio, which lacks an insertion time.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);
@@ -413,8 +410,7 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = context.dispatch_staged(serve, now_ns);
-    // The loop ends when the driver is busy. A flush dispatched above may already have found it
-    // busy.
+    // The loop ends when the driver is busy, which a flush dispatched above may have found already.
     while serve.requeued.is_empty() {
         let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };
@@ -429,7 +425,7 @@ fn dispatch<M: Machine>(
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
     let mut single = sq.lock();
     M::work(Stage::Complete, 1);
-    // Flushes do not count as in flight here, because they never were in the queue.
+    // `in_flight` does not include flushes, because they were never in the request queue.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
     let mut batch = TagBatch::EMPTY;
     hctx.tags.give(&mut batch, rq);

@@ -31,8 +31,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         context.dispatch_staged(serve, now_ns)
     }
 
-    /// Ends all requests of the context's completion batch. Returns true if their completion put
-    /// new work into the queue, such as the next flush.
+    /// Ends all requests of the context's completion batch. Returns true if the queue now has new
+    /// work, such as the next flush.
     fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
         complete::end_batch(context)
     }
@@ -41,7 +41,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         NO_SCHEDULER
     }
 
-    /// Returns the path of batches to the driver. `_first` is the disk's first hardware queue.
+    /// Returns the path of batches to the driver.
     fn submit_path(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
         SubmitPath::Queues
     }
@@ -61,8 +61,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         false
     }
 
-    /// Returns true if a bio gets its request only after it has left the plug, so that trace event
-    /// G follows event U.
+    /// Returns true if a bio gets its request (trace event G) only after it has left the plug (U).
     fn gets_request_late(&self) -> bool {
         false
     }
@@ -82,8 +81,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Removes a request from the design's count of requests at the driver. Called when the
-    /// request's bios were taken out instead of being dispatched again.
+    /// Reduces the count of requests at the driver by one, for a request whose bios were taken out.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

@@ -42,7 +42,7 @@ impl SchedulerKind {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
     }
 
-    /// Makes the scheduler of a drive. Returns `None`, without calling `parts`, for no scheduler.
+    /// Makes a drive's scheduler; none, without calling `parts`, for [`SchedulerKind::None`].
     pub(crate) fn make<M: Machine>(
         self,
         parts: impl FnOnce() -> SchedulerParts<M>,

@@ -64,7 +64,7 @@ impl Default for CostModel {
     /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second, reading or
     /// writing.
     fn default() -> Self {
-        // At 100,000 I/Os a second, a 4 KiB I/O takes 10,000 ns, of which its bytes take 8,192 ns.
+        // A 4 KiB I/O takes 1,808 ns plus 8,192 ns for its bytes: 100,000 I/Os a second.
         let op = OpCost { random_ns: 1_808, sequential_ns: 1_808, byte_ps: 2_000 };
         CostModel { read: op, write: op }
     }
@@ -92,14 +92,13 @@ impl CostModel {
     }
 }
 
-/// Number of depth units that a random 4 KiB request takes: a depth unit is a 16th of such a
-/// request.
+/// Number of units that a random 4 KiB request takes from a drive's depth (its limit of requests).
 pub(crate) const REQUEST: u32 = 16;
 /// Service time, in nanoseconds, from which a drive counts as slow: a new request may have to wait
 /// this long.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
-/// Weights that convert a drive's requests to depth units (see [`REQUEST`]).
+/// Numbers of depth units that requests take, by operation and length (see [`REQUEST`]).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthWeights {
     read: OpWeight,
@@ -136,7 +135,7 @@ impl DepthWeights {
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };
         let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
-        // At most 2^18 sectors weigh 2^11 each, and the base is at most 2^14, so 32 bits suffice.
+        // Fits into 32 bits: at most 2^18 sectors of weight 2^11, and a base of at most 2^14.
         (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
     }
 }

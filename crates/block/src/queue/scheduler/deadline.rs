@@ -36,10 +36,10 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
     DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }
 }
 
-/// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
+/// Nanoseconds until a queue checks again whether other queues have chains of higher priority.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds after which a queue that was not asked for a chain no longer delays other queues,
-/// because its thread may hang.
+/// Nanoseconds without a call of `next` after which a queue no longer delays other queues, because
+/// its thread may hang.
 const SERVED_NS: u64 = 100_000_000;
 /// Number of values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
@@ -57,7 +57,7 @@ pub struct DeadlineConfig {
     pub fifo_batch: u32,
     /// Number of batches of reads that may go before waiting writes; default 2.
     pub writes_starved: u32,
-    /// Nanoseconds that a chain may wait for higher priorities before it goes first; default 10 s.
+    /// Nanoseconds that chains of higher priorities may delay a chain; default 10 s.
     pub ageing_ns: u64,
 }
 
@@ -138,8 +138,7 @@ struct QueueChains<M: Machine> {
     classes: [PriorityClass<M>; PRIORITIES],
     /// Priority class and direction of the current batch.
     last: (usize, IoDirection),
-    /// Number of chains dispatched from the current batch; initially so large that a new batch
-    /// begins.
+    /// Number of chains dispatched from the current batch; `u32::MAX` before the first batch.
     batched: u32,
     /// Time when the queue was last asked for a chain, in nanoseconds.
     asked_ns: u64,
@@ -151,7 +150,6 @@ impl<M: Machine> QueueChains<M> {
         QueueChains { classes, last: (0, IoDirection::Read), batched: u32::MAX, asked_ns: 0 }
     }
 
-    /// Takes the next chain.
     fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<WaitingChain<M>> {
         let (class, way) = self.last;
         // A batch ends early if chains of higher priority wait.
@@ -189,8 +187,7 @@ impl<M: Machine> QueueChains<M> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Returns the class and direction whose oldest chain has waited too long for higher
-    /// priorities.
+    /// Returns the lower class, and the direction, whose oldest chain has waited for `ageing_ns`.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
@@ -210,8 +207,8 @@ struct DeadlineState<M: Machine> {
 }
 
 impl<M: Machine> DeadlineState<M> {
-    /// Returns the priority class that queue `hctx` has to wait for, if any: a class higher than
-    /// those of its own chains, with chains that wait at another queue.
+    /// Returns the class that queue `hctx` has to wait for: a class with chains at another queue,
+    /// and with a higher priority than all chains of this queue.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;

@@ -65,8 +65,8 @@ pub(crate) struct SharedDrive<M: Machine> {
     weights: DepthWeights,
     /// Length of the longest request, in sectors. Channels split longer reads and writes.
     pub(crate) piece_sectors: Arc<M::Word>,
-    /// Number of the last allocation, incremented when grants are posted. I/O never writes this
-    /// word.
+    /// Number of allocations so far; a queue that sees a new number takes its new budgets and
+    /// depth. I/O only reads this word.
     pub(crate) epoch: M::Word,
     /// Time when the next allocation is due, in nanoseconds.
     pub(crate) due_ns: M::Word,
@@ -96,7 +96,7 @@ impl<M: Machine> SharedDrive<M> {
         })
     }
 
-    /// Creates the part of hardware queue `hctx`.
+    /// Creates the scheduler of hardware queue `hctx`.
     pub(crate) fn queue(self: &Arc<Self>, hctx: u16) -> Box<dyn Scheduler<M>> {
         Box::new(ShareQueue::new(Arc::clone(self), hctx.into()))
     }
@@ -104,7 +104,6 @@ impl<M: Machine> SharedDrive<M> {
 
 /// The state that a drive and its scheduler share.
 pub(crate) struct DriveParts<M: Machine> {
-    /// Wait accounts of the drive.
     pub(crate) holds: Arc<DriveWaits<M>>,
     pub(crate) piece_sectors: Arc<M::Word>,
 }
@@ -124,7 +123,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
-    /// Entries are only appended, because the mailbox keeps its entries in the same order.
+    /// Flows are only appended, because the mailbox has entries in the same order.
     flows: Vec<GroupFlow<M>>,
     /// Indices of flows, two for each group number; `u16::MAX` if the flow does not exist yet.
     places: Vec<u16>,
@@ -134,7 +133,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// For each direction: the depth taken by the requests in flight to which `bound` applies.
+    /// By direction: depth taken by those requests in flight to which the limit `bound` applies.
     counted: [u32; 2],
     /// Virtual start time of the chain dispatched last.
     virtual_now: u128,
@@ -161,18 +160,18 @@ struct WaitingChains {
     drive: DriveMark,
 }
 
-/// State of a queue's exchange of reports and grants with the shared allocation.
+/// State of the reports that a queue posts, and of the budgets that the queue gets in return.
 #[derive(Default)]
 struct ReportState {
-    /// Number of the last allocation that the queue has read.
+    /// Value of `SharedDrive::epoch` when the queue last took its budgets.
     epoch: u64,
-    /// True if the depth matters, because several groups use the drive or the drive is slow.
+    /// True if the depth is limited: several groups use the drive, or the drive is slow.
     bounded: bool,
     /// Time of the next report in nanoseconds.
     post_ns: u64,
-    /// Counts since the last report.
+    /// Requests completed since the last report.
     counts: QueueCounts,
-    /// Cost of the most expensive request so far.
+    /// Largest cost of a request so far, in nanoseconds.
     largest: u64,
     /// True if the last report contained waiting or in-flight requests.
     said_demand: bool,
@@ -199,7 +198,7 @@ impl<M: Machine> ShareQueue<M> {
         }
     }
 
-    /// Returns the index of a group's flow, and makes the flow on first use.
+    /// Returns the index of a group's flow (its list of chains at this queue), made on first use.
     #[inline]
     fn place(&mut self, group: GroupId, op: Op) -> usize {
         let way = usize::from(self.shared.policy == Policy::Targets && op != Op::Read);
@@ -250,11 +249,11 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // If the depth limit stops any flow, the queue waits for a completion.
+                // The depth limit goes before other reasons: a completion may lift it.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
-                    // A flow that has waited very long goes first.
+                    // A group that has dispatched nothing for very long goes first.
                     let starved = match flow.priority {
                         Priority::Idle => look.1,
                         _ => now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS,
@@ -273,8 +272,8 @@ impl<M: Machine> ShareQueue<M> {
         self.active.iter().any(|at| !self.flows[usize::from(*at)].is_idle())
     }
 
-    /// Returns the reason why the flow's first chain must wait, if any. `others_wait` tells whether
-    /// groups above idle priority wait.
+    /// Returns the reason why the flow's first chain must wait, if any. `others_wait` is true if
+    /// chains of groups above idle priority wait.
     #[inline]
     fn stop_of(&self, flow: &GroupFlow<M>, (now_ns, others_wait): (u64, bool)) -> Option<FlowStop> {
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
@@ -282,8 +281,8 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // One request may always go. So may one request of each group that has room in its part of
-        // the depth, because longer requests of other groups may have exceeded the depth.
+        // One request may always go. A group whose demand fits into its part of the depth may have
+        // one, too, because long requests of other groups may have exceeded the depth.
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -300,8 +299,7 @@ impl<M: Machine> ShareQueue<M> {
         })
     }
 
-    /// Returns the waiting groups that are held back, each with the reason and the depth that
-    /// applies.
+    /// Returns the groups that are held back, with the reason and the depth limit in requests.
     fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, WaitReason, u32)> {
         let look = (now_ns, self.others_wait());
         self.active.iter().filter_map(move |at| {
@@ -331,7 +329,7 @@ impl<M: Machine> ShareQueue<M> {
         flow.last_end = chain.end();
         flow.served += cost;
         self.met.largest = self.met.largest.max(cost);
-        // A flow that had no chain starts at the virtual time that the others have reached.
+        // A flow gains no lead from the time in which it had no chain.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
@@ -354,7 +352,7 @@ impl<M: Machine> ShareQueue<M> {
         SchedulerPick::Chain(chain)
     }
 
-    /// Reports the current wait reason of every flow. The reason counts until the next report.
+    /// Reports the present wait reason of every flow, which counts until the next report.
     #[cold]
     fn account(&mut self, now_ns: u64) {
         let (_, watched) = self.shared.holds.stopped_and_watched(self.hctx, now_ns);
@@ -390,8 +388,7 @@ impl<M: Machine> ShareQueue<M> {
         self.account(now_ns);
         self.post(now_ns);
         let shared = Arc::clone(&self.shared);
-        // Relaxed: the value only decides when to check; the allocation's lock orders all other
-        // accesses.
+        // Relaxed: `due_ns` only decides when to check; the allocation's lock orders all else.
         if now_ns >= shared.due_ns.load(Order::Relaxed)
             && let Some(mut agreement) = shared.agreement.try_lock()
         {
@@ -419,12 +416,12 @@ impl<M: Machine> ShareQueue<M> {
         }
     }
 
-    /// Takes budgets and depth from the mailbox.
+    /// Takes the queue's new budgets and depth from its mailbox.
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
-        // The settings of groups with waiting chains may have changed, and `insert`, which also
-        // checks for changes, may never be called again.
+        // Group settings may have changed while chains wait, and the other check for changes, in
+        // `insert`, may never run again.
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
@@ -438,7 +435,7 @@ impl<M: Machine> ShareQueue<M> {
         }
         drop(mail);
         if let Some(said) = &mut self.said {
-            // Under `fair`, reads and writes count together.
+            // Under `fair`, one depth limits reads and writes together.
             let depth = match self.shared.policy {
                 Policy::Weights => [self.bound.depth[0]; 2],
                 Policy::Targets => self.bound.depth,
@@ -463,8 +460,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a queue of a scheduler was given chains of two drives");
         self.waiting.drive = batch.drive();
-        // While the queue is stuck, no thread may ask for these chains, so their waits are reported
-        // here.
+        // While the queue is stuck, `next` might not be called, so the waits are reported here.
         let stuck =
             self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
@@ -544,8 +540,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // The queue is empty, and its next bio may come much later. Until then, the last report
-        // would wrongly count as present demand.
+        // The queue may stay empty for long, so its last report must not count as present demand.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }

@@ -13,7 +13,6 @@ use crate::config::plan::PlanLines;
 use crate::config::problem::Problems;
 
 pub struct Members<'a> {
-    /// Configuration to check. Its volumes need not have their drives yet.
     pub config: &'a ServeConfig,
     pub lines: &'a PlanLines,
     pub names: &'a SectionNames<'a>,

@@ -57,11 +57,10 @@ impl TargetQuery<'_> {
         format!("drive {} of volume {}", self.drive, self.volume)
     }
 
-    /// Returns advice for a drive whose own service time is `takes_ns`: a target that the drive can
-    /// meet, or a faster drive.
+    /// Returns advice for a drive with the service time `takes_ns`: a higher target or a faster
+    /// drive.
     fn remedy(&self, takes_ns: u64) -> String {
-        // Allows half of the service time on top, for the time that an I/O spends outside the
-        // drive.
+        // Adds half of the service time, for the time that an I/O spends outside the drive.
         let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
         format!("set latency-target to {word} or more, or give the group a faster drive")
     }
@@ -94,10 +93,9 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Warns that a drive has usually taken longer than the target. For a mean target, the means
-    /// are compared; for a percentile, the median must exceed it, so that more than half of the
-    /// I/Os are too slow. The advice is computed from the fastest tenth, because slower I/Os may
-    /// have waited for others at the drive.
+    /// Warns that a drive has usually taken longer than the target. A mean target is compared with
+    /// the mean time, a percentile target with the median. The advice uses the fastest tenth of the
+    /// I/Os, because slower I/Os may have waited for others at the drive.
     pub fn so_far(&self, times: &Snapshot) -> Option<String> {
         let drive = self.drive();
         let (took_ns, took) = match self.target {
@@ -126,9 +124,9 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Reports that a group misses its target because of the time that its I/Os take at the drive.
-    /// `own` and `others` are the mean numbers of I/Os of the group and of other groups in the
-    /// drive. If `others` is below one, no scheduler can improve the latency.
+    /// Reports that a group misses its target because the drive takes too long for the group's
+    /// I/Os. `own` and `others` are the mean numbers of I/Os of this group and of other groups in
+    /// the drive. If `others` is below one, no scheduler can improve the latency.
     pub fn missed(&self, times: &Snapshot, (own, others): (f64, f64)) -> String {
         let (figure_ns, usual_ns) = (figure_ns(self.target, times), times.quantile_ns(0.5));
         let takes = format!(
@@ -170,8 +168,8 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'stati
     .collect()
 }
 
-/// Warns that schedulers cannot distinguish the groups of a cached volume. The warning lists the
-/// keys of `config` that are set, pass `wanted`, and have no effect for this reason.
+/// Warns that schedulers cannot distinguish the groups of a cached volume. Names the keys that have
+/// no effect for this reason, among those for which `wanted` returns true.
 pub fn by_cache(
     config: &GroupConfig,
     volume: &str,

@@ -61,7 +61,7 @@ pub struct ConnectedClient {
     pub client: u16,
     /// Protocol: `nbd` or `vhost-user-blk`.
     pub protocol: String,
-    /// Process and user, or address, of the client, with the name in its certificate if it has one.
+    /// Client's process and user or its address, and the name in its certificate if it has one.
     pub peer: String,
     /// Name of the client's export; empty while it negotiates.
     pub export: String,

@@ -117,8 +117,8 @@ fn why(volume: &str, now: &Report, before: &Report) -> VolumeExplanation {
     VolumeExplanation { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
-/// Returns a text saying that no I/O completed. Names the group whose limits are used up longest in
-/// advance, and the drives that have I/O in flight.
+/// Returns a text saying that no I/O completed. Names the group that must wait longest for its
+/// limits, and the drives that have I/O in flight.
 fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
     let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
@@ -134,7 +134,7 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Least share of the drives' total work, in percent, for which the sentence mentions a group.
+/// Least share of the cost of all I/Os, in percent, for which a group is named in the explanation.
 const MUCH_PERCENT: f64 = 20.0;
 
 /// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.
@@ -224,8 +224,8 @@ fn sentence(
     }
 }
 
-/// Returns the share of the time in which a group had no I/O in flight, as text, if it is worth
-/// mentioning.
+/// Returns a text with the share of the time in which a group had no I/O in flight, or nothing if
+/// that was rare.
 fn pauses(group: &Explained) -> Option<String> {
     let busy = group.ios * group.mean_ms / 1e3;
     let is_idle = group.ios > 0.0 && group.waiting == 0 && busy < IDLE;

@@ -36,7 +36,7 @@ pub struct ConfigReloader {
     running: Mutex<RunningText>,
     /// Locked while a thread changes the configuration.
     change: Mutex<()>,
-    /// Directory from which relative paths started when the daemon was started.
+    /// Base directory of relative paths when the daemon was started.
     base: PathBuf,
     flags: StartFlags,
     fixed: DaemonConfig,
@@ -49,7 +49,7 @@ pub struct StartFlags {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Text of the served configuration without the changes made by `ctl set`, and its file.
+/// Served configuration as text, without changes made by `ctl set`, and its file.
 #[derive(Debug, Clone)]
 struct RunningText {
     file: Option<PathBuf>,
@@ -85,8 +85,7 @@ impl ConfigReloader {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a configuration file. Relative paths start from its directory, spelled as at the
-    /// start.
+    /// Reads a configuration file. Its relative paths start from its directory (`as_at_start`).
     fn source(&self, file: Option<&Path>) -> Result<Source, Refusal> {
         if let Some(file) = file.filter(|file| !file.is_absolute()) {
             let text = format!("file: {} is not an absolute path", file.display());
@@ -114,8 +113,8 @@ impl ConfigReloader {
         Ok(plan)
     }
 
-    /// Returns a directory spelled as at the start: relative to the working directory if the start
-    /// used a relative directory and `base` lies below the working directory.
+    /// Returns `base` relative to the working directory, if it lies below and the daemon was
+    /// started with a relative directory. Otherwise returns it as an absolute path.
     fn as_at_start(&self, base: &Path) -> PathBuf {
         let here = std::env::current_dir().unwrap_or_default();
         match (self.base.is_relative(), base.strip_prefix(&here)) {
@@ -205,8 +204,8 @@ impl ConfigReloader {
         view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
     }
 
-    /// Binds the metrics address of a plan if the address has changed. Returns `None` without a
-    /// change, and `Some(None)` if the plan has no metrics page.
+    /// Binds the metrics address of a plan. Returns `None` if the address has not changed, and
+    /// `Some(None)` if the plan has no metrics page.
     fn prepare_metrics(
         &self,
         plan: &ServePlan,
@@ -227,8 +226,8 @@ impl ConfigReloader {
         })
     }
 
-    /// Returns the differences between the served configuration and its file. Leaves out addresses
-    /// and paths of sockets, which only admins may see.
+    /// Returns the differences between the served configuration and its file, except addresses and
+    /// paths of sockets, which only admins may see.
     fn changes_since_file(&self, daemon: &LiveDaemon) -> Result<Vec<ReloadChange>, Refusal> {
         let source = self.source(None)?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
@@ -351,7 +350,7 @@ impl Reloader for ConfigReloader {
     }
 }
 
-/// Returns the first section that uses section `name` of this kind, such as `volume v`.
+/// Returns the first section, such as `volume v`, that uses the section `name` of this kind.
 fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     let export = |uses: &dyn Fn(&ExportConfig) -> bool| {
         let found = config.exports.iter().find(|export| uses(export));
@@ -371,8 +370,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Spells a path as the served configuration does if both spellings lead to the same file:
-/// `./a.img` becomes `a.img`, whatever directory the new configuration is in.
+/// Replaces each path by that of the served configuration if both lead to the same file, such as
+/// `./a.img` by `a.img`.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();
@@ -389,7 +388,7 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
             drive.spec = (*spec).clone();
         }
     }
-    // Results are cached, because thousands of exports may share a socket.
+    // Socket identities are cached, because thousands of exports may share a socket.
     let mut places = HashMap::new();
     let mut place_of = |path: &Path| {
         places.entry(path.to_owned()).or_insert_with(|| place_of_socket(path)).clone()

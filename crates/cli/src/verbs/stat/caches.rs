@@ -26,8 +26,8 @@ const NAME_WIDTH: usize = 12;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheRow {
-    /// Increases of the counters in the interval. Dirty data is the amount at the end of the
-    /// interval.
+    /// Increases of the cache's counters since the earlier report; for dirty data, the current
+    /// amount.
     pub cache: CacheCounts,
     seconds: f64,
 }

@@ -50,11 +50,11 @@ pub struct GroupRow {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub weight: u32,
-    /// Share in percent to which the group's weight entitles it, among the groups that did I/O.
+    /// Share in percent that the group's weight gives it among the groups that did I/O.
     pub wanted_percent: f64,
     /// Share in percent that the group used of the total cost of I/Os on the drives.
     pub got_percent: f64,
-    /// Share of the latency of the group's I/Os for which its limits held them, in percent.
+    /// Percentage of the latency of the group's I/Os for which the group's limits held them.
     pub throttled_percent: f64,
     #[serde(flatten)]
     pub at_end: GroupBacklog,
@@ -64,7 +64,7 @@ pub struct GroupRow {
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GroupBacklog {
-    /// Time in milliseconds for which the group's rate limits are already used up.
+    /// Time in milliseconds until the group's rate limits allow more I/O.
     pub booked_ms: f64,
     pub waiting: u64,
     /// Mean time that the held I/Os have been held so far, in milliseconds.
@@ -95,7 +95,7 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Time, in nanoseconds, that I/Os had already been held at the time of the first report.
+    /// Time in nanoseconds for which I/Os held at the first report had been held by then.
     pub waited_ns: u64,
 }
 
@@ -152,9 +152,8 @@ impl GroupDelta {
         self.ios.iter().sum()
     }
 
-    /// Returns the time that all I/Os except flushes spent between the two reports, in nanoseconds
-    /// summed over I/Os. I/Os that are still held count too. Time before the first report is
-    /// subtracted as far as it is known.
+    /// Returns the time that I/Os other than flushes spent between two reports, in nanoseconds
+    /// summed over I/Os. I/Os that are still held count too.
     pub fn taken_ns(&self) -> u64 {
         (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
     }
@@ -190,8 +189,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// Costs of I/Os, summed over the volumes that a group used: due to the group by its weight, used
-/// by the group, and used by all groups.
+/// Costs of I/Os, summed over the volumes that a group used: the group's share by weight, the cost
+/// of the group's I/Os, and the cost of all I/Os.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shares {
     wanted: f64,

@@ -19,8 +19,8 @@ use crate::verbs::stat::columns::StatRow;
 use crate::verbs::stat::groups::{GroupRow, short};
 use crate::views::report::Report;
 
-/// Column: heading, width, rank for being dropped (0 is never dropped, higher ranks are dropped
-/// first), and the function that formats a cell.
+/// Column: heading, width, rank (the highest rank is dropped first on a narrow screen, rank 0
+/// never), and the function that formats a cell.
 type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 
 const COLUMNS: [Column<StatRow>; 14] = [
@@ -39,9 +39,9 @@ const COLUMNS: [Column<StatRow>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Rank from which columns are shown only if there is also room for a graph.
+/// Columns of this rank or a higher one are shown only if there is also room for a graph.
 const EXTRA: u8 = 10;
-/// Width to reserve for the graph: extra columns are shown only if this much remains.
+/// Width to keep for the graph when columns of rank `EXTRA` are shown.
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
@@ -290,8 +290,8 @@ fn table<T: ListedRow>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// Returns the sort order that a column belongs to. One order may stand for the sum of several
-/// columns, such as reads and writes.
+/// Returns the sort order of a column. Columns such as reads and writes share an order, by their
+/// sum.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,

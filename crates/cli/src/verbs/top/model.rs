@@ -97,8 +97,8 @@ impl ListedRow for CacheRow {
         ("cache", String::new(), self.cache.volume.clone())
     }
 
-    /// Returns the value to sort by. Pages read and written stand for I/Os, and dirty bytes for the
-    /// queue length.
+    /// Returns the value to sort by: pages read and written for I/Os, dirty bytes for the queue
+    /// length.
     fn value(&self, sort: SortOrder) -> f64 {
         let stats = &self.cache.stats;
         match sort {
@@ -114,7 +114,7 @@ impl ListedRow for CacheRow {
 #[derive(Default)]
 pub struct Model {
     pub report: Report,
-    /// Server counters of the previous report, and the seconds between the two reports.
+    /// Server counters of the previous report, and the seconds from then to the current report.
     before: (Server, f64),
     rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
@@ -195,8 +195,8 @@ impl Model {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
 
-    /// Replaces the graphs by the daemon's history. The only point so far is the first report's,
-    /// which is an average since the daemon's start.
+    /// Replaces the graphs by the daemon's history. Before, each graph has only the average since
+    /// the daemon's start.
     pub fn recall(&mut self, past: &History) {
         let rows = self.rows.iter().map(|row| (row.kind, row.key()));
         let groups = self.groups.iter().map(|row| ("group", row.key()));
@@ -215,8 +215,7 @@ impl Model {
         self.history.extend(recalled);
     }
 
-    /// Returns true as long as there is only one report, whose figures cover the time since the
-    /// daemon's start.
+    /// Returns true after the first report, while the rows cover the time since the daemon's start.
     pub fn is_since_start(&self) -> bool {
         self.before.1 >= self.report.uptime_ns as f64 / 1e9
     }
@@ -307,7 +306,7 @@ impl Model {
         self.sort = SortOrder::ALL[(place + 1) % SortOrder::ALL.len()];
     }
 
-    /// Multiplies the interval by `factor`, between a tenth of a second and a minute.
+    /// Multiplies the interval by `factor`, and limits it to between 0.1 s and 60 s.
     pub fn change_interval(&mut self, factor: f64) {
         let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
         self.interval = self.interval.mul_f64(factor).clamp(least, most);

@@ -71,8 +71,7 @@ pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
-/// Warns the operator that the server disconnects a client. A client that is disconnected because
-/// it holds memory has several seconds before that, so the warning is rare.
+/// Warns the operator that the server disconnects a client.
 #[cold]
 pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
     let (client, from) = (client(thread, conn), whence(conn));

@@ -1,6 +1,6 @@
-//! `HoleSearch`: decides before which reads a drive is asked whether the range is a hole.
+//! `HoleSearch`: decides before which reads a drive is asked if the range is a hole (has no data).
 //!
-//! On a file drive, the query costs a system call, which is wasted if the client reads data.
+//! On a file drive, the query costs a system call, which is wasted if the range has data.
 
 /// Shortest read, in bytes, for which a drive is asked whether the range is a hole. A shorter read
 /// costs about as much as the query.
@@ -8,13 +8,12 @@ pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
 /// Maximum number of consecutive reads that skip the hole query.
 const PASSES_MAX: u8 = 64;
 
-/// Back-off of hole queries: after n negative answers the next 2^(n-1) reads are not checked.
+/// Back-off: after n answers of "no hole" in a row, the next 2^(n-1) reads skip the query.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Number of reads still to skip the hole query.
+    /// Number of further reads that skip the query.
     left: u8,
-    /// Number of reads that skip the hole query because of the last negative answer; 0 after a
-    /// hole.
+    /// Number of reads that skipped the query after the last answer of "no hole"; 0 after a hole.
     passes: u8,
 }
 

@@ -1,11 +1,11 @@
 //! Receive buffer of a connection, and the receive of a write's payload.
 //!
-//! While the payload of a write is incomplete, receives go straight into that write's buffer; one
-//! system call also receives the next headers into the receive buffer.
+//! While a write's payload is incomplete, one system call receives the rest straight into the
+//! write's buffer, and the headers after the payload into the receive buffer.
 //!
 //! Invariants: the buffer never moves, and has room for any message of the negotiation. After a
-//! large write, only one header is received at a time, so that the next payload goes straight into
-//! its own buffer.
+//! large write, a receive takes only one header, so that the next payload goes straight into its
+//! own buffer.
 
 use libc::iovec;
 
@@ -26,7 +26,7 @@ pub(crate) struct ReceiveBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// If true, only one header is received beyond the payload, because further large writes are
+    /// True if a receive takes only one header after the payload, as more large writes are
     /// expected.
     pub(crate) narrow: bool,
     pieces: [iovec; 2],

@@ -1,11 +1,10 @@
 //! Detects clients that transfer no data, or that transfer data too slowly while other clients wait
 //! for memory.
 //!
-//! client_timers.rs checks the counters a few times per timeout, so counting costs an addition and
-//! no clock read. Invariant: a stall is never reported early.
+//! Counting a transfer costs an addition and no clock read: client_timers.rs checks the counters a
+//! few times per timeout. Invariant: a stall is never reported early.
 
-/// Number of times that each connection is checked per stall timeout, and per period over which a
-/// client's rate is measured.
+/// Number of checks of each connection in one stall timeout, and in one rate measurement.
 pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.
@@ -28,7 +27,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Records that bytes were transferred, or that the server began to wait for the client.
+    /// Counts a transfer, or the beginning of a wait of the server for the client.
     #[inline]
     pub(crate) fn note(&mut self) {
         self.moves = self.moves.wrapping_add(1);
@@ -40,13 +39,13 @@ impl Progress {
         self.bytes += bytes as u64;
     }
 
-    /// Restarts the rate measurement, because the server was not waiting for the client before.
+    /// Restarts the measurement of the transfer rate at `now_ns`.
     pub(crate) fn restart_rate(&mut self, now_ns: u64) {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
 
-    /// Checks the rate of a client that the server waits for. Returns true if the rate was too low
-    /// for `period_ns`, measured from `from_ns` or later.
+    /// Returns true if a client for which the server waits was too slow over `period_ns`. A
+    /// measurement that began before `from_ns` is restarted.
     pub(crate) fn is_slow(&mut self, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
         if self.since_ns < from_ns {
             self.restart_rate(now_ns);

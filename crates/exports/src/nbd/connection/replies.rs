@@ -21,8 +21,7 @@ use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 /// segments per message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
-/// Size, in bytes, from which copying a reply into the socket takes at least as long as waking its
-/// reader.
+/// Size, in bytes, above which copying a reply into the socket takes longer than waking the client.
 const LONG_BYTES: usize = 32 * 1024;
 
 #[derive(Debug)]
@@ -116,15 +115,14 @@ pub(crate) struct ReplyQueue {
     sending: ReplyBatch,
     message: libc::msghdr,
     pub(crate) busy: bool,
-    /// Number of bytes sent since the client had last read all replies.
+    /// Bytes of the replies sent since the client last had no unread replies.
     pub(crate) backlog_bytes: usize,
-    /// Number of replies sent since the client had last read all replies.
     pub(crate) backlog_replies: u32,
-    /// Reports when the client has read everything sent. `None` if no file descriptor was left for
-    /// the report.
+    /// Detects that the client has read all replies; `None` if no file descriptor was free for
+    /// that.
     pub(crate) backlog: Option<SendBacklog>,
-    /// Time, in nanoseconds, at which the connection began to delay its next receive until the
-    /// client has read everything sent; 0 while the receive is not delayed.
+    /// Time, in nanoseconds, since which the next receive is delayed until the client has read its
+    /// replies; 0 without a delay.
     pub(crate) catching_ns: u64,
 }
 
@@ -181,8 +179,8 @@ impl ReplyQueue {
         &raw const self.message
     }
 
-    /// Records that `bytes` bytes were sent. Returns the replies of the batch once the whole batch
-    /// is sent, and no replies before.
+    /// Records that `bytes` bytes were sent. Returns the batch's replies if the batch is complete
+    /// now.
     pub(crate) fn sent(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         self.busy = false;
         self.backlog_bytes += bytes;
@@ -203,7 +201,7 @@ impl ReplyQueue {
     }
 
     /// Records that the caller copied `bytes` bytes of the first unsent segment. Returns the
-    /// replies that are now complete.
+    /// batch's replies if the batch is complete now.
     pub(crate) fn took(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         let busy = self.busy;
         let freed = self.sent(bytes, pool);

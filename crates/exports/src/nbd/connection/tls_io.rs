@@ -1,8 +1,7 @@
-//! Sends and receives of a connection through TLS, in place of its plain sends and receives.
+//! Sends and receives of a connection with TLS.
 //!
-//! Invariants: replies are gathered as without TLS, encrypted into the session's output in as few
-//! records as possible, and sent by one operation. Replies are not encrypted during a send if that
-//! would move the bytes being sent.
+//! Invariants: gathered replies are encrypted in as few records as possible, and sent by one
+//! operation. During a send, replies are encrypted only if the bytes being sent stay in place.
 
 use super::{BufferPool, Connection, ConnectionPhase, SocketRing};
 use crate::nbd::ring::{piece_bytes, send_now};
@@ -15,8 +14,8 @@ impl Connection {
             return;
         }
         if !negotiation.out.is_empty() && tls.session.is_established() {
-            // A failed session accepts no bytes to send; the next read of the connection reports
-            // the failure.
+            // A failed TLS session accepts no bytes. The connection's next read reports the
+            // failure.
             negotiation.sent +=
                 tls.session.write(&negotiation.out[negotiation.sent..]).unwrap_or(0);
             if negotiation.sent == negotiation.out.len() {
@@ -79,7 +78,7 @@ impl Connection {
             let len = piece.iov_len;
             let taken = match tls.session.write(piece_bytes(&piece)) {
                 Ok(taken) => taken,
-                // If the session failed, the next read ends the connection.
+                // The TLS session has failed. The connection's next read reports the failure.
                 Err(_) => break,
             };
             took_any |= taken > 0;

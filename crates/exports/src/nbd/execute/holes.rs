@@ -1,12 +1,11 @@
 //! Reads of holes: answered at once with a hole chunk, without asking the drives for data.
 //!
-//! Groups with a limit on reads are excluded, because a read of a hole counts against the limit
-//! like any other read.
+//! Reads of groups with a read limit are excluded, since a read of a hole counts against the limit,
+//! too.
 //!
-//! Invariants: a read is answered here only if its whole range is a hole, so that the reply is one
-//! chunk, as the DF flag demands. No hole chunk is sent for a read that may fail, or for a range
-//! that was touched by a write that completed before the read arrived. Specification: "Structured
-//! reply types".
+//! Invariants: the whole range of such a read is a hole, so that the reply is one chunk, as the DF
+//! flag demands. No hole chunk is sent for a read that may fail, or if a write to the range has
+//! completed before the read arrived. Specification: "Structured reply types".
 
 use millrace_block::Op;
 

@@ -17,8 +17,8 @@ use crate::nbd::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Command, Errno};
 
 impl WorkerContext {
-    /// Returns a buffer of `len_bytes` for the next request of a connection. If there is none,
-    /// returns whether the request was refused or the connection waits.
+    /// Returns a buffer of `len_bytes` for the next request of a connection. Without a buffer, the
+    /// result says that the request was refused or that the connection waits.
     #[inline]
     pub(crate) fn buffer(
         &mut self,
@@ -51,9 +51,8 @@ impl WorkerContext {
         Ok(buffer)
     }
 
-    /// Returns true if the requests started on a volume may hold `bytes` more memory. The requests
-    /// of one volume together may hold at most as much memory as is left for other volumes, so that
-    /// a stuck volume cannot take all memory.
+    /// Returns true if the requests started on a volume may hold `bytes` more memory. Together they
+    /// may hold at most as much as is free, so that a stuck volume cannot take all memory.
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
@@ -61,8 +60,8 @@ impl WorkerContext {
         is_alone || held_bytes + bytes <= free_bytes / self.threads
     }
 
-    /// Returns the account to charge for a request's buffer, if a limit of the request's group
-    /// applies. Such a request may wait for the limit while it holds its buffer.
+    /// Returns the memory account of the request's group, if a limit of the group applies. Such a
+    /// request keeps its buffer while it waits for the limit.
     fn account(&mut self, request: ClientRequest<'_>) -> Option<GroupAccount> {
         let (lane, group) = (request.granted.lane as usize, request.granted.group);
         let op = match request.command {
@@ -99,8 +98,8 @@ impl WorkerContext {
             return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // A connection that waits for memory of its volume leaves the waiting line, so that it does
-        // not block the connections behind it.
+        // The connection waits for other requests of its volume. So it leaves the waiting line, and
+        // does not block the connections behind it.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
         TakeResult::NoMemory

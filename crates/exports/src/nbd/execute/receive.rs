@@ -57,8 +57,7 @@ impl WorkerContext {
         self.take_input(conn);
     }
 
-    /// Allows the next receive, because the client of `conn` has read most of its replies or has
-    /// taken too long to read them.
+    /// Ends the delay of the next receive: the client has read most replies, or took too long.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
@@ -128,8 +127,8 @@ impl WorkerContext {
         }
     }
 
-    /// Puts a request into the queue of on-demand exports, because the client's next option names
-    /// an export that is not open or asks for the list of exports.
+    /// Asks the owner of the server for the export that the client's next option names, or for the
+    /// list of exports.
     fn ask(&mut self, conn: &mut Connection) {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer()).cloned();
         let Some(negotiation) = &mut conn.negotiation else { return };
@@ -193,8 +192,8 @@ impl WorkerContext {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // Dropped at the end of this function: a `GrantedExport` in the negotiation keeps the
-        // volume in use until the client is counted as a user of the thread's lane.
+        // Dropped at the end of this function: a `GrantedExport` in the negotiation counts as a
+        // user of the volume until the client itself is counted.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
@@ -212,8 +211,7 @@ impl WorkerContext {
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style);
         let rules = RequestLimits::new(info, &session);
-        // If the volume has grown since the negotiation, this size exceeds the size announced to
-        // the client.
+        // The volume may have grown since the negotiation. The announced size is smaller then.
         let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
@@ -284,7 +282,7 @@ impl WorkerContext {
         }
     }
 
-    /// Ends the wait of a connection whose next request was taken.
+    /// Records that the connection's next request was taken, which ends the connection's wait.
     #[cold]
     fn goes_on(&mut self, conn: &mut Connection, granted: &ExportSession) {
         conn.stop_waiting(&mut self.pool);

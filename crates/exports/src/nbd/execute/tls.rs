@@ -33,7 +33,7 @@ pub(crate) struct TlsTurnLimits {
     handshakes: u32,
     shown: u32,
     shown_since: Option<Instant>,
-    /// Time of the last warning that clients wait for file descriptors.
+    /// Time of the last warning that new clients wait until a file descriptor is free.
     waits_shown: Option<Instant>,
 }
 
@@ -56,8 +56,8 @@ impl TlsTurnLimits {
         self.shown <= SHOWN_MAX
     }
 
-    /// Returns true at most once within [`SHOWN_WITHIN`]. The server retries `accept` ten times a
-    /// second, and should not log each failure.
+    /// Returns true if a failed `accept` may be logged now. The server retries `accept` ten times a
+    /// second, but logs the failure only once in [`SHOWN_WITHIN`].
     fn may_show_wait(&mut self, now: Instant) -> bool {
         let due = self.waits_shown.is_none_or(|shown| now.duration_since(shown) > SHOWN_WITHIN);
         if due {
@@ -133,8 +133,7 @@ impl WorkerContext {
     /// no further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // During the negotiation `decrypt` sets `has_more`; in the transmission phase the
-            // request path does.
+            // `decrypt` sets `has_more` during the negotiation; later the request path does.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {

@@ -1,14 +1,14 @@
 //! Lock table of sector ranges being written, used once a client writes partial blocks.
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Such a
-//! write locks its blocks exclusively, so that no other write to them is lost. Writes are entered
-//! in the table only after the first partial write *starts* it. Then each thread that has opened
-//! the volume enters its writes, including those in flight, and calls `confirm`. Exclusive locks
-//! are granted once all threads have called it.
+//! write locks its blocks exclusively, so that no other write to them is lost. The first partial
+//! write starts the table. Then each thread that has opened the volume enters its writes, including
+//! those in flight, and calls `confirm`. Exclusive locks are granted once all threads have called
+//! `confirm`.
 //!
 //! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
-//! Waiters queue in order, and none overtakes another that waits for the same block. Discards and
-//! zeroes count as writes. Writers outside the server (a guest of the same volume) are not tracked.
+//! Waiting writes queue in order, and none overtakes another that waits for the same block.
+//! Discards and zeroes count as writes. Writes by guests of the volume are not tracked.
 //!
 //! Lock order: the table's lock is taken alone.
 
@@ -23,9 +23,9 @@ pub(crate) type RangeHolder = (usize, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RangeMode {
-    /// Lock of a write of whole blocks. Several such writes may hold overlapping ranges.
+    /// For a write of whole blocks. Several such writes may lock overlapping ranges.
     Shared,
-    /// Lock of a write of partial blocks. No other write may hold an overlapping range.
+    /// For a write of partial blocks. No other write may lock an overlapping range.
     Exclusive,
 }
 
@@ -49,11 +49,10 @@ impl RangeEntry {
 struct RangeTable {
     /// True once all writes to the volume must be entered in this table.
     started: bool,
-    /// Locks that are held or waited for, in the order of their requests. A waiting lock conflicts
-    /// with an entry before it, or waits until all threads have called `confirm`.
+    /// Locks, held or waiting, in the order of their requests. A lock waits for conflicting ones
+    /// before it; an exclusive lock also waits until all threads have called `confirm`.
     entries: Vec<RangeEntry>,
-    /// For each thread, IDs of the tickets that had to wait for their ranges and have now been
-    /// granted them.
+    /// For each thread, tickets of writes that waited for their ranges and now hold them.
     ready: Vec<Vec<u32>>,
     /// Number of I/O threads that have opened the volume but not yet entered their writes in
     /// flight.
@@ -61,14 +60,14 @@ struct RangeTable {
 }
 
 impl RangeTable {
-    /// Returns true if entry `at` may hold its range now.
+    /// Returns true if the lock at index `at` need not wait.
     fn is_free(&self, at: usize) -> bool {
         let entry = &self.entries[at];
         let is_early = entry.mode == RangeMode::Exclusive && self.unconfirmed > 0;
         !is_early && !self.entries[..at].iter().any(|other| other.conflicts(entry))
     }
 
-    /// Grants ranges to waiting entries in order. Returns true if any entry was granted its range.
+    /// Grants ranges to waiting writes, in order. Returns true if any write was granted its range.
     fn settle(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.entries.len() {
@@ -92,8 +91,7 @@ impl RangeLocks {
         RangeLocks(Mutex::new(RangeTable { ready, ..RangeTable::default() }))
     }
 
-    /// Registers a thread that has opened the volume and not yet written to it. Returns true if the
-    /// thread must enter all its writes in the table.
+    /// Registers a thread that has opened the volume. Returns true if writes must be entered.
     pub(crate) fn enter_lane(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed += usize::from(!table.started);
@@ -104,8 +102,7 @@ impl RangeLocks {
         lock(&self.0).started = true;
     }
 
-    /// Returns true if all writes must be entered in the table. Each thread checks this when it is
-    /// notified of a change, and calls `confirm` once it enters its writes.
+    /// Returns true if threads must enter all their writes, and call `confirm` once they do.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
@@ -116,17 +113,17 @@ impl RangeLocks {
         lock(&self.0).entries.insert(0, entry);
     }
 
-    /// Reports that a thread has entered all its writes in flight and will enter each new write, or
-    /// that it closes the volume with no write in flight. Returns true if a waiting write was
-    /// granted its range.
+    /// Called once by each thread after the table was started: when its writes in flight are
+    /// entered, or when it closes the volume. Returns true if a waiting write was granted its
+    /// range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
         table.settle()
     }
 
-    /// Requests a range for a write. Returns false if the write has to wait; `take_ready` returns
-    /// its ticket once the range is granted.
+    /// Requests the lock of a range for a write. Returns false if the write has to wait;
+    /// `take_ready` returns its ticket later.
     pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
         let mut table = lock(&self.0);
         let at = table.entries.len();

@@ -31,27 +31,27 @@ use crate::mailbox::lock;
 
 /// Size of the largest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
-/// Index, in `RegionBytes`, of the regions that stuck drives may still use.
+/// Index, in `RegionBytes`, of the regions that drives may still use after a timeout.
 pub(crate) const STUCK: usize = SIZE_CLASSES;
 
-/// Number of mapped bytes for each size class, and in a last entry for the regions that stuck
-/// drives may still use, which are not counted in their size class.
+/// Mapped bytes of each size class. The last entry counts the regions that drives may still use
+/// after a timeout; no other entry counts these.
 type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// The request is within its connection's window, so it may use all memory.
+    /// All memory, for a request that fits into the part reserved for its connection.
     Window,
-    /// The request may use all memory except the connections' windows.
+    /// All memory that is not reserved for connections.
     Shared,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
-    /// Number of bytes that buffers of a size class must leave free for each smaller class.
+    /// Number of bytes reserved for each smaller size class.
     kept_bytes: usize,
-    /// Size of all windows together in bytes.
+    /// Size, in bytes, of the memory reserved for connections (their windows).
     windows_bytes: usize,
     /// Size of one window in bytes: the memory that a connection can use at any time.
     pub(crate) window_bytes: usize,
@@ -59,8 +59,7 @@ pub(crate) struct MemoryBudget {
     mapped_bytes: AtomicUsize,
     /// Copy of the number of connections in the waiting line, readable without the lock.
     waiting: AtomicUsize,
-    /// True if the mapped memory or the waiting line has changed, and no thread has checked since
-    /// then whether to wake the other threads.
+    /// True if mapped memory or the waiting line has changed since the last call of `take_news`.
     has_news: AtomicBool,
     state: Mutex<BudgetState>,
 }
@@ -91,21 +90,21 @@ impl MemoryBudget {
         result
     }
 
-    /// Changes the waiting line or its accounts, and announces the change to waiting connections.
+    /// Changes the waiting line, and calls `announce`.
     pub(crate) fn change_line(&self, change: impl FnOnce(&mut WaitingLine)) {
         self.update(|state| change(&mut state.line));
         self.announce();
     }
 
-    /// Makes the next thread that calls `take_news` wake the other threads, if a connection still
-    /// waits for memory then.
+    /// Makes the next caller of `take_news` wake the other threads if a connection waits for
+    /// memory.
     pub(crate) fn announce(&self) {
-        // Relaxed: the announcing thread checks its own connections, and the threads that it wakes
+        // Relaxed: the calling thread checks its own connections, and the threads that it wakes
         // take the lock.
         self.has_news.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if `announce` was called since any thread last called this function.
+    /// Returns true if `announce` was called since the last call of this function.
     pub(crate) fn take_news(&self) -> bool {
         self.has_news.swap(false, Ordering::Relaxed) // Relaxed: as in `announce`.
     }
@@ -120,15 +119,14 @@ impl MemoryBudget {
         self.max_bytes.saturating_sub(self.mapped_bytes())
     }
 
-    /// Returns true if the shared part of the memory is used up, so that the memory left is
-    /// reserved for windows.
+    /// Returns true if the shared part of the memory is used up. The rest is reserved for windows.
     #[inline]
     pub(crate) fn is_overfull(&self) -> bool {
         self.free_bytes() < self.windows_bytes
     }
 
-    /// Returns how many bytes a connection may hold above its window and its first request, if its
-    /// pool has `idle_bytes` of mapped memory free.
+    /// Returns the number of bytes that a connection may hold beyond its reserved memory and its
+    /// first request. `idle_bytes` is mapped memory of its pool that is not in use.
     #[inline]
     pub(crate) fn share_bytes(&self, idle_bytes: usize) -> usize {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
@@ -138,8 +136,7 @@ impl MemoryBudget {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
 
-    /// Counts a region in size class `to` instead of `from`. The class `STUCK` stands for regions
-    /// that stuck drives may still use.
+    /// Moves a region from size class `from` to `to`. One of them may be [`STUCK`].
     pub(crate) fn recount(&self, region_bytes: usize, from: usize, to: usize) {
         self.update(|state| {
             state.mapped[from] -= region_bytes;
@@ -148,13 +145,12 @@ impl MemoryBudget {
         self.announce();
     }
 
-    /// Returns true if stuck drives keep so much memory that their volumes must not get more.
+    /// Returns true if drives that do not answer keep so much memory that they get no more.
     pub(crate) fn is_much_stuck(&self) -> bool {
         lock(&self.state).mapped[STUCK] >= self.max_bytes / 4
     }
 
-    /// Returns the reason to refuse a request, or `None` if memory for it will be free once the
-    /// other requests complete.
+    /// Returns the reason to refuse a request, or `None` if other requests will free enough memory.
     pub(crate) fn refusal(&self, bytes: usize, part: MemoryPart) -> Option<&'static str> {
         let mut mapped = RegionBytes::default();
         if !self.has_room(mapped, bytes, part) {
@@ -180,14 +176,14 @@ impl MemoryBudget {
         AccountLimits { max_bytes: self.max_bytes, kept_bytes: self.kept_bytes }
     }
 
-    /// Returns true if the connection's account (its group and direction) is full, so that more
-    /// memory for the server would hardly help the connection.
+    /// Returns true if the memory account of the connection's group is full, so that more memory
+    /// for the server would hardly help.
     pub(crate) fn is_own_account_full(&self, waiter: &Waiter) -> bool {
         waiter.account.is_some() && lock(&self.state).line.is_own_full(self.limits(), waiter)
     }
 
-    /// Returns the number of connections in the waiting line that more memory for the server would
-    /// help.
+    /// Returns the number of connections in the waiting line whose group's memory account is not
+    /// full.
     pub(crate) fn waiting_for_memory(&self) -> usize {
         let state = lock(&self.state);
         let is_short = |waiter: &&Waiter| !state.line.is_own_full(self.limits(), waiter);
@@ -215,9 +211,8 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // The request may have filled its account. Other connections of its group then no
-            // longer delay those of other groups in the waiting line, so other threads must check
-            // the line.
+            // The request may have filled its account. Then other connections of its group no
+            // longer delay the rest of the waiting line, so other threads must check the line.
             self.announce();
         }
         is_admitted
@@ -233,9 +228,8 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the first connection that may take a buffer of size class `class`, from the waiting
-    /// line with `last` appended. A request may overtake one for a larger buffer if the larger one
-    /// still fits beside one more region of `class`.
+    /// Returns the first connection in line, with `last` at its end, that may take a buffer of size
+    /// class `class`. A request may overtake a larger one that would still fit afterwards.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {
             let mut mapped = state.mapped;

@@ -1,12 +1,12 @@
 //! The line of connections that wait for payload memory, and the accounts that delay some of them.
 //!
 //! A request that waits for a limit of its group keeps its buffer as long as the limit demands.
-//! Such requests are therefore charged to an *account* of their group and direction.
+//! Such requests are charged to *accounts*: each group has one for reads and one for writes.
 //! - An account may hold an eighth of the memory, or one request. A connection whose account is
 //!   full delays only connections of its own group.
-//! - All accounts together may hold half of the memory. Of that half, buffers of a size class leave
-//!   a sixteenth of the memory to each smaller class, so that small requests of a group do not wait
-//!   for large ones of another. One request of each class always fits.
+//! - All accounts together may hold half of the memory. In that half, a sixteenth of the memory is
+//!   reserved for each smaller size class, so that small requests of a group do not wait for large
+//!   ones of another. One request of each class always fits.
 //!
 //! The `MemoryBudget` (budget.rs) owns the line and protects it with its lock. Invariants: a
 //! connection is in the line at most once, and the connections of an account take turns in order.
@@ -17,7 +17,7 @@ use millrace_block::GroupId;
 use millrace_machine::payload::REGION_BYTES;
 
 pub(crate) const SIZE_CLASSES: usize = 3;
-/// Longest buffer of each class except the last, in bytes.
+/// Longest buffer of each size class, in bytes. The last class has no limit.
 const CLASS_BYTES: [usize; SIZE_CLASSES - 1] = [256 << 10, REGION_BYTES];
 
 #[inline]
@@ -70,7 +70,7 @@ pub(crate) struct WaitingLine {
 pub(crate) struct AccountLimits {
     /// Payload memory of the server in bytes.
     pub(crate) max_bytes: usize,
-    /// Part of `max_bytes` that buffers of a size class leave to each smaller class.
+    /// Number of bytes reserved for each smaller size class.
     pub(crate) kept_bytes: usize,
 }
 
@@ -79,8 +79,8 @@ impl WaitingLine {
         self.waiters.retain(|one| (one.thread, one.serial) != (thread, serial));
     }
 
-    /// Updates the needs of a connection in the waiting line, since limits of its group may have
-    /// changed. Returns false if the connection is not in the line.
+    /// Replaces a connection's entry in the line, since limits of its group may have changed.
+    /// Returns false if there is no such entry.
     pub(crate) fn renew(&mut self, waiter: Waiter) -> bool {
         let is_same =
             |one: &&mut Waiter| (one.thread, one.serial) == (waiter.thread, waiter.serial);
@@ -100,31 +100,30 @@ impl WaitingLine {
         self.class_bytes[size_class(bytes)] -= bytes;
     }
 
-    /// Returns true if the connection's own account has no space for its request. Returns false for
-    /// a connection without an account.
+    /// Returns true if the memory account of the connection's group has no space for the request.
+    /// False without an account.
     pub(crate) fn is_own_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
         let held_bytes = waiter.account.and_then(|account| self.account_bytes.get(&account));
         let held_bytes = held_bytes.copied().unwrap_or(0);
         held_bytes > 0 && held_bytes + waiter.bytes > limits.max_bytes / 8
     }
 
-    /// Returns true if all accounts together have no space for the request of a connection.
+    /// Returns true if the request would exceed the limit of all accounts together.
     fn are_all_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // Larger requests count only up to their common limit, because a single large request may
-        // exceed it.
+        // Larger classes count only up to their limit, because a single large request may exceed
+        // it.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
         held_bytes[class] > 0 && all_bytes + waiter.bytes > max_bytes / 2
     }
 
-    /// Returns the connections that could use free memory, in order, as if `last` were appended to
-    /// the waiting line. Only the first connection of each account is returned, and none if the
-    /// account is full. If all accounts together are full for one connection, later ones of other
-    /// accounts do not overtake it with requests of the same size class.
+    /// Returns the waiting connections that could use free memory, in order, with `last` at the
+    /// end. Each account is represented by its first connection, and a full account by none. If the
+    /// accounts together are full for a request, later ones of its size class are left out.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

@@ -39,14 +39,13 @@ impl Unaligned {
         self.head > 0 || (self.tail > 0 && self.cover == self.block_bytes)
     }
 
-    /// Returns true if the last block has to be read, because the range covers only a part of it.
-    /// The result is false if it is also the first block.
+    /// Returns true if the last block differs from the first and is covered only in part.
     fn last(&self) -> bool {
         self.tail > 0 && self.cover > self.block_bytes
     }
 
-    /// Returns start and length, in bytes, of the blocks between those that are read first. The
-    /// length may be 0.
+    /// Returns start and length, in bytes, of the blocks that need not be read first. The length
+    /// may be 0.
     pub(crate) fn inner(&self) -> (u64, u64) {
         let start = self.start + if self.first() { self.block_bytes } else { 0 };
         let end = self.start + self.cover - if self.last() { self.block_bytes } else { 0 };
@@ -71,7 +70,7 @@ enum BounceStep {
 pub(crate) struct Bounce {
     pub(crate) unaligned: Unaligned,
     step: BounceStep,
-    /// Offset in the buffer of the original contents of the first and the last block.
+    /// Offset, in the buffer, of the original contents of the first block and then the last block.
     edges_at: usize,
 }
 
@@ -99,7 +98,7 @@ impl Bounce {
         }
     }
 
-    /// Returns the bytes of the current edge block that the request changes.
+    /// Returns the part of the current block, the first or the last, that the request changes.
     fn ours(&self) -> Range<usize> {
         let Unaligned { block_bytes, head, tail, cover, .. } = self.unaligned;
         let is_first = matches!(self.step, BounceStep::ReadFirst | BounceStep::WriteFirst);
@@ -108,8 +107,7 @@ impl Bounce {
         start as usize..end as usize
     }
 
-    /// Copies the bytes before and after the payload from the edge block that was read to the block
-    /// that will be written.
+    /// Copies the bytes around the payload from the block as it was read to the block to write.
     fn surround(&self, buffer: &mut PoolBuffer) {
         let (block_bytes, (at, _), ours) =
             (self.unaligned.block_bytes as usize, self.edge(), self.ours());
@@ -122,7 +120,7 @@ impl Bounce {
         bytes.copy_within(at + ours.end..at + block_bytes, to + ours.end);
     }
 
-    /// Zeroes those bytes of the edge block that the request covers.
+    /// Zeroes the part of the first or last block that the request covers.
     fn blank(&self, buffer: &mut PoolBuffer) {
         let ((at, _), ours) = (self.edge(), self.ours());
         buffer.bytes_mut()[at + ours.start..at + ours.end].fill(0);

@@ -40,7 +40,7 @@ impl Submitter {
         self.ranges_changed |= ranges.release((self.thread, id));
     }
 
-    /// Enters a lane's writes in flight in the volume's range table, if that table was started.
+    /// Enters this thread's writes to a volume in its lock table of ranges, once that is started.
     fn follow_ranges_of(&mut self, lane: usize) {
         let its = &mut self.lanes[lane];
         if its.tracks || !its.served.ranges.is_started() {
@@ -59,7 +59,7 @@ impl Submitter {
         self.ranges_changed |= ranges.confirm();
     }
 
-    /// Submits the writes of a lane that were granted their ranges.
+    /// Submits writes that waited for their ranges and now hold them.
     #[cold]
     fn resume_ready(&mut self, lane: usize) {
         let mut ready = Vec::new();
@@ -70,8 +70,8 @@ impl Submitter {
         }
     }
 
-    /// Enters writes in flight, and submits waiting ones, after other threads have started range
-    /// tables or released ranges.
+    /// After other threads have started lock tables or released ranges, enters writes in flight and
+    /// submits writes whose wait has ended.
     pub(crate) fn follow_ranges(&mut self) {
         for lane in 0..self.lanes.numbers() {
             let its = self.lanes.get_mut(lane);

@@ -19,7 +19,7 @@ use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
 
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
-/// Number of overdue requests (not answered by their drives in time) at which a lane refuses more.
+/// Number of overdue requests (not answered by drives in time) at which a volume gets no more.
 const OVERDUE_MAX: u32 = 64;
 
 pub(crate) struct VolumeLane {
@@ -27,26 +27,24 @@ pub(crate) struct VolumeLane {
     pub(crate) served: Arc<ServedVolume>,
     /// Number of this thread's connections to exports of the volume.
     pub(crate) clients: u32,
-    /// True if the lane stays open even without clients, because reopening its drives may be slow
-    /// or fail.
+    /// True if the volume stays open without clients, as opening its drives may be slow or fail.
     pub(crate) is_kept: bool,
-    /// Tickets that wait because the whole channel is full.
+    /// Requests that wait because the channel is full.
     pub(crate) waiting: VecDeque<u32>,
-    /// Tickets that wait because the channel accepts no more bios of their groups, which are
-    /// throttled.
+    /// Requests that wait because the channel accepts no more from their throttled groups.
     pub(crate) held_back: ThrottledTickets,
     /// Longest time that the volume's drives may take for a request, in nanoseconds; 0 for no
     /// limit.
     pub(crate) timeout_ns: u64,
     pub(crate) look_ns: u64,
-    /// Number of started requests that are not overdue.
+    /// Number of started requests, without overdue ones.
     pub(crate) started: u32,
     /// Number of requests that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,
     pub(crate) held_bytes: usize,
-    /// If true, this thread enters its writes in the volume's table of locked ranges.
+    /// True if this thread enters its writes in the volume's lock table of ranges.
     pub(crate) tracks: bool,
-    /// Connections whose next request waits until requests of the lane have freed memory.
+    /// Connections that wait for memory which requests of this volume hold.
     pub(crate) memory_waiters: Vec<usize>,
 }
 
@@ -85,7 +83,7 @@ impl VolumeLane {
         }
     }
 
-    /// Counts the time that a request waited for the channel as back pressure on its group.
+    /// Counts the time that a request waited for the channel, as back pressure on its group.
     #[cold]
     pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
         let ns = Native::now().saturating_sub(ticket.waits.since_ns);
@@ -119,7 +117,7 @@ impl VolumeLane {
     }
 }
 
-/// Factor by which a cache lengthens a volume's timeout, because a flush waits for all dirty pages.
+/// Factor by which a cache lengthens its volume's timeout: a flush writes all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
 /// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.

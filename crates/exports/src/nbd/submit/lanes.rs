@@ -15,16 +15,15 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Number of volumes that an I/O thread opens at the start although it could open them later. A
-/// drive may need a permanent thread for file I/O, so this number equals the number of those
-/// threads.
+/// Number of volumes that an I/O thread opens at its start although it could open them later: one
+/// for each of its permanent threads for file I/O.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndedLanes {
-    /// True if a lane without clients was kept because it has requests in flight.
+    /// True if a volume without clients stays open because it has requests in flight.
     pub(crate) left: bool,
-    /// True if a write, possibly of another thread, was granted the range that it waited for.
+    /// True if a waiting write, of this or another thread, was granted its range.
     pub(crate) ranges_changed: bool,
 }
 
@@ -65,8 +64,8 @@ impl VolumeLanes {
         self.0.iter().position(is_its)
     }
 
-    /// Opens lanes before the server reports that it is ready: those whose drives may be slow or
-    /// fail to open, and a few others, because opening them also starts the threads for file I/O.
+    /// Opens volumes before the server reports that it is ready: those whose drives may be slow or
+    /// fail to open, and a few others, which starts the threads for file I/O.
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,

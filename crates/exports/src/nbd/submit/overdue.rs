@@ -43,9 +43,9 @@ impl Submitter {
         watched.map(|lane| lane.look_ns).min()
     }
 
-    /// Searches the started tickets of a lane once and returns the overdue ones. Tickets that wait
-    /// for a limit of their group are exempt, since no drive is to blame. While a drive reconnects
-    /// to its server, only that drive's own time limit applies, and no ticket becomes overdue.
+    /// Searches the started requests of a volume once and returns the overdue ones. Requests that
+    /// wait for a limit of their group are exempt. So are all requests while a drive reconnects to
+    /// its server, since the drive then limits their time itself.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
         let reconnects =
@@ -70,8 +70,8 @@ impl Submitter {
         found
     }
 
-    /// Removes tickets of a closed connection that were not passed to a drive yet, because they
-    /// wait for space in a channel or for a limit of their group.
+    /// Removes a closed connection's tickets that wait for space in a channel or for a limit of
+    /// their group.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {
@@ -84,8 +84,8 @@ impl Submitter {
         }
     }
 
-    /// Removes the tickets for which `is_left` returns true from those that wait for space in a
-    /// lane's channel or for their ranges.
+    /// Removes tickets that wait for space in a volume's channel or for their ranges, if `is_left`
+    /// returns true for them.
     pub(crate) fn drop_waiting(
         &mut self,
         lane: usize,

@@ -29,9 +29,8 @@ impl ThrottledTickets {
         }
     }
 
-    /// Passes the first ticket of each group in turn to `take`, until `take` refuses the first
-    /// tickets of all groups. Returns true if any ticket was taken. Groups that were served go
-    /// behind the others.
+    /// Offers the first ticket of each group to `take`, in turns, until all of these are refused.
+    /// Returns true if any ticket was taken. Groups whose tickets were taken go behind the others.
     #[cold]
     pub(crate) fn offer(&mut self, mut take: impl FnMut(u32) -> bool) -> bool {
         let mut has_taken = false;

@@ -38,8 +38,8 @@ impl TicketMemory {
 pub(crate) enum TicketState {
     /// The request's payload is being received.
     Filling,
-    /// The request is in the block layer, or waits to enter it. The number counts the searches for
-    /// overdue requests (overdue.rs) that have found the request in this state.
+    /// The request is in the block layer, or waits for space there. The number counts the searches
+    /// for overdue requests (overdue.rs) since then.
     Started(u8),
     /// The client was told that the drive does not answer. The drive may still use the memory.
     Overdue,
@@ -64,7 +64,7 @@ pub(crate) enum RangeClaim {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TicketWait {
     pub(crate) claim: RangeClaim,
-    /// Time, in nanoseconds, at which the channel first had no space for the request.
+    /// Time, in nanoseconds, since which the request waits for space in the channel.
     pub(crate) since_ns: u64,
 }
 
@@ -81,14 +81,14 @@ pub(crate) struct Ticket {
     pub(crate) len_bytes: u32,
     /// Length, in bytes, of the blocks that contain the payload.
     pub(crate) bio_bytes: u32,
-    /// Number of bytes before the payload in its first block.
+    /// Offset of the payload in its first block, in bytes.
     pub(crate) head_bytes: u32,
     /// First sector of the next part, for commands without payload.
     pub(crate) sector: Sector,
     /// Number of sectors not yet submitted, for commands without payload.
     pub(crate) left_sectors: u64,
     pub(crate) memory: TicketMemory,
-    /// Read-modify-write of the edge blocks, if the request begins or ends within a block.
+    /// Read-modify-write of the first and last block, if the request covers only parts of them.
     pub(crate) bounce: Option<Box<Bounce>>,
     pub(crate) waits: TicketWait,
 }

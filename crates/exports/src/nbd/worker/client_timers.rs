@@ -1,14 +1,14 @@
 //! Timers of an I/O thread for its clients: catching up with replies, stalls, disconnects.
 //!
-//! A connection may delay a receive until its client has read most of its replies (has caught up),
-//! but for [`CATCH_UP_NS`] at most, because the client may have to send a long write before it
-//! reads. A connection is closed if its send, or its receive of a payload, transfers nothing for
-//! the stall timeout. While others wait for memory, a connection that holds more than its window is
-//! closed if it transfers too little (progress.rs). A connection that waits for drives or memory
-//! has no socket operation that would notice a disconnect, so its socket is checked regularly.
+//! - A connection may delay a receive until its client has read most replies (has caught up), but
+//!   for [`CATCH_UP_NS`] at most: the client may have to send a long write before it reads.
+//! - A connection is closed if its send, or receive of a payload, stalls for the stall timeout.
+//! - While others wait for memory, a connection that holds more than was reserved for it is closed
+//!   if it transfers too little (progress.rs).
+//! - A socket without an outstanding operation is checked for a disconnect regularly.
 //!
-//! Invariant: the list of connections whose clients catch up is ordered by time; entries of
-//! connections that no longer wait, or wait anew, are skipped.
+//! Invariant: delayed receives are listed in order of time. Entries that are no longer valid are
+//! skipped.
 
 use std::collections::VecDeque;
 
@@ -26,25 +26,23 @@ use crate::nbd::ring::is_gone;
 /// most of its replies.
 const CATCH_UP_NS: u64 = 2_000_000;
 /// Period, in nanoseconds, for measuring the rate of a client that holds memory while others wait
-/// for some. A shorter stall timeout replaces it.
+/// for memory. The stall timeout replaces the period if it is shorter.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// Interval of disconnect checks of connections without a socket operation, in nanoseconds.
 const UNWATCHED_NS: u64 = 500_000_000;
-/// Interval, in nanoseconds, of checks of lanes (open volumes) without clients that still have
-/// requests in flight.
+/// Interval, in nanoseconds, of checks of volumes with requests in flight but without clients.
 const LANE_LOOK_NS: u64 = 100_000_000;
 /// Time that unused memory is kept, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
-/// Time, in nanoseconds, for which a thread keeps a lane (an open volume) without clients for the
-/// next client.
+/// Time, in nanoseconds, for which a thread keeps a volume without clients open.
 pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 
 /// Times of an I/O thread's next checks of its clients, in nanoseconds.
 pub(crate) struct ClientTimers {
-    /// Detects pauses of the whole thread, during which no client and no drive counts as late.
+    /// Detects pauses of the whole thread. No client and no drive is late because of a pause.
     pub(super) clock: RunningClock,
-    /// Connections that delay a receive until their clients have read most replies, with the time
-    /// at which the delay began.
+    /// Delayed receives in order of time: time of the delay's beginning, and index of the
+    /// connection.
     catching: VecDeque<(u64, usize)>,
     /// Time of the next check for stalled clients.
     look_ns: u64,
@@ -54,9 +52,9 @@ pub(crate) struct ClientTimers {
     pressed_ns: u64,
     idle_ns: u64,
     lanes_ns: Option<u64>,
-    /// Connections whose clients may disconnect unnoticed.
+    /// Connections without an outstanding socket operation, whose clients may leave unnoticed.
     unwatched: Vec<usize>,
-    /// Time of the next check of connections whose clients may disconnect unnoticed.
+    /// Time of the next check of the `unwatched` connections.
     unwatched_ns: u64,
 }
 
@@ -82,8 +80,7 @@ impl ClientTimers {
         }
     }
 
-    /// Adds a connection without an outstanding socket operation to the list of connections whose
-    /// sockets are checked regularly.
+    /// Adds a connection to those whose sockets are checked regularly for a disconnect.
     #[cold]
     pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
         if !std::mem::replace(&mut conn.history.lists.unwatched, true) {
@@ -91,7 +88,7 @@ impl ClientTimers {
         }
     }
 
-    /// Returns the time of the next check for `connections` open connections.
+    /// Returns the time of the next check. `connections` is the number of open connections.
     fn deadline(&mut self, conns: &[Option<Box<Connection>>], connections: u64) -> Option<u64> {
         while let Some((since_ns, index)) = self.catching.front().copied() {
             if conns[index].as_ref().is_some_and(|conn| conn.out.catching_ns == since_ns) {
@@ -102,8 +99,8 @@ impl ClientTimers {
         (connections > 0).then_some(self.look_ns)
     }
 
-    /// Postpones the check for stalled clients by the length of a pause of the thread, and restarts
-    /// the measurements of transfer rates.
+    /// Postpones the check for stalled clients by `pause_ns`, in which the thread did not run.
+    /// Restarts the measurements of transfer rates.
     pub(crate) fn forgive(&mut self, pause_ns: u64) {
         self.look_ns = self.look_ns.saturating_add(pause_ns);
         self.pressed_ns = 0;

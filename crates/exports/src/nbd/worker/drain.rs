@@ -1,9 +1,9 @@
 //! The life of an I/O thread: serve, answer requests in flight, flush, free everything in order.
 //!
-//! Requests not answered by the deadline of `Server::stop` are cut off. Cutting off and flushing
-//! may take [`CUT_OFF_NS`] and [`FLUSH_NS`] longer. The thread does not wait for clients whose
-//! requests are all completed and that read nothing for [`UNREAD_NS`]. As long as a cache makes
-//! progress, the thread waits for it and for requests whose clients have left.
+//! Requests not answered by the deadline of `Server::stop` are cut off. Cutting off may take
+//! [`CUT_OFF_NS`] longer, and flushing [`FLUSH_NS`]. The thread does not wait for clients without
+//! requests in flight that read nothing for [`UNREAD_NS`]. While a cache writes dirty pages, the
+//! thread waits for the cache, and for requests whose clients have left.
 //!
 //! Invariant: memory that the kernel or a drive may still access is leaked, never freed.
 
@@ -81,8 +81,8 @@ impl Service for Worker {
     fn let_go(self, left_ns: u64) {
         let Worker { core, ring, shared, number, conns, .. } = self;
         let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
-        // Without this setting, each channel would wait once more for drives that have already used
-        // up their time.
+        // By default each channel would wait once more for drives that have already used up their
+        // time.
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
         drop(ctx);
@@ -92,8 +92,7 @@ impl Service for Worker {
                 shared.dismiss();
             }
         }
-        // The ring has waited for the remaining operations as long as the stop allows. The kernel
-        // may still write to their memory.
+        // Memory of outstanding operations is leaked, because the kernel may still write to it.
         if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
             std::mem::forget(conns);
             std::mem::forget(Arc::clone(&zeroes));
@@ -142,8 +141,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs the event loop until no client and no request is left, or until `more_ns` after the
-    /// limit.
+    /// Runs the event loop until no client and no request is left, or until `more_ns` after
+    /// `limit`.
     fn turn_until_idle(&mut self, limit: &mut Deadline<Native>, more_ns: u64) -> Result<(), Error> {
         let mut looked_ns = Native::now();
         while !self.is_idle() && limit.left_with_ns(more_ns) > 0 {
@@ -167,7 +166,7 @@ impl Worker {
     }
 
     /// Returns true if no client is left, and no request except overdue ones. Requests of clients
-    /// that have disconnected must still complete.
+    /// that have left count, too.
     fn is_idle(&self) -> bool {
         let submitter = &self.core.submitter;
         let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();
@@ -177,8 +176,7 @@ impl Worker {
     }
 }
 
-/// On thread 0, opens every volume that was used, so that volumes which no thread has open any more
-/// are also flushed.
+/// On thread 0, opens every used volume that is not open, so that it is flushed, too.
 fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     if worker.number != 0 {
         return;
@@ -191,8 +189,7 @@ fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     }
 }
 
-/// Ends connections that have only unread replies left, if `is_over` returns true for them. Only
-/// replies that the clients did not read are lost.
+/// Ends connections that only wait for their clients to read replies, if `is_over` returns true.
 fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
     for conn in worker.conns.iter_mut().flatten() {
         if conn.waits_for_reader() && is_over(conn) {

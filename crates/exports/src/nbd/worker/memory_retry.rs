@@ -3,9 +3,9 @@
 //! A connection is retried when buffers of this connection or of its volume were freed, or when it
 //! is the first of the waiting line (memory/waiting_line.rs).
 //!
-//! Invariants: a connection in the waiting line is `Queued` and open. A thread that wakes the other
-//! threads also runs its own loop once more. The additional iteration retries a connection that
-//! joined the line while another thread freed memory.
+//! Invariants: a connection in the waiting line is open, and its state is `Queued`. A thread that
+//! wakes the others also runs another iteration itself, which retries a connection that joined the
+//! line while another thread freed memory.
 
 use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};

@@ -25,8 +25,8 @@ impl Worker {
             let its = self.core.submitter.lanes.get_mut(lane);
             if its.is_some_and(|lane| lane.is_look_due(now_ns)) {
                 if !std::mem::replace(&mut answered, true) {
-                    // Requests that have completed by now are not overdue, even if the thread sees
-                    // their completion late.
+                    // Takes completions that have arrived by now: completed requests are not
+                    // overdue.
                     self.core.submitter.poll();
                     self.answer();
                 }

@@ -4,9 +4,9 @@
 //! device until the frontend disconnects. The thread then stops and empties all rings and serves
 //! the next frontend.
 //!
-//! The crate that parses messages cannot notify the frontend of a size change. So this file peeks
-//! at the message that carries the descriptor for notifications before the crate reads the message,
-//! and itself writes the only notification that is ever sent.
+//! The crate that parses messages cannot notify the frontend of a size change. So this file copies
+//! the descriptor for notifications out of its message before the crate reads the message, and
+//! writes the only notification that is ever sent.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -54,7 +54,7 @@ pub(crate) struct Frontend {
     stream: Arc<UnixStream>,
     pub(crate) peer: String,
     pub(crate) since_ns: u64,
-    /// Number of requests and bytes that the tenant had before the frontend connected.
+    /// Number of requests and bytes of the export's tenant before the frontend connected.
     pub(crate) totals_before: [u64; 2],
 }
 
@@ -227,8 +227,8 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // `wait` checks for a stop first, so a stop that was ordered before the connection was
-    // registered is not missed.
+    // A stop that was ordered before the connection was registered is not missed, because `wait`
+    // checks for a stop first.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));

@@ -23,8 +23,7 @@ use crate::vhost::queue::inflight::Inflight;
 use crate::vhost::ring::SIZE_MAX;
 use crate::virtio::config;
 
-/// Log line for a guest that was started on another server, and whose writes cannot use the write
-/// cache.
+/// Log line for a guest that was started on another server and may therefore send no flushes.
 const NOT_STARTED_HERE: &str = "this guest was started on another server and may send no flushes (as with qemu-storage-daemon), so \
      each write is made durable before it is answered; restart its QEMU, or run in the guest `echo \
      write back > /sys/block/vda/cache_type`, to let the cache answer writes";
@@ -224,8 +223,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             self.tell(index, ThreadOrder::Enable(index as u16, enable));
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
-            // A frontend that reconnects does not read the configuration, and the size may have
-            // changed.
+            // The size may have changed, and a frontend that reconnects does not read it again.
             self.link.notify_config_change();
         }
         Ok(())

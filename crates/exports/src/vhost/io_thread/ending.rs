@@ -47,8 +47,7 @@ impl Service for IoThread {
         let mut failures = Vec::new();
         let mut limit = self.common.stop.deadline();
         let drained = served.and_then(|()| self.drain(&mut limit));
-        // Requests are counted before the flush is submitted, because the flush does not belong to
-        // a guest.
+        // The flush is not counted, because it does not belong to a guest.
         let left = self.channel.in_flight();
         // The last thread without requests in flight flushes, because the writes of all other
         // threads are complete then.
@@ -84,14 +83,14 @@ impl Service for IoThread {
 impl IoThread {
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
-        // Nobody receives the bases of the rings: after a restart, the frontend finds them in its
-        // rings.
+        // Nobody receives the bases of the rings (indices of the next requests). After a restart,
+        // the frontend finds them in its rings.
         let (nobody, _) = std::sync::mpsc::channel();
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());
         }
-        // The thread continues while a cache makes progress. A request that wrote after the flush
-        // would leave its data in the cache's memory, where acknowledged data would be lost.
+        // While a cache makes progress, requests complete before the flush. Data written after the
+        // flush would stay in the cache's memory and be lost, although acknowledged.
         let volume = Arc::clone(&self.common.volume);
         let mut progress = Progress::watched(&volume);
         loop {

@@ -88,9 +88,8 @@ impl IoThread {
     fn start(&mut self, mut queue: Box<Queue>) {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
-        // The guest may have missed the last answers of an earlier daemon, which was killed between
-        // answer and interrupt, or to which the frontend had closed the eventfd. A guest that waits
-        // for these answers alone would wait forever. A superfluous interrupt does no harm.
+        // The guest may still wait for an interrupt of an earlier daemon, which was killed before
+        // it sent the interrupt or found the eventfd closed. A superfluous interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {

@@ -10,7 +10,7 @@
 //! client at its peak sends nothing until a request completes. Paper: \[MIOT\] workload-aware batch
 //! submission.
 
-/// Weight of a new measurement in an average, as a shift: one part in 2^3.
+/// Weight of a new value in an average: 1/2^`WEIGHT_SHIFT`.
 const WEIGHT_SHIFT: u32 = 3;
 /// Averages are kept in units of 1/16 ns, so that rounding does not keep small averages from
 /// changing.
@@ -19,10 +19,10 @@ const FRACTION_SHIFT: u32 = 4;
 /// Longer pauses carry no information, and with the limit the average adapts quickly when a burst
 /// follows.
 const PAUSE_MAX_BOUNDS: u64 = 2;
-/// Time without an arrival after which a burst counts as over, in average gaps between arrivals.
+/// Time without an arrival that ends a burst, in multiples of the average time between arrivals.
 const OVERDUE_GAPS: u64 = 4;
-/// Minimum number of arrivals in a window. The peak of outstanding requests is the maximum of the
-/// current and the previous window. A window has at least four times as many arrivals as the peak.
+/// Minimum number of arrivals in a window, the unit in which the peak of outstanding requests is
+/// measured. A window also has at least four times as many arrivals as the peak.
 const WINDOW_MIN: u32 = 64;
 /// Upper limit of times and costs: 4 s.
 const TIME_MAX_NS: u64 = 1 << 32;
@@ -65,7 +65,7 @@ impl Average {
     }
 }
 
-/// Maximum of outstanding requests in this window of arrivals and in the previous one.
+/// Peak of outstanding requests: maximum over the present window of arrivals and the one before.
 #[derive(Debug, Clone, Copy, Default)]
 struct OutstandingPeaks {
     now: u32,
@@ -117,8 +117,8 @@ impl BatchPacer {
         self.peaks.note(self.outstanding, count);
     }
 
-    /// Records a submission of `count` requests and its fixed cost: the time of a system call, or 0
-    /// if it needed none.
+    /// Records a submission of `count` requests. `cost_ns` is the time of its system call, or 0 if
+    /// it needed none.
     #[inline]
     pub fn submitted(&mut self, cost_ns: u64, count: u32) {
         if count > 0 {
@@ -132,8 +132,8 @@ impl BatchPacer {
         self.outstanding = self.outstanding.saturating_sub(count);
     }
 
-    /// Returns the time until which `in_hand` waiting requests should be held back to gather more
-    /// into one submission. The first of them arrived at `since_ns`. `None` means to submit now.
+    /// Returns the time until which `in_hand` requests should wait for more to join their
+    /// submission, or `None` to submit now. The first of them arrived at `since_ns`.
     #[inline]
     #[must_use]
     pub fn hold_until(&self, now_ns: u64, in_hand: u32, since_ns: u64) -> Option<u64> {
@@ -141,7 +141,7 @@ impl BatchPacer {
         if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
             return None;
         }
-        // The gap is at least 1 ns, so that after an arrival the thread waits for the next one.
+        // With a gap of 0 ns, the thread would never expect another request.
         let gap_ns = self.gap.ns().max(1);
         let quiet_ns = now_ns.saturating_sub(self.last_ns);
         let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;

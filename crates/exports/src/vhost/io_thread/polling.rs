@@ -1,22 +1,20 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
 //! The functions compute only with the times that are passed to them. I/O threads and the simulator
-//! call them. A poll lasts as long as the last wait, sleep included, if a poll could have caught
-//! the end of that wait. A wait with a sleep includes two wake-ups and can be longer than the same
-//! wait spent polling, so polling is tried after waits of up to three times the longest poll. After
-//! a longer wait, and after a few polls without success, the thread sleeps at once. Kernel
-//! counterpart: `halt_poll_ns` of KVM.
+//! call them. The thread polls for as long as its last wait took, if polling could have covered
+//! that wait. A wait with a sleep also includes two wake-ups, so waits of up to three times the
+//! longest poll count as such. After a longer wait, and after a few polls without success, the
+//! thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
 
 /// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
 /// Number of consecutive unsuccessful polls after which polling pauses.
 const VAIN: u32 = 4;
-/// Initial length of a pause in polling, as a number of waits. The length doubles each time.
+/// First pause in polling: number of waits without a poll. Each further pause is twice as long.
 const PAUSE_MIN: u32 = 64;
-/// Largest length of a pause in polling, as a number of waits.
+/// Longest pause in polling: number of waits without a poll.
 const PAUSE_MAX: u32 = 8192;
-/// Number of successful polls since the last pause after which the next pause starts at the initial
-/// length again.
+/// Number of successful polls after which the next pause has the initial length again.
 const CALM: u32 = 1024;
 
 /// Statistics of a thread's recent waits, which decide about polling.
@@ -27,7 +25,7 @@ pub struct Polling {
     /// Number of consecutive unsuccessful polls.
     vain: u32,
     caught: u32,
-    /// Number of waits left in the present pause; 0 while the thread polls.
+    /// Number of waits until the thread polls again; 0 while the thread polls.
     pause: u32,
     pause_next: u32,
 }
@@ -47,8 +45,7 @@ impl Polling {
         self.spin_ns
     }
 
-    /// Records a successful poll. The duration of polls does not change: a longer limit costs
-    /// nothing while polls succeed.
+    /// Records a successful poll, which does not change how long later polls last.
     #[inline]
     pub fn caught(&mut self, _waited_ns: u64) {
         self.vain = 0;
@@ -58,8 +55,7 @@ impl Polling {
         }
     }
 
-    /// Records a sleep of `slept_ns` after an unsuccessful poll of `spun_ns`, which is 0 if the
-    /// thread did not poll.
+    /// Records a wait: `spun_ns` of polling without success (0 for none), then `slept_ns` of sleep.
     #[inline]
     pub fn slept(&mut self, spun_ns: u64, slept_ns: u64) {
         let waited_ns = spun_ns.saturating_add(slept_ns);

@@ -1,10 +1,10 @@
 //! `ThreadSignal`: frees I/O threads that hang in a write to an eventfd shared with a frontend.
 //!
-//! The eventfd that interrupts a guest also belongs to its frontend, which may fill it and make it
-//! blocking. Only a signal ends a write that blocks there. So a thread that waits long for an I/O
-//! thread repeatedly sends that thread a signal that has no other use and whose handler does
-//! nothing. Any other system call that the signal interrupts is restarted. The interrupt that is
-//! not written is not lost, because a full eventfd already signals one.
+//! The frontend also has the eventfd that interrupts the guest. The frontend may fill the eventfd
+//! and make it blocking, and only a signal ends a write that blocks there. So a thread that waits
+//! long for an I/O thread repeatedly sends it a signal whose handler does nothing. Other system
+//! calls that the signal interrupts are restarted. An interrupt that is not written is not lost,
+//! because a full eventfd already signals one.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, Ordering};

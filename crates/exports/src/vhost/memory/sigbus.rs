@@ -78,8 +78,8 @@ impl MappingGuard {
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // `USED` is raised before the entry is in force, because a fault must find the entry
-            // from then on.
+            // `USED` is raised first: a fault must find the entry from the moment that it is in
+            // force.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
                 return Ok(MappingGuard(index));
@@ -97,7 +97,7 @@ impl MappingGuard {
 }
 
 impl Drop for MappingGuard {
-    /// Waits until no SIGBUS handler uses the entry of the mapping.
+    /// Waits until no SIGBUS handler uses the mapping's entry in the table.
     fn drop(&mut self) {
         TABLE[self.0].retire::<Native>();
     }
@@ -148,10 +148,10 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     // Relaxed: a thread learns of a mapping only after the mapping's entry was counted in `USED`.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
-        // The entry is marked before the zeroes appear: another thread that reads zeroes without a
-        // fault of its own must see the mark when it checks afterwards.
+        // The entry is marked before the zeroes appear, so that a thread which reads zeroes without
+        // a fault of its own finds the mark.
         entry.note_hit();
-        // Relaxed: the value is a hint, and `replace` makes a system call.
+        // Relaxed: the value is a hint.
         HITS.fetch_add(1, Ordering::Relaxed);
         let replaced = replace((start as usize, end as usize), address, page as usize);
         entry.unpin();

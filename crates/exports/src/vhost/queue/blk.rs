@@ -10,9 +10,8 @@ use crate::vhost::memory::read_once;
 use crate::vhost::ring::{DescriptorChain, PlainChain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
-/// Maximum number of data segments per request that is announced to guests: two less than the
-/// number of descriptors of the smallest common ring, so that guests without indirect tables can
-/// use it.
+/// Maximum number of data segments per request that is announced to guests. With header and status,
+/// a request then fits into a ring of 128 descriptors without indirect tables.
 pub const SEG_MAX: u32 = 128 - 2;
 /// Maximum length of a segment that is announced to guests, in bytes. [`SEG_MAX`] segments have
 /// less than 2 GiB, because some drivers multiply the two numbers as signed 32-bit integers.
@@ -50,8 +49,8 @@ impl Config {
     /// Returns the longest segment in bytes, and the maximum number of segments per request.
     ///
     /// A segment may be as long as the longest that the drives accept, so that a large request in
-    /// few large pages stays one request. Requests of several segments may be longer than the
-    /// drives accept. The block layer splits these, which costs less than segments of a few KiB.
+    /// few large pages stays one request. The block layer splits requests of several segments that
+    /// are too long for the drives, which costs less than segments of a few KiB.
     #[must_use]
     pub fn segments(&self) -> (u32, u32) {
         let limits = &self.limits;
@@ -241,8 +240,8 @@ fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     Some(last.start.wrapping_add(last.len_bytes as usize))
 }
 
-/// Copies the beginning of `parts` into `into`, and removes it from `parts`. Returns the index of
-/// the first segment left, or `None` if there are not enough bytes.
+/// Moves the first bytes of the segments `parts` to `into`. Returns the index of the first segment
+/// left, or `None` if there are too few bytes.
 #[inline]
 fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
     let (mut at, mut first) = (0, 0);

@@ -1,13 +1,13 @@
 //! Record of requests in flight that outlives the process: the inflight region of vhost-user.
 //!
-//! The frontend passes the region to the next daemon, which resubmits exactly the requests that
-//! were taken and not answered, in their original order. Steps and order follow the specification
-//! (vhost-user, "Inflight I/O tracking", split virtqueue), so a crash between any two steps loses
-//! nothing; the layout is libvhost-user's. The region is shared with the frontend, so values read
-//! from it are checked.
+//! The frontend passes the region to the next daemon, which submits again the requests that were
+//! taken and not answered, in their original order. The layout is libvhost-user's. The order of
+//! steps follows the specification (vhost-user, "Inflight I/O tracking", split virtqueue), so a
+//! crash between any two steps loses nothing. Values are checked, because the frontend can change
+//! them.
 //!
 //! Invariant: a request is marked after it was taken from the avail ring and before it is
-//! submitted. The marks of a batch of answers are cleared after the guest's used.idx was set.
+//! submitted. Marks of answered requests are cleared after the guest's used.idx was set.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -23,19 +23,16 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
-/// Bit of the features word at the region's start: writes are durable when they are answered. The
-/// specification and other servers leave the bits of this program zero.
+/// Bit of the features word, which begins the region: writes are durable when they are answered.
+/// Other programs leave the bits of this program zero.
 const WRITE_THROUGH: u64 = 1 << 63;
-/// Bit of the features word: a daemon has answered writes that were not flushed, and holds them in
-/// its memory.
+/// Bit of the features word: a daemon has answered writes and holds them only in its memory.
 const UNFLUSHED: u64 = 1 << 62;
-/// Bit of the features word: a daemon ended and lost writes that it had answered, and the guest has
-/// not been informed.
+/// Bit of the features word: a daemon has lost answered writes, and the guest does not know yet.
 const LOST: u64 = 1 << 61;
-/// Bit of the features word: a daemon of this program has recorded the cache mode of the guest's
-/// disk in `WRITE_THROUGH`.
+/// Bit of the features word: this program has recorded the cache mode in [`WRITE_THROUGH`].
 const NOTED: u64 = 1 << 60;
-/// Bits of the features word with the identity of the daemon that set [`UNFLUSHED`].
+/// Bits of the features word: random number of the daemon that set [`UNFLUSHED`].
 const DAEMON: u64 = u32::MAX as u64;
 /// All bits that this program sets. A word with other bits was written by another program.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
@@ -114,10 +111,9 @@ impl Inflight {
         self.change(WRITE_THROUGH, NOTED | if is_through { WRITE_THROUGH } else { 0 });
     }
 
-    /// Returns true if writes must be durable when they are answered: either that mode was
-    /// recorded, or no mode was recorded. In the second case the guest may come from
-    /// qemu-storage-daemon, which tells guests that its disks have no cache, so that they send no
-    /// flushes.
+    /// Returns true if writes must be durable when they are answered. Without a recorded mode that
+    /// is so, too: the guest may come from qemu-storage-daemon, which tells guests that its disks
+    /// have no cache, so that they send no flushes.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         let word = self.word().load(Ordering::SeqCst);
@@ -158,8 +154,8 @@ impl Inflight {
         unsafe { AtomicU64::from_ptr(self.region.start().cast()) }
     }
 
-    /// Returns the part of a queue with `size` descriptors, if the region has a part that is large
-    /// enough.
+    /// Returns the region's part for a queue with `size` descriptors, or `None` if there is no part
+    /// of this size.
     #[must_use]
     pub fn queue(&self, index: u16, size: u16) -> Option<QueueInflight> {
         let fits = index < self.queues && size <= self.queue_size;
@@ -190,8 +186,7 @@ fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
 pub struct Recovered {
     /// Heads of requests that were taken and not answered, in the order in which they were taken.
     pub heads: Vec<u16>,
-    /// True if the region was in use before, so that all heads taken are either answered or in
-    /// `heads`.
+    /// True if the region was in use before. Each head taken is then either answered or in `heads`.
     pub known: bool,
 }
 
@@ -251,7 +246,7 @@ impl QueueInflight {
             self.last = 0;
             return Recovered::default();
         }
-        // The last batch of answers was published, but some of its marks may not be cleared yet.
+        // The last answers were published, but some of their marks may not be cleared yet.
         let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
         let mut head = self.get(12);
         self.last = head;
@@ -303,8 +298,8 @@ impl QueueInflight {
     }
 }
 
-/// Only the compiler must keep the order of these stores: the memory of a killed thread is as if
-/// the thread had executed a prefix of its program.
+/// Keeps the order of stores, for which a compiler fence is enough: the memory of a killed thread
+/// is as if the thread had executed a prefix of its program.
 #[inline]
 fn in_order() {
     compiler_fence(Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! Eventfds by which a frontend and a queue notify each other.
 //!
-//! The frontend sends the eventfds for kicks and calls again for each start of a ring, but the
-//! eventfd for errors only once: QEMU sends that one when it creates its rings, and the guest's
-//! firmware and kernel start and stop the rings many times afterwards.
+//! The frontend sends the eventfds for kicks and interrupts again for each start of a ring. QEMU
+//! sends the eventfd for errors only once, when it creates its rings. The guest's firmware and
+//! kernel start and stop the rings many times afterwards.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ pub(crate) struct Notifiers {
 }
 
 impl Notifiers {
-    /// Takes the eventfds for kicks and calls for a queue that starts, and copies the one for
+    /// Takes the eventfds for kicks and interrupts for a queue that starts, and copies the one for
     /// errors.
     pub(crate) fn take(&mut self) -> Notifiers {
         Notifiers { kick: self.kick.take(), call: self.call.take(), error: self.error.clone() }
     }
 
-    /// Closes the eventfds for kicks and calls of a ring that stops.
+    /// Closes the eventfds for kicks and interrupts of a ring that stops.
     pub(crate) fn forget(&mut self) {
         (self.kick, self.call) = (None, None);
     }

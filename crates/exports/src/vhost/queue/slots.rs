@@ -10,14 +10,13 @@ use std::sync::Arc;
 use super::blk;
 use crate::vhost::memory::GuestMemory;
 
-/// Longest list of segments whose memory a slot keeps for reuse: the maximum announced to guests.
+/// Number of segments up to which a slot's list keeps its memory for the next request.
 pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
 /// Bit of [`RequestSlot::state`]: the request is in flight.
 pub(super) const BUSY: u32 = 1 << 31;
 /// Bit of [`RequestSlot::state`]: the list of segments is longer than the announced maximum.
 pub(super) const LONG: u32 = 1 << 30;
-/// Bit of [`RequestSlot::state`]: the request is a write whose data would be lost with this process
-/// until the next flush.
+/// Bit of [`RequestSlot::state`]: a write whose data are only in memory until the next flush.
 pub(super) const UNFLUSHED: u32 = 1 << 29;
 /// Bit of [`RequestSlot::state`]: the request is a flush that clears the mark of unflushed writes.
 pub(super) const FLUSH: u32 = 1 << 28;
@@ -46,7 +45,7 @@ pub(super) struct MemoryVersions {
     pub(super) now: Arc<GuestMemory>,
     /// Number of changes of the guest's memory, modulo [`EPOCH`] + 1.
     pub(super) epoch: u32,
-    /// Earlier versions of the guest's memory: epoch, number of requests in flight, and regions.
+    /// Earlier versions of the guest's memory: epoch, number of requests that use it, and regions.
     pub(super) old: Vec<(u32, u32, Arc<GuestMemory>)>,
 }
 

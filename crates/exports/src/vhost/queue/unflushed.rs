@@ -22,13 +22,13 @@ use super::slots::FLUSH;
 use crate::mailbox::lock;
 use crate::virtio::status;
 
-/// Mask of the state's bits that hold the phase.
+/// Mask of the state's bits for one of the following three values.
 const PHASE: u32 = 3;
-/// Phase: no write was answered since the last flush.
+/// No write was answered since the last flush.
 const CLEAN: u32 = 0;
-/// Phase: a write was answered since the last flush.
+/// A write was answered since the last flush.
 const DIRTY: u32 = 1;
-/// Phase: a flush is in flight, and no write was answered since it began.
+/// A flush is in flight, and no write was answered since the flush began.
 const FLUSHING: u32 = 2;
 /// Bit of the state: an earlier daemon lost writes, and the guest has not been informed.
 const LOST: u32 = 4;
@@ -36,7 +36,7 @@ const LOST: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct UnflushedWrites {
     tracks: bool,
-    /// Phase and flags of the writes, changed only under the lock of `marks` and read without it.
+    /// [`CLEAN`], [`DIRTY`] or [`FLUSHING`], and [`LOST`]. Changed only under the lock of `marks`.
     state: AtomicU32,
     marks: Mutex<RegionMarks>,
 }
@@ -69,12 +69,12 @@ impl UnflushedWrites {
     }
 
     fn is_in(&self, phase: u32) -> bool {
-        // SeqCst: if this load does not see a flush, the write that completed before the load is
-        // ordered before that flush.
+        // SeqCst: a write that completed before this load is ordered before each flush that this
+        // load does not see.
         self.state.load(Ordering::SeqCst) & PHASE == phase
     }
 
-    /// Enters a phase and marks the inflight region accordingly. The caller must hold the lock.
+    /// Sets the state to `phase` and marks the inflight region. The caller must hold the lock.
     fn enter(&self, marks: &RegionMarks, phase: u32) {
         let lost = self.state.load(Ordering::SeqCst) & LOST;
         if let Some(region) = &marks.region {
@@ -137,8 +137,8 @@ impl UnflushedWrites {
         }
     }
 
-    /// Discards a recorded loss when a new frontend, session or boot of the guest begins, because
-    /// earlier daemons acknowledged no writes to it.
+    /// Discards a recorded loss when a new frontend, session or boot of the guest begins: earlier
+    /// daemons acknowledged no writes of the new guest.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
@@ -152,8 +152,8 @@ impl UnflushedWrites {
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // The loss is marked before the phase changes, so that either the loss or the unflushed
-            // writes are marked at any time.
+            // The loss is marked before the mark of unflushed writes changes, so one of the two is
+            // always set.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -168,10 +168,10 @@ pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
     /// If true, the queue's answered writes must be tracked until a flush.
     pub(super) notes: bool,
-    /// True if a completed write was not published to the guest yet.
+    /// True if a write has completed, and its answer is not published to the guest yet.
     pub(super) answered: bool,
     flushes: Vec<(u16, FlushTicket)>,
-    /// True if an answer that is not published yet reports lost writes to the guest.
+    /// True if an unpublished answer informs the guest of lost writes.
     tells_loss: bool,
 }
 
@@ -186,7 +186,7 @@ impl QueueUnflushed {
         }
     }
 
-    /// Begins a flush. Returns [`FLUSH`] if `end_flush` must be called, else 0.
+    /// Begins a flush. Returns the slot's bit [`FLUSH`] if `end_flush` must be called, else 0.
     pub(super) fn begin_flush(&mut self, head: u16) -> u32 {
         let ticket = self.notes.then(|| self.device.begin_flush()).flatten();
         self.flushes.extend(ticket.map(|ticket| (head, ticket)));

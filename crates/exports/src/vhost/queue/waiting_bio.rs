@@ -1,8 +1,8 @@
 //! `WaitingBio`: a bio for which the channel had no space, with the time since which the bio waits.
 //!
-//! While there is such a bio, its queue takes no more requests from its ring. The waiting time
-//! counts as back pressure on the bio's group, for this request and for each request that the guest
-//! makes available after it.
+//! While a bio waits, its queue takes no requests from its ring. The waiting time counts as back
+//! pressure on the bio's group, for this request and for each that the guest makes available after
+//! it.
 
 use millrace_block::{Bio, Channel, GroupId};
 use millrace_machine::{Machine, Native};
@@ -17,8 +17,8 @@ impl WaitingBio {
         WaitingBio { bio, since_ns: Native::now() }
     }
 
-    /// Returns the bio, which the caller then submits again. Counts the waiting time as back
-    /// pressure on the bio's group, for all `waiting` requests.
+    /// Returns the bio for another submission. Counts the waiting time as back pressure on the
+    /// bio's group, for all `waiting` requests.
     pub(super) fn try_again(
         self,
         group: GroupId,

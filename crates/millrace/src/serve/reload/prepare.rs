@@ -112,8 +112,7 @@ impl Server {
             .map_err(|error| self.renumbered(new, difference, error))
     }
 
-    /// Converts the part numbers of an error about the new volumes to those of the whole
-    /// configuration.
+    /// Converts indexes in an error about the new volumes to those in the whole configuration.
     fn renumbered(
         &self,
         new: &ServeConfig,

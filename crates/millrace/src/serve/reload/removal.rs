@@ -16,7 +16,7 @@ use crate::serve::Server;
 use crate::serve::config::{ExportConfig, ServeConfig};
 use crate::serve::servers::NbdParts;
 
-/// Maximum time without progress of the requests and the flush of a removed volume.
+/// Maximum time in which a removed volume completes no request and no part of its flush.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two checks whether a volume is still used.
 const LOOK: Duration = Duration::from_millis(1);
@@ -133,8 +133,7 @@ impl Server {
     }
 }
 
-/// Waits until a volume has no request in flight. The thread of a client that was disconnected may
-/// still wait for such a request.
+/// Waits until a volume has no request in flight, such as one of a disconnected client.
 fn wait_idle(volume: &Volume<Native>) -> Result<(), String> {
     let is_idle = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || (disk.tags_in_use() == 0 && disk.waiting() == 0)

@@ -93,7 +93,7 @@ const DRIVES_ONLY: [&str; 8] = [
     "backend",
 ];
 
-/// Arguments without a meaning for `--virtqueue`, where guest and device take turns on one thread.
+/// Arguments that have no effect with `--virtqueue`.
 const NO_VIRTQUEUE: [&str; 9] =
     ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
 
@@ -175,8 +175,8 @@ pub fn with_short_help(bench: clap::Command) -> clap::Command {
 }
 
 impl BenchArgs {
-    /// Refuses a flag that needs another flag which is missing. clap checks this itself, except
-    /// where a third flag is given that excludes the missing one.
+    /// Refuses a flag without the flag that it needs. clap does not detect this if a third flag
+    /// excludes the needed one.
     pub fn check_needs(&self) -> Result<()> {
         let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
         let needs = [
@@ -376,7 +376,7 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// Returns the settings for each requested serving mode, or for `mode` if none was requested.
+    /// Returns the settings for each serving mode of `--serving`, or for `mode` without this flag.
     pub fn configs(&self, mode: Serving) -> Result<Vec<ServingConfig>> {
         let default = ServingConfig::default();
         let plug_high = self.plug_high.unwrap_or(default.plug_high);
@@ -467,9 +467,9 @@ impl WorkloadArgs {
 }
 
 impl TargetArgs {
-    /// Returns the drives that were named, or the null drive. librbd's cache writes back from the
-    /// start, not only after the first flush: all but the oldest clients flush, and fio's engine
-    /// sets this, too.
+    /// Returns the drives of `--drive`, or the null drive. For rbd drives,
+    /// `writethrough-until-flush` is off by default, as in fio: the cache writes back before the
+    /// first flush, too.
     pub fn drives(&self) -> Result<Vec<Spec>> {
         if self.drive.is_empty() {
             return Ok(vec![Spec::from_str("null")?]);

@@ -25,8 +25,7 @@ use crate::verbs::interrupt::INTERRUPTED;
 struct Sample {
     iops: f64,
     bw_bytes: f64,
-    /// Median latency in nanoseconds. Of several jobs or directions, this and `p99_ns` are the
-    /// highest.
+    /// Median latency in nanoseconds: the highest of all rows, jobs and directions, as in `p99_ns`.
     p50_ns: u64,
     p99_ns: u64,
 }
@@ -130,7 +129,7 @@ fn sample(report: &Value) -> Result<Sample> {
     }
 }
 
-/// Returns the median over all rounds of the value that `of` computes from one round.
+/// Returns the median of `of(round)` over all rounds.
 fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);

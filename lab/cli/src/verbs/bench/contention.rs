@@ -31,7 +31,7 @@ const RUNTIME: Duration = Duration::from_secs(1);
 /// Warm-up of all clients before the measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags that `--client` excludes: each client has its own setting, or none is possible.
+/// Flags that `--client` excludes: keys of a client replace them, or they do not apply to clients.
 const OTHERS: &str = "\
     connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \
     serving workers states stack controller calibrate backend stamp plug_high plug_low";

@@ -37,8 +37,8 @@ use crate::verbs::interrupt;
 const NAME_WIDTH: usize = 16;
 /// Number of bytes written at a time to a file that is created.
 const LAID_BYTES: usize = 1 << 20;
-/// Maximum number of bytes read of a job file. One more than a valid job file has, so that a longer
-/// file is noticed.
+/// Number of bytes of a job file that are read: one more than the limit, so that a longer file is
+/// noticed.
 const FILE_MAX: u64 = (1 << 20) + 1;
 
 /// Runs the jobs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
@@ -84,7 +84,6 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     Ok(interrupt::exit_code(interrupt, has_errors.into()))
 }
 
-/// Access of a job file to the system: included files, environment variables and system values.
 struct SystemInputs {
     /// Directory of the job file, the second place that is searched for included files.
     beside: PathBuf,
@@ -121,7 +120,6 @@ fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns a job file's name as messages show it.
 fn shown(name: &Path) -> String {
     if name.as_os_str() == "-" { "standard input".to_owned() } else { name.display().to_string() }
 }
@@ -133,8 +131,8 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
-/// Returns the volumes of each job's `numjobs` clones: the drives of the command line, or the files
-/// that the job names. A file is opened once for each mode in which jobs access it.
+/// Returns the volumes of each job: one of all drives of `--drive`, or one for each file of the
+/// job. Jobs share an open file if their `FileAccess` is the same.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {
@@ -190,7 +188,7 @@ impl FileAccess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
-    /// Another drive of this run already holds the lock on the file.
+    /// Another drive of this run has already locked the file.
     Held,
 }
 
@@ -292,9 +290,8 @@ fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
     to.sync_data()
 }
 
-/// Returns the drive for a file. The file is created or extended as its jobs need it, as fio does.
-/// A file that is large enough is opened read-only if no job writes. The first drive of a file
-/// holds the lock on it.
+/// Returns the drive for a file, which is created or extended to the size that its jobs need. A
+/// file that is large enough is opened read-only if no job writes.
 fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> Result<Spec> {
     let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max();
@@ -345,7 +342,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
 }
 
-/// Columns that the table leaves out first if numbers are long.
+/// Columns that the table leaves out, in this order, until it fits the line width.
 const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
 
 /// Formats the reports: a line for each kind of I/O of a job, and the result of verification.

@@ -74,7 +74,7 @@ fn unit(text: &str) -> Result<Unit, String> {
     }
 }
 
-/// Returns a parser that accepts two words: false for the first, true for the second.
+/// Returns a parser of `words`: the first word means false, the second true.
 fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + Clone {
     move |text| match text {
         text if text == words[0] => Ok(false),
@@ -83,8 +83,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Returns every combination of a setting in `before` with a value in `given`, which `set` stores.
-/// Returns `before` if `given` is empty.
+/// Combines each setting in `before` with each value in `given`; `set` stores the value. Without
+/// values, `before` is returned unchanged.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -102,7 +102,7 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // The unit `whole` has no size. A vector of one element selects raw I/O instead.
+            // The unit `whole` (`None`) stands for raw I/O with a vector of one element.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));

@@ -154,8 +154,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// Returns `usual` in one variant for each pair of a dispatch concurrency (`--inside`, only for
-/// designs with hardware queues) and a combination of the flags for Linux 2.4.
+/// Returns a copy of `usual` for each combination of `--inside` (only with the stack `mq`) and the
+/// flags for Linux 2.4.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
@@ -175,9 +175,8 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// Returns the number of I/Os in flight of a row. With the interface `sync` this is always one,
-/// even if the default is higher. Returns `None` if another row already has one I/O in flight,
-/// because this row would be its duplicate.
+/// Returns the number of I/Os in flight of a row: always 1 with the interface `sync`. Returns
+/// `None` for a row that would become a duplicate because of this.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

@@ -75,8 +75,8 @@ struct Place {
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let mut rows = rows_on(args, &all)?;
-    // If no flag selects CPUs, the kernel places the jobs, as it places the daemon's threads and
-    // fio's jobs. Completions take longer to reach a CPU that does not receive the interrupts.
+    // If no flag selects CPUs, the kernel places the jobs, as it places fio's jobs and the daemon's
+    // threads.
     if args.queues.cpus.is_empty() && args.queues.cpu_list.is_empty() {
         rows.iter_mut().filter(|row| row.workers.is_empty()).for_each(|row| row.plan.cpus.clear());
     }
@@ -147,7 +147,7 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses rows whose buffers do not fit into memory, because they would displace everything else.
+/// Refuses rows whose buffers need more than half of the memory.
 fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
     let Some(memory_bytes) = memory_bytes else { return Ok(()) };
     for RowPlan { plan, .. } in rows {
@@ -191,7 +191,7 @@ fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Res
     Ok(worker_cpus(&topology, &busy).into_iter().map(|cpu| cpu.0).collect())
 }
 
-/// Returns the rows with the default serving mode, before `rows_on` applies the requested modes.
+/// Returns all rows with the default serving mode.
 fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
@@ -291,8 +291,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Returns the placements to measure: CPUs and number of jobs. `unasked` has the counts of CPUs to
-/// use if no flag gives any; a count of 0 stands for one CPU per job.
+/// Returns each combination of CPUs and number of jobs. Without a flag for CPUs, `unasked` has the
+/// numbers of CPUs; 0 stands for one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: this program may not use this CPU; it may use {}", ranges(all));

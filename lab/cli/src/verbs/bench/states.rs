@@ -1,8 +1,8 @@
 //! Table of `bench --states`: states and stage times of each drive of a row.
 //!
-//! Formats a row as text: I/Os by the states that \[FALCON\] names, the mean times of the stages of
-//! the stack, the two latencies that the states delimit, and how unequal the drives were. All times
-//! are in microseconds. The verb calls this for each row.
+//! Formats a row as text: the number of I/Os in each state of \[FALCON\], the mean times of the
+//! stages of the block layer, the latencies in the block layer and in the device, and how unequal
+//! the drives were. All times are in microseconds. The verb calls this for each row.
 
 use millrace_console::{Form, Grid, Side, WIDTH, shortened, wrapped};
 use millrace_experiments::{DriveStates, Row};
@@ -12,7 +12,7 @@ use super::table::settings;
 /// Maximum number of characters of a drive's name in the short form.
 const NAME_WIDTH: usize = 10;
 
-/// A column: its name, true if the short form has it, and its value.
+/// A column: its name, true if the short table has it, and its value for a drive.
 type Column = (&'static str, bool, fn(&DriveStates) -> String);
 
 const COLUMNS: [Column; 17] = [

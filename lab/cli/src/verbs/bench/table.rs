@@ -74,7 +74,7 @@ pub fn table(rows: &[Row], form: Form) -> String {
     while grid(&inside, &figures, rows).width() > WIDTH && !inside.is_empty() {
         groups.push(inside.remove(0));
     }
-    // If numbers leave no room for other columns, the least informative columns are left out.
+    // If the table is still too wide, the least informative columns are left out.
     for least in ["mean", "p50", "MiB/s"] {
         if grid(&inside, &figures, rows).width() > WIDTH {
             figures.retain(|(name, _)| !name.starts_with(least));
@@ -161,7 +161,7 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// Columns that only some rows need: a test if a row has the figure, the name, and the text.
+/// Columns shown only if a row has the value: test for the value, name, text.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),
@@ -181,13 +181,12 @@ const SELDOM: [(Has, &str, Value); 4] = [
 /// for a line.
 pub type Column<T> = (String, Side, Box<dyn Fn(&T) -> String>);
 
-/// Creates a column from its name, its alignment and the function that returns its value.
 pub fn column<T>(name: &str, side: Side, value: impl Fn(&T) -> String + 'static) -> Column<T> {
     (name.to_owned(), side, Box::new(value))
 }
 
-/// Formats `lines` as a table. In the short form, columns are left out in the order of `least`
-/// until the table fits 80 columns.
+/// Formats `lines` as a table. The short form leaves out the columns in `least`, in this order,
+/// until the table fits 80 characters.
 pub fn columns_grid<T>(
     mut columns: Vec<Column<T>>,
     lines: &[T],
@@ -242,7 +241,7 @@ impl TimeUnit {
     }
 }
 
-/// Names a kind of I/O, with its share of reads if that is not half.
+/// Returns a kind of I/O and its percentage of reads, such as `randrw:70`. 50 is left out.
 pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     match read_percent {
         Some(percent) if percent != 50 => format!("{rw}:{percent}"),
@@ -250,8 +249,7 @@ pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     }
 }
 
-/// Describes a row by the settings that distinguish it from others: all that differ from the
-/// defaults.
+/// Describes a row by those of its settings that differ from the defaults.
 pub fn settings(row: &Row) -> String {
     let words = SETTINGS.iter().filter_map(|(name, value, unsaid)| {
         let value = value(row);

@@ -106,7 +106,6 @@ fn block_size(text: &str) -> Result<u32> {
 fn table(reports: &[VmReport]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let depth = |report: &VmReport| report.work.iodepth.to_string();
-    // A setting is in a line above the table if all rows share it.
     let varies = reports.iter().any(|report| depth(report) != depth(first));
     let heads = [
         ("vm", Side::Left),

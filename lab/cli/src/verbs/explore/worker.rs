@@ -1,10 +1,10 @@
-//! A worker process that runs scenarios one after the other, and the code that communicates with
-//! it.
+//! A worker process that runs scenarios one after the other, and the parent's side of it.
 //!
-//! The block layer asserts, and a release build aborts on a panic, so every scenario runs in a
-//! child process; a child that dies is a result, too. Protocol: one line of JSON in for each order,
-//! and one line of JSON out for each scenario. An order may cover many seeds, so that a worker does
-//! not wait between two of them. worker_pool.rs (seeds) and reduction.rs (shrinking) use it.
+//! A failed assertion of the block layer aborts a release build, so every scenario runs in a child
+//! process, and the death of a child counts as a violation. Protocol: one line of JSON in for each
+//! order, and one line of JSON out for each scenario. An order may cover many seeds, so that a
+//! worker does not wait between two of them. worker_pool.rs (seeds) and reduction.rs (shrinking)
+//! use it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -38,8 +38,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerOrder {
-    /// Run the scenarios of seeds, given as the first seed and their number, up to the first
-    /// violation.
+    /// Run the scenarios of seeds up to the first violation: first seed, and number of seeds.
     Seeds(u64, u64),
     Scenario(Box<Scenario>),
 }
@@ -48,7 +47,6 @@ pub enum WorkerOrder {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerReply {
-    /// Outcome of the scenario, which may have ended early because of a violation.
     Outcome(ScenarioOutcome),
     Invalid(String),
 }

@@ -33,7 +33,6 @@ pub struct SeedTotals {
     pub ios: u64,
     pub virtual_ns: u64,
     pub events: u64,
-    /// Sum of the digests of all runs.
     pub digest: u64,
     /// Seeds with violations, in order.
     pub found: Vec<(u64, Violation)>,
@@ -45,7 +44,7 @@ impl SeedTotals {
         self.ios += outcome.ios;
         self.virtual_ns += outcome.virtual_ns;
         self.events += outcome.events;
-        // Digests are added, so that the sum does not depend on the order of the seeds.
+        // The sum of the digests does not depend on the order in which the seeds run.
         self.digest = self.digest.wrapping_add(outcome.digest ^ seed.rotate_left(32));
         if let Some(violation) = outcome.violation {
             self.found.push((seed, violation));

@@ -122,7 +122,7 @@ fn microseconds(latency: &Latency) -> [String; 5] {
     [mean_ns, p50_ns, p99_ns, p999_ns, max_ns].map(|ns| fitted(ns as f64 / 1e3, 8))
 }
 
-/// Formats the I/Os per second over time, as the trace demands them and as they completed.
+/// Draws the I/Os per second over time: those in the trace, and those completed by the replay.
 fn over_time(report: &Report) -> Option<String> {
     let total_ns = (report.seconds * 1e9) as u64;
     let row = |series: &Series| series.rates(COLUMNS, total_ns);
@@ -147,7 +147,7 @@ fn over_time(report: &Report) -> Option<String> {
     ))
 }
 
-/// Renders a bar for each number. A bar for `most` has the full height.
+/// Draws a bar for each number; `most` is the number with the full height.
 fn bars(numbers: &[f64], most: f64) -> String {
     const BARS: [char; 9] = [
         ' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',

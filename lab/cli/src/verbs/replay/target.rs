@@ -62,8 +62,8 @@ impl FromStr for DeviceMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DeviceMapping, String> {
-        // The last equals sign before the first colon ends the device's name, because the keys of a
-        // drive come after its colon.
+        // The device's name may contain `=`. The keys of a drive come after the first colon, so the
+        // last `=` before this colon ends the name.
         let colon = text.find(':').unwrap_or(text.len());
         match text[..colon].rfind('=') {
             Some(at) if at > 0 => {
@@ -177,7 +177,7 @@ fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolu
         _ => Layout::Stripe { chunk_sectors: (stripes.chunk.unwrap_or(CHUNK) >> 9) as u32 },
     };
     let names: Vec<String> = drives.iter().map(ToString::to_string).collect();
-    // A single drive is always served inline, even if `--serving` is given for another volume.
+    // `--serving` applies only to volumes of several drives.
     let serving =
         if drives.len() > 1 { stripes.serving.unwrap_or_default() } else { Serving::Inline };
     Ok(SimulatedVolume { name: names.join("+"), drives, layout, serving })

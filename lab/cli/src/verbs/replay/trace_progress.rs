@@ -25,8 +25,8 @@ pub struct ProgressState {
 }
 
 impl TraceProgress {
-    /// Returns the devices among `devices` that the trace does not have, and all devices that it
-    /// has. Returns `None` if no device is missing, or if the trace was not read to its end.
+    /// Returns those of `devices` that the trace does not have, and all devices that it has.
+    /// Returns `None` if none is missing, or before the end of the trace.
     pub fn missing<'a>(
         &self,
         devices: impl Iterator<Item = &'a str>,
@@ -45,7 +45,7 @@ pub struct TrackedTrace<S> {
     source: S,
     watch: Arc<TraceProgress>,
     ios: u64,
-    /// Number of I/Os so far for which the trace has a latency.
+    /// Number of I/Os with a recorded latency.
     measured: u64,
 }
 

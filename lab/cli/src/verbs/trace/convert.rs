@@ -68,8 +68,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     convert(args, &mut source, out, &path.display().to_string())
 }
 
-/// Returns the file to write. For blktrace it is the file of CPU 0, unless NAME.blktrace.0 itself
-/// was given.
+/// Returns the file to write. For the format blktrace, `.blktrace.0` is appended to the name unless
+/// the name already ends with it.
 fn target(args: &Args) -> Result<PathBuf> {
     let output = &args.output;
     let is_one = output.extension().is_some_and(|end| end == "0")

@@ -41,7 +41,6 @@ pub(super) struct Tally {
     pub(super) times_ns: Vec<u64>,
 }
 
-/// An I/O in flight. The user data of its bio is its index.
 #[derive(Debug, Clone, Copy, Default)]
 struct IoInFlight {
     at_ns: u64,

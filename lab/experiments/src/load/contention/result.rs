@@ -21,10 +21,10 @@ pub struct FailedIos {
     pub error_text: Option<String>,
 }
 
-/// Times of a client's I/Os; empty if the plan does not ask for them.
+/// Completions of a client's I/Os over time; empty if the plan does not ask for them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientTimeline {
-    /// Number of I/Os in each step of a time series, which starts with the measured time.
+    /// Number of I/Os that completed in each step of the measured time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
     /// Time of each completion, warm-up included, in nanoseconds from the start of the run.
@@ -51,7 +51,7 @@ pub struct ClientRow {
     pub bw_bytes_per_s: f64,
     /// Latency from submission to completion, as the client sees it.
     pub lat_ns: LatencyNs,
-    /// Drive time by the cost model, in nanoseconds, that the client's I/Os cost per second.
+    /// Cost of the client's I/Os by the cost model, in nanoseconds of drive time per second.
     pub cost_ns_per_s: f64,
     /// Cost of the client's I/Os as a fraction of the cost of all clients' I/Os, 0 to 1.
     pub share: f64,

@@ -201,11 +201,10 @@ fn divisor(a: u64, b: u64) -> u64 {
 struct Zipf {
     theta: f64,
     count: f64,
-    /// Range from which a value of the integral of x^-theta is drawn.
+    /// Smallest value of the integral of x^-theta that is drawn; `end` is the largest.
     begin: f64,
     end: f64,
-    /// Distance between the drawn x and its rank up to which the rank is accepted without a further
-    /// test.
+    /// Largest distance of the drawn x from its rank at which the rank is accepted without a test.
     near: f64,
 }
 
@@ -304,7 +303,7 @@ impl Map {
                 }
                 return Some(found);
             }
-            // Search the level above, because the rest of this word has no free block.
+            // The rest of this word has no free block: search the next level.
             level += 1;
             if level == self.levels.len() {
                 return None;

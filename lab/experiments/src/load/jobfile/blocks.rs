@@ -17,8 +17,8 @@ pub(super) enum Sizes {
     /// Range from a smallest to a largest size: all multiples of the smallest size, and the largest
     /// size.
     Range(u32, u32),
-    /// Sizes in ascending order of their percentages, each with the cumulative percentage. The last
-    /// size, which has the largest percentage, also gets the remainder up to 100 %.
+    /// Sizes in ascending order of their percentages, each with the sum of the percentages so far.
+    /// The last size also gets the remainder up to 100 %.
     Split(Vec<(u32, f64)>),
 }
 

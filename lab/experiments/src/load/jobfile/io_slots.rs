@@ -11,7 +11,7 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// Accounting of a flush: as in fio, the report counts flushes of `fsync` but not of `fdatasync`.
+/// Report of a flush: as in fio, flushes of `fsync` are reported and those of `fdatasync` are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,

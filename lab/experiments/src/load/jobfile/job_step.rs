@@ -17,21 +17,21 @@ use super::worker::Worker;
 pub(super) enum JobStep {
     Io(Io),
     Flush(FlushAccounting),
-    /// Wait until this time in nanoseconds. 0 means until an I/O completes.
+    /// Wait until this time in nanoseconds, or until an I/O completes if the time is 0.
     Wait(u64),
     End,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// Number of bytes issued in the present loop. `ios` and `writes` count in all loops.
+    /// Number of bytes issued in the present loop; `ios` and `writes` count in all loops.
     pub(super) bytes: u64,
     pub(super) ios: u64,
     pub(super) writes: u64,
     pub(super) loops: u64,
     pub(super) last_was_flush: bool,
     pub(super) has_drawn_all: bool,
-    /// Value of `ios` at the last pause. `thinks_until_ns` is the end of the present pause.
+    /// Value of `ios` at the last think-time pause; `thinks_until_ns` ends the present pause.
     pub(super) thought_at: u64,
     pub(super) thinks_until_ns: Option<u64>,
 }
@@ -112,8 +112,8 @@ impl Worker<'_> {
         if self.at.has_drawn_all {
             return false;
         }
-        // A single empty pass does not end the job: in a mix, the drawn direction may have no I/Os.
-        // After two empty passes in a row there is no I/O left.
+        // In a mix, a pass may be empty because the drawn direction has no I/Os. So only two empty
+        // passes in a row end the job.
         for _ in 0..2 {
             if self.at.bytes < span.io_size || job.span.time_based {
                 let direction = self.source.direction();
@@ -139,9 +139,8 @@ impl Worker<'_> {
         false
     }
 
-    /// Returns the next step if the rate limit delays the drawn direction until `due_ns`. As in
-    /// fio, a mix does an I/O of its other direction if that is allowed now. Otherwise the job
-    /// waits for the direction that is due first.
+    /// Returns the next step while the rate limit delays the drawn direction. As in fio, a mix does
+    /// an I/O of its other direction if that one is allowed now.
     fn other_way(&mut self, drawn: usize, due_ns: u64, now_ns: u64) -> JobStep {
         let other = match drawn {
             READ => WRITE,

@@ -57,8 +57,7 @@ pub struct JobReport {
 struct Instance {
     job: usize,
     clone: u32,
-    /// Number of the clone among all clones of the same phase, which is also its I/O thread's
-    /// number.
+    /// Number of the clone in its phase, and of the clone's I/O thread.
     number: u16,
     group: u32,
 }
@@ -157,8 +156,8 @@ fn instances(file: &JobFile) -> Vec<Instance> {
             group += 1;
         }
         if spec.crowd.stonewall {
-            // Number the clones of this phase from 0, because the previous phase has released its
-            // queues.
+            // Each phase numbers its clones from 0: the queues of the previous phase are free
+            // again.
             first = all.len();
         }
         for clone in 0..spec.crowd.numjobs {

@@ -46,7 +46,7 @@ pub(super) struct Source {
     /// start.
     next: [u64; 3],
     places: [Option<BlockSequence>; 3],
-    /// Map of free blocks and block size, if each pass must cover each block once.
+    /// Map of free blocks, and the block size; `None` if a pass may repeat blocks.
     map: Option<(Map, u64)>,
     /// Number of I/Os until the next one at a random offset, including that one.
     to_random: u32,
@@ -161,8 +161,8 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// Returns the offset that follows the direction's last I/O at the distance set by
-    /// `rw=KIND:BYTES`. As in fio, the sequence wraps around only at the ends of the device.
+    /// Returns the next offset in a sequence with gaps (`rw=KIND:BYTES`). As in fio, the sequence
+    /// wraps around only at the ends of the device.
     fn behind(&self, direction: usize) -> Option<u64> {
         let (next, gap) = (self.next[direction], self.shape.sequence.gap);
         if next == 0 || gap == 0 {

@@ -47,8 +47,8 @@ impl Spread {
         if self.count < 2 {
             return 0.0;
         }
-        // The sum of squared deviations is the sum of squares minus sum^2 / count. The subtraction
-        // uses integers, because the terms may agree in more digits than a float has.
+        // The sum of squared deviations is the sum of squares minus sum^2 / count. Subtract
+        // integers, because the two terms may agree in more digits than a float has.
         let (sum, count) = (u128::from(self.sum), u128::from(self.count));
         let (whole, rest) = (sum / count * sum, sum % count * sum);
         let squares = self.squares.saturating_sub(whole) as f64 - rest as f64 / count as f64;
@@ -182,7 +182,7 @@ pub(super) struct Tally {
     /// Number of I/Os by the number of I/Os in flight at their submission, including the I/O
     /// itself.
     pub(super) depth: Levels,
-    /// Number of submitted batches by size. `completed` counts batches of completions.
+    /// Number of submitted batches by size; `completed` counts batches of completions.
     pub(super) submitted: Levels,
     pub(super) completed: Levels,
     /// Number of I/Os in the classes of nanoseconds, microseconds and milliseconds. `slower` counts
@@ -280,7 +280,7 @@ impl Tally {
         let classes = self.classes.as_flattened_mut().iter_mut().chain(&mut self.slower);
         let theirs = other.classes.as_flattened().iter().chain(&other.slower);
         classes.zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
-        // Run times are summed, because fractions of processor time refer to the sum.
+        // Sum the run times, because fractions of processor time refer to this sum.
         self.runtime_ns += other.runtime_ns;
         self.usage = self.usage.with(other.usage, |mine, theirs| mine + theirs);
         self.errors += other.errors;

@@ -227,7 +227,6 @@ fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
     Ok((Kind { has, random }, sequence))
 }
 
-/// Parses a number of bytes that may be negative.
 fn signed(base: Base, text: &str) -> Result<i64, String> {
     let (digits, sign) = text.strip_prefix('-').map_or((text, 1), |digits| (digits, -1));
     match base.number(digits)? {
@@ -254,7 +253,7 @@ fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     Ok(list)
 }
 
-/// Returns true if this value of `verify` checks blocks. All values that do use the same pattern.
+/// Returns true if this value of `verify` checks blocks. Such values all use one pattern.
 fn verifies(value: &str) -> Result<bool, String> {
     const KINDS: &str = "md5 crc64 crc32 crc32-intel crc32c crc32c-intel crc16 crc7 sha1 sha256 \
         sha512 sha3-224 sha3-256 sha3-384 sha3-512 xxhash meta pattern pattern_hdr";
@@ -270,7 +269,7 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces the values of the directions for which `given` has a value.
+/// Sets the values of the directions for which `given` has a value.
 fn set<T>(values: &mut [T; 3], given: Result<[Option<T>; 3], String>) -> Result<(), String> {
     for (value, given) in values.iter_mut().zip(given?) {
         if let Some(given) = given {
@@ -280,7 +279,6 @@ fn set<T>(values: &mut [T; 3], given: Result<[Option<T>; 3], String>) -> Result<
     Ok(())
 }
 
-/// Like `set`, for values that are optional.
 fn some<T>(
     values: &mut [Option<T>; 3],
     given: Result<[Option<T>; 3], String>,

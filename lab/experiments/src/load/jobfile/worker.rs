@@ -36,7 +36,7 @@ pub(super) struct Setting<'a> {
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
     pub(super) clone: u64,
-    /// Number added to the seed; not 0 if every run must use a different seed.
+    /// Number by which the seed is XORed; 0 if every run uses the same seed.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }
@@ -48,8 +48,8 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// I/Os that were drawn and not issued yet. The second one is of the mix's other direction,
-    /// done while the rate limit delays the first one.
+    /// I/Os that were drawn and not issued yet: the next one, and an I/O of the other direction,
+    /// done while the rate limit delays the first.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
     pub(super) search: Option<DepthSearch>,
@@ -213,8 +213,8 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Sends the batch to the drives and records the time. Without a batch size, or if no slot is
-    /// free, the wait for completions makes the system call that sends the batch.
+    /// Records the time at which the batch is sent. With a batch size and a free slot, sends the
+    /// batch now; otherwise the wait for completions sends the batch.
     fn commit(&mut self) -> Result<(), Error> {
         if self.slots.batch.is_empty() {
             return Ok(());

@@ -12,17 +12,15 @@ const WINDOW_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitAccuracy {
-    /// Rate that the group should reach: the limit, or the rate of its threads without a limit if
-    /// that rate is lower.
+    /// Rate that the group should reach: the smaller of its limit and its rate without a limit.
     pub(super) due_iops: f64,
     pub(super) iops: f64,
     /// Length, in nanoseconds, of a window that slides over the measured time.
     pub(super) window_ns: u64,
     /// Lowest and highest rate in any position of the window.
     pub(super) range_iops: (f64, f64),
-    /// Largest burst as a fraction of the token bucket. A burst is the number of I/Os in a window
-    /// of any length, warm-up included, minus the I/Os that the rate allows in this time, minus
-    /// one.
+    /// Largest number of I/Os by which any window of time exceeds the limit plus one I/O, as a
+    /// fraction of the token bucket. Includes the warm-up.
     pub(super) burst: f64,
 }
 
@@ -70,8 +68,7 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
 }
 
 /// Returns the smallest and the largest number of I/Os in any window of `window_ns` between two
-/// times. A window begins at an I/O. The largest number includes this I/O; the smallest does not,
-/// as if the window began just after the I/O.
+/// times. A window begins at an I/O, which only the largest number includes.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

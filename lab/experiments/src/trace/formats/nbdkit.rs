@@ -64,11 +64,11 @@ impl NbdkitLog {
         let io = TraceIo { at_ns, device, op, fua, offset_bytes, len_bytes, latency_ns };
         let number = self.pending.push(io);
         if let Some(before) = self.open.insert((connection, id), number) {
-            // The same id again: the log continues with another run, and the earlier request never
-            // completed.
+            // An id that is used again means that the log continues with another run, so the
+            // earlier request never completed.
             self.pending.release(before);
         }
-        // Forget requests that were already output without a reply.
+        // Forget requests that were output without waiting any longer for a reply.
         if self.open.len() > 2 * PENDING_MAX {
             self.open.retain(|_, number| self.pending.holds(*number));
         }

@@ -25,7 +25,7 @@ fn blanks(text: &str) -> Result<Fields<'_>, Problem> {
     Ok(text.split_whitespace().collect())
 }
 
-/// Default values for the tables below.
+/// Values that most of the tables below use.
 const CSV: ColumnTable =
     ColumnTable { example: "", head: None, split: commas, columns: &[], skipped: "", note: None };
 

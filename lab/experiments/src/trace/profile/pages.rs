@@ -71,7 +71,7 @@ fn sigma(mut share: f64) -> f64 {
     }
 }
 
-/// Ertl's correction for saturated registers. `share` is the fraction of the other registers.
+/// Ertl's correction for saturated registers. `share` is the fraction that is not saturated.
 fn tau(mut share: f64) -> f64 {
     if share == 0.0 || share == 1.0 {
         return 0.0;

@@ -31,7 +31,6 @@ pub(in crate::trace) struct OmittedFields {
     pub(super) fua: u64,
     pub(super) unaligned: u64,
     pub(super) completions: u64,
-    /// True if times of I/Os were left out.
     pub(super) times: bool,
 }
 

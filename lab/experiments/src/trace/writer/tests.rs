@@ -1,4 +1,4 @@
-//! What is written is read back as the same I/Os, but for what a format has no place for.
+//! I/Os that are written to a trace are read back unchanged, except for fields that a format lacks.
 
 use super::*;
 use crate::trace::{AnySource, TraceSource};

@@ -23,14 +23,13 @@ type GroupClass = (GroupId, usize);
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// The last report about each group and class that ever had a chain in this queue, in no
-    /// particular order.
+    /// The wait last reported for each group and class that ever had a chain here, unordered.
     said: Vec<(GroupClass, ReportedWaits)>,
     /// Indices into `said`.
     places: BTreeMap<GroupClass, usize>,
     /// Class of the chain dispatched last; chains of lower classes wait because of priority.
     class: usize,
-    /// Indices of the reports whose chains began to wait after the last dispatch.
+    /// Indices into `said` of groups and classes that began to wait after the last dispatch.
     fresh: Vec<usize>,
 }
 
@@ -56,8 +55,8 @@ impl<M: Machine> WaitTracker<M> {
         self.say(at, since_ns, |said| said.with(since_ns));
     }
 
-    /// Records that a chain of `class`, which waited from `since_ns` to `now_ns`, is dispatched;
-    /// chains of lower priority wait for it.
+    /// Records the dispatch of a chain of `class`, which waited from `since_ns` to `now_ns`. Chains
+    /// of lower priorities now wait because of `class`.
     pub(crate) fn end(&mut self, key: GroupClass, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));
@@ -65,7 +64,7 @@ impl<M: Machine> WaitTracker<M> {
         self.wait_for(class, now_ns);
     }
 
-    /// Records that chains of a lower priority than `class` wait for it from now on.
+    /// Records that chains of lower priorities than `class` wait because of `class` from now on.
     pub(crate) fn wait_for(&mut self, class: usize, now_ns: u64) {
         let mut fresh = core::mem::take(&mut self.fresh);
         match core::mem::replace(&mut self.class, class) == class {

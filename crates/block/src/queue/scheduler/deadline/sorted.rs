@@ -18,7 +18,7 @@ pub(crate) type SortKey = (Sector, u64);
 /// A chain that waits.
 pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: BioChain<M>,
-    /// Time when the oldest of the merged chains was admitted, in nanoseconds.
+    /// Time when the oldest of the merged chains had passed its group's limits, in nanoseconds.
     pub(crate) came_ns: u64,
     /// Time when the oldest of the merged chains was inserted into the queue, in nanoseconds.
     pub(crate) inserted_ns: u64,
@@ -60,7 +60,7 @@ impl<M: Machine> SortedChains<M> {
             return Err(chain);
         };
         let Some(mut found) = self.chains.remove(&place) else { return Err(chain) };
-        // The waiting chain keeps its age; after a front merge it starts at an earlier sector.
+        // The waiting chain keeps its age; a merge in front changes its first sector.
         let merged = batch.merge(&mut found.chain, chain);
         let sector = found.chain.sector();
         self.ages.insert(place.1, sector);
@@ -74,7 +74,6 @@ impl<M: Machine> SortedChains<M> {
         self.chains.insert((sector, number), waiting);
     }
 
-    /// Returns the key of the oldest chain.
     pub(crate) fn oldest(&self) -> Option<SortKey> {
         self.ages.first_key_value().map(|(number, sector)| (*sector, *number))
     }
@@ -90,12 +89,11 @@ impl<M: Machine> SortedChains<M> {
         self.came_ns().is_some_and(|came_ns| came_ns.saturating_add(expire_ns) <= now_ns)
     }
 
-    /// Returns the key of the first chain at or after the end of the chain dispatched last.
+    /// Returns the key of the first chain at or after the sector where the last dispatch ended.
     pub(crate) fn onwards(&self) -> Option<SortKey> {
         self.chains.range((self.head, 0)..).next().map(|(place, _)| *place)
     }
 
-    /// Returns the key of the chain with the lowest sector.
     pub(crate) fn lowest(&self) -> Option<SortKey> {
         self.chains.first_key_value().map(|(place, _)| *place)
     }

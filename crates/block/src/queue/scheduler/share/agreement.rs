@@ -4,10 +4,9 @@
 //! every 50 us. That queue reads all queues' mailboxes, advances each group's virtual time by the
 //! cost of its I/O over its weight, and grants each queue a budget for each group until the next
 //! allocation. With its budget, a group may get ahead of the waiting group that is furthest behind,
-//! but by at most a window. So groups that wait at different queues advance side by side, and a
-//! group that does not use its share delays no other group. Groups have two levels, and weights are
-//! relative to those of the other active groups. depth.rs decides how many requests may be at the
-//! drive. Kernel counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
+//! but by at most a window. So a group that does not use its share delays no other group. Weights
+//! are relative to those of the other active groups. depth.rs decides how many requests may be at
+//! the drive. Kernel counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
 
 use alloc::vec::Vec;
 
@@ -29,61 +28,57 @@ use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
 use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::class_of;
 
-/// Nanoseconds without a report after which a queue's chains no longer count as always waiting.
+/// Nanoseconds after a queue's report in which its chains may count as waiting all the time.
 const STALE_NS: u64 = 5_000_000;
-/// Nanoseconds for which a report stays valid; long, because a drive may need long for a request. A
-/// report whose requests have all completed stays valid only for [`STALE_NS`], which bridges the
-/// pauses of a client that sends in batches.
+/// Age of a queue's report, in nanoseconds, from which it is ignored; long, because a drive may
+/// need long for a request. If all requests of the report have completed, [`STALE_NS`] applies.
 const GONE_NS: u64 = 2_000_000_000;
-/// Nanoseconds for which a drive still counts as contended after several groups were active.
+/// Nanoseconds for which a drive still counts as shared after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// Lead in service that a group may get over waiting groups, in nanoseconds at the drive's present
-/// rate.
+/// A group may get ahead of waiting groups by the cost that the drive serves in these nanoseconds.
 const WINDOW_NS: u64 = 2_000_000;
-/// Minimum lead in service for each active group, as a number of I/Os of the largest cost.
+/// Smallest lead of a group, as a number of I/Os of the largest cost for each active group.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two samples for the averages of demand and service.
 const SAMPLE_NS: u64 = 400_000;
 /// Average demand, in 16ths of a small request, below which a group counts as inactive.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Minimum time with I/O, in nanoseconds, for which a slow drive keeps its depth limit.
+/// Nanoseconds with I/O for which a slow drive keeps its depth limit.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
-/// Time with I/O, in nanoseconds, for which a drive of unknown speed has a depth limit.
+/// Nanoseconds with I/O for which a drive of unknown speed has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
-/// Number of fast requests that end the depth limit of a drive of unknown speed earlier.
+/// Number of fast requests that end the depth limit of a drive of unknown speed.
 const FAST_IOS: u64 = 32;
 
 /// Nanoseconds within which a drive must do both reads and writes to count as mixed.
 const WAYS_NS: u64 = 50_000_000;
-/// Factor by which the minimum depth is larger for a mixed drive.
+/// Factor by which a drive with both reads and writes has a larger minimum depth.
 const MIXED: u64 = 4;
 
-/// Totals of a group over all queues.
+/// Sums of a group's reports from all hardware queues of a drive, and the group's budget.
 #[derive(Default, Clone, Copy)]
 struct GroupTotal {
-    /// The group's virtual time.
     virtual_ns: u128,
     slope: u64,
-    /// Cost served since the last allocation.
+    /// Cost, in nanoseconds, of the I/O dispatched since the last allocation.
     served: u64,
     demand: u64,
     wants: u64,
-    /// Average demand, in 16ths of a small request.
+    /// Average of `wants`, in 16ths of a small request.
     usually_wants: u64,
-    /// Average service, in 32nds of a small request.
+    /// Average cost, in nanoseconds, of the I/O dispatched between two samples, multiplied by 32.
     usually_served: u64,
-    /// Cost served since the last sample.
+    /// Cost, in nanoseconds, of the I/O dispatched since the last sample for the averages.
     to_sample: u64,
     /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if it has no limit.
     part: u64,
-    /// True if chains of the group waited all the time, or the group wants more than its part.
+    /// True if the group's chains waited all the time, or its demand exceeds its part of the depth.
     steady: bool,
     is_active: bool,
     /// True if a queue recently reported I/O of the group.
     is_heard: bool,
     asks: bool,
-    /// True if the group was active at the last allocation.
     was_active: bool,
     /// Cost that the group may dispatch until the next allocation.
     budget: u64,
@@ -95,7 +90,7 @@ impl GroupTotal {
         (1 << 40) / self.slope.max(1)
     }
 
-    /// Returns true if the group is active and its average demand fits into its part of the depth.
+    /// Returns true if the group is active and its part of the depth has room for its usual demand.
     fn has_all(&self) -> bool {
         self.is_active && self.usually_wants <= self.part
     }
@@ -105,32 +100,29 @@ impl GroupTotal {
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
-    /// Nanoseconds with I/O, from `made_ns` on, for which the drive still counts as slow. Time
-    /// without I/O does not count, because the first I/O after it may be 32 MiB long.
+    /// Nanoseconds for which the drive still counts as slow. Time without I/O does not count,
+    /// because the first I/O afterwards may be 32 MiB long.
     slow_for_ns: u64,
-    /// Time of the last allocation.
     made_ns: u64,
     /// Times of the last read and of the last write.
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
-    /// Totals by group number. Groups that are not in `here` have initial values.
+    /// By group number. Groups that are not in `here` have initial values.
     totals: Vec<GroupTotal>,
-    /// Numbers of the groups that have ever had I/O at this drive. Most groups may use only other
-    /// drives.
+    /// Numbers of the groups that have ever had I/O at this drive.
     here: Vec<u16>,
-    /// For each group: true if it is in `here`, and the sum of its active children's weights.
+    /// By group number: true if listed in `here`, and the sum of the active children's weights.
     known: Vec<(bool, u64)>,
-    /// Virtual time that the waiting groups have reached.
+    /// Virtual time of the waiting group that is furthest behind; never decreases.
     virtual_ns: u128,
-    /// Cost served per nanosecond, in 1,024ths.
+    /// Cost that the drive serves per nanosecond, in 1,024ths of a nanosecond.
     rate: u64,
-    /// Time of the last sample.
     sampled_ns: u64,
-    /// Largest cost of a request so far.
+    /// Largest cost of a request so far, in nanoseconds.
     largest: u64,
     depth: DriveDepth,
-    /// The depth, in 16ths of a small request, that was last divided into the groups' parts.
+    /// The depth last divided among groups, in 16ths of a small request; `None` if unlimited.
     level_of: Option<u64>,
 }
 
@@ -178,7 +170,7 @@ impl<M: Machine> SharedAllocation<M> {
         seen.served = self.here().map(|(_, total)| total.served).sum();
         self.cut(shared, &seen, now_ns);
         if !bounded && self.depth.is_off() {
-            // The depth was unlimited and stays unlimited, so there is nothing to post.
+            // The depth was unlimited and stays unlimited, so the queues need no new values.
             return;
         }
         self.weigh();
@@ -187,8 +179,8 @@ impl<M: Machine> SharedAllocation<M> {
             // A drive with mixed I/O needs some reads and some writes at any time.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // A single group disturbs no other. With latency targets, the targets show which groups are
-        // disturbed.
+        // A single group delays no other group. With latency targets, the targets show which groups
+        // are delayed.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -201,14 +193,13 @@ impl<M: Machine> SharedAllocation<M> {
         shared.epoch.fetch_add(1, Order::Release);
     }
 
-    /// Decides whether the depth must be limited even for a single group, because the drive is slow
-    /// or its queues share so few tags that another group would find none free.
+    /// Decides whether even a single group needs a depth limit: if the drive is slow, or if its
+    /// queues share so few tags that another group would find none free.
     fn look_for_slowness(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let is_slow = match self.depth.is_off() {
             _ if seen.counts.short && shared.mails.len() > 1 => true,
             true => seen.counts.sums.usual_ns() >= SLOW_NS,
-            // The demand includes chains that the depth limit holds back: without it, they would be
-            // at the drive.
+            // The demand includes chains that only the depth limit keeps from the drive.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
                 seen.counts.full && (1..=demand).contains(&self.usual_load(shared))
@@ -232,10 +223,10 @@ impl<M: Machine> SharedAllocation<M> {
         self.piece.usual_cost().saturating_mul(REQUEST.into()) / small
     }
 
-    /// Updates the longest request of the drive.
+    /// Adjusts the length of the longest request that goes to the drive.
     fn cut(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let sectors = self.piece.sectors();
-        // Service times are stored by size class, and all of the longest sizes share one class.
+        // Service times are stored by size class. Two sizes in the same class cannot be compared.
         let differs = |other| class_of(Op::Read, other) != class_of(Op::Read, sectors);
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = DriveSample {
@@ -358,8 +349,7 @@ impl<M: Machine> SharedAllocation<M> {
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
                 let sum = total.usually_wants * 15 + total.wants;
-                // The average is rounded towards the present demand, so that it reaches 0 for a
-                // group that has gone.
+                // Rounded towards the present demand, so that a group without I/O reaches 0.
                 total.usually_wants = match total.wants > total.usually_wants {
                     true => sum.div_ceil(16),
                     false => sum / 16,
@@ -367,9 +357,9 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // The rate grows fast, because I/O held back by a window that is too short cannot be
-            // measured. The rate drops slowly, because a shorter window would cancel part of the
-            // lead that a group has to pay for.
+            // The rate grows fast: a rate that is too low keeps budgets small, so that the drive's
+            // real rate cannot be measured. The rate drops slowly, because a drop would cancel part
+            // of the lead that a group already has.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -379,8 +369,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Divides the depth among the groups, and finds groups that want more than their part. Returns
-    /// true if some group gets less service than its weight entitles it to.
+    /// Divides the depth among the groups, and marks those that want more than their part as
+    /// waiting. Returns true if some other group gets less than its weight entitles it to.
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
@@ -408,7 +398,7 @@ impl<M: Machine> SharedAllocation<M> {
         is_shallow
     }
 
-    /// Divides the remaining depth among groups of one priority.
+    /// Divides the depth left by higher priorities among groups of one priority, like `level`.
     fn level_among(&mut self, priority: Priority, left: &mut u64) -> bool {
         let view = &self.view;
         let is_one = |at: u16, total: &GroupTotal| {
@@ -432,12 +422,12 @@ impl<M: Machine> SharedAllocation<M> {
             }
             let weight = total.weight();
             total.part = level.map_or(*left, |level| level.part(weight));
-            // Only a difference of more than an eighth counts; less is noise.
+            // Up to an eighth less service than the group's weight entitles it to is noise.
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
-            // A group without requests to send does not count as waiting. Otherwise the others
-            // would wait for it.
+            // A group without requests to send does not count as waiting, or others would wait for
+            // that group.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
@@ -446,8 +436,8 @@ impl<M: Machine> SharedAllocation<M> {
         is_shallow
     }
 
-    /// Computes the slope of each group, its virtual time for a unit of cost, from its weight among
-    /// its active siblings and from its parent's weight.
+    /// Computes each group's slope (the virtual time that a unit of cost takes) from the weights of
+    /// the group, its active siblings and its parent.
     fn weigh(&mut self) {
         let parents = |at: &u16| {
             let row = self.view.row(GroupId(*at))?;
@@ -465,8 +455,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
         for at in &self.here {
             let Some(row) = self.view.row(GroupId(*at)) else { continue };
-            // Weights are in 1,024ths here. A parent with I/O of its own has its weight for that
-            // I/O, in addition to the weight that its children divide.
+            // Weights are in 1,024ths here. A parent's own I/O has the parent's full weight, in
+            // addition to the weight that the children divide.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
@@ -477,7 +467,7 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Advances virtual times by the cost served.
+    /// Advances each group's virtual time by the cost of its I/O.
     fn advance(&mut self) {
         let mut behind = u128::MAX;
         for at in &self.here {
@@ -496,8 +486,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Computes each group's budget, with which a group may get up to a window ahead of waiting
-    /// groups.
+    /// Computes each group's budget: the cost that takes the group one window of virtual time ahead
+    /// of the waiting group that is furthest behind.
     fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
@@ -508,7 +498,7 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // The window is the virtual time that passes while all groups together spend this cost.
+        // The window is the virtual time in which all groups together use up the cost.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
         // Groups of idle priority get what is left: nothing while other groups wait or fill the
@@ -517,14 +507,14 @@ impl<M: Machine> SharedAllocation<M> {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // Without contention no further allocation may follow, so the budget must not run out.
+        // While one group is active, the next allocation may never come: no budget may run out.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // A group that does not wait has no claim to past capacity. A group that used capacity
-            // which no other group wanted does not pay for it later.
+            // A group that does not wait cannot use past capacity later. A group does not pay later
+            // for capacity that no other group wanted.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -534,8 +524,7 @@ impl<M: Machine> SharedAllocation<M> {
                 Priority::Realtime => u64::MAX,
                 _ if free => u64::MAX,
                 _ => {
-                    // Rounding up lets the group that is furthest behind send one request, whatever
-                    // its weight.
+                    // Rounded up, so that a group of any weight can send a request.
                     let behind = ahead.saturating_sub(total.virtual_ns);
                     behind.div_ceil(u128::from(total.slope.max(1))) as u64
                 }
@@ -543,9 +532,9 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns a queue's part of the depth, in 16ths of a small request; `None` if the queue has no
-    /// demand. The result adds up the parts of the queue's groups, each scaled by the fraction of
-    /// the group's demand that is at this queue.
+    /// Returns a queue's part of the depth, in 16ths of a small request: the sum of its groups'
+    /// parts, each scaled by the fraction of the group's demand at this queue. `None` without
+    /// demand.
     fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
@@ -565,9 +554,8 @@ impl<M: Machine> SharedAllocation<M> {
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns, by direction, the wait reason of chains that the depth limit holds back: latency
-    /// targets if they set the limit, weights if several groups wait, and otherwise the drive's
-    /// depth.
+    /// Returns, by direction, why the depth limit holds chains back: because of latency targets if
+    /// they set the limit, else of weights if several groups wait, else of the drive's depth.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };

@@ -10,28 +10,26 @@
 use crate::queue::scheduler::cost;
 use crate::queue::scheduler::share::seen::QueueReports;
 
-/// Divisor that gives the extra depth of a high phase: a quarter of the base, but at least one
-/// small request.
+/// Divisor of the base depth that gives the additional depth of every second phase.
 const PART: u64 = 4;
 const REQUEST: u64 = cost::REQUEST as u64;
-/// Minimum time, in nanoseconds, at the start of a phase that is not measured, because requests of
-/// the previous phase still complete.
+/// Shortest unmeasured time at the start of a phase, in nanoseconds, because requests of the
+/// previous phase still complete.
 const SETTLE_NS: u64 = 1_000_000;
-/// Minimum number of I/Os at the start of a phase that are not measured.
+/// Smallest number of I/Os in the unmeasured time at the start of a phase.
 const SETTLE_IOS: u64 = 32;
 /// Minimum length of the measured part of a phase, in nanoseconds.
 const TURN_NS: u64 = 8_000_000;
 /// Minimum number of I/Os in the measured part of a phase.
 const TURN_IOS: u64 = 128;
-/// Gain in throughput, in 1,024ths, from which the extra quarter of depth is worthwhile: 1 %. Where
-/// throughput levels off gradually, as for random I/O over several units, the search then reaches
-/// 95 % of the drive's maximum.
+/// Gain in throughput, in 1,024ths, that makes a quarter more depth worthwhile: 1 %. Where
+/// throughput levels off gradually, the search then reaches 95 % of the drive's maximum.
 const WORTH: i64 = 10;
 /// Largest gain or loss in throughput, in 1,024ths, that is counted for one phase.
 const MOST: i64 = 256;
-/// Divisor that turns a gain in throughput into the change of the depth.
+/// Divisor: the depth changes by the gain in throughput over this number.
 const STEP: i64 = 2;
-/// Smallest decrease of the depth, in 1,024ths: 1.5 %.
+/// Smallest decrease of the depth, in 1,024ths of the depth: 1.5 %.
 const LEAST: i64 = 15;
 
 /// A phase of the search, with the drive's throughput since the phase began.
@@ -51,13 +49,13 @@ pub(crate) struct ThroughputSearch {
     is_on: bool,
     is_high: bool,
     turn: SearchPhase,
-    /// Cost served per nanosecond in the previous phase, in 65,536ths; `None` if the depth limit
-    /// held no requests back in that phase.
+    /// Cost served per nanosecond in the previous phase, in 65,536ths of a nanosecond; `None` if
+    /// the depth limit held no requests back in that phase.
     other: Option<u64>,
 }
 
 impl ThroughputSearch {
-    /// Returns the extra depth above the base at present, in 16ths of a small request.
+    /// Returns the depth that is added to `base` at present, in 16ths of a small request.
     pub(crate) fn extra(&self, base: u64) -> u64 {
         if self.is_on && self.is_high { extra(base) } else { 0 }
     }
@@ -67,7 +65,7 @@ impl ThroughputSearch {
         self.is_on = false;
     }
 
-    /// Adds the queues' reports. Returns the change of the base, in 1,024ths.
+    /// Adds the queues' reports. Returns the change of the base depth, in 1,024ths of that depth.
     pub(crate) fn look(&mut self, seen: &QueueReports, base: u64, now_ns: u64) -> i64 {
         if !self.is_on {
             *self = ThroughputSearch { is_on: true, ..ThroughputSearch::default() };
@@ -101,19 +99,18 @@ impl ThroughputSearch {
     }
 }
 
-/// Returns the extra depth of a high phase, in 16ths of a small request.
+/// Returns the depth that every second phase adds to `base`, in 16ths of a small request.
 fn extra(base: u64) -> u64 {
     (base / PART).max(REQUEST)
 }
 
-/// Returns the change of the depth, in 1,024ths, after a high and a low phase with these rates.
+/// Returns the change of the base, in 1,024ths of the base, for the throughputs of two phases.
 fn step((high, low): (u64, u64), base: u64) -> i64 {
     let gain = (high << 10) / low.max(1);
-    // If the extra depth is more than a quarter of the base, the gain must be proportionally
-    // larger.
+    // More than a quarter of additional depth must bring a proportionally larger gain.
     let worth = WORTH * (extra(base) * PART) as i64 / base.max(1) as i64;
     let by = (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(worth) / STEP;
-    // A depth whose gain is too small is given up quickly, even if the gain is nearly large enough.
+    // If the gain is too small, even if only slightly, the depth drops by at least `LEAST`.
     if by < 0 { by.min(-LEAST) } else { by }
 }
 

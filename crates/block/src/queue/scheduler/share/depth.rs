@@ -31,24 +31,23 @@ pub(crate) enum Policy {
 
 /// Number of requests that suffice for a decision about the depth.
 const DECIDE_IOS: u64 = 64;
-/// Number of requests that suffice for a decision that counts only groups without waiting requests.
+/// Number of requests that suffice if only groups without waiting requests are counted.
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two decisions about the depth, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Limits of the service time relative to the shortest one, as base-2 logarithms in 64ths: above
-/// 1.3 times the depth stops growing, above 1.5 times it shrinks.
+/// Service times relative to the shortest one, as base-2 logarithms in 64ths: above 1.3 times, the
+/// depth stops growing; above 1.5 times, the depth shrinks.
 const SHALLOW: [u64; 2] = [24, 37];
-/// Limits as in [`SHALLOW`], but of 1.7 and 2.25 times. Used while requests at the drive are larger
-/// than two small ones on average, because even a few large requests delay others.
+/// Like [`SHALLOW`], but 1.7 and 2.25 times: for requests larger than two small ones on average,
+/// because even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [u64; 2] = [48, 75];
-/// Growth limit while all groups have more than their share, as a base-2 logarithm in 64ths: the
-/// depth grows fast while service times are below 1.6 times the shortest one.
+/// Like the first value of [`SHALLOW`], but 1.6 times: while no group has less than its share.
 const DEEP: u64 = 43;
-/// Bounds of the smallest depth, which is one request for each active queue within these bounds.
+/// Smallest and largest value of the minimum depth, which is otherwise the number of active queues.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Largest weight of a request in the depth, as a multiple of a small one.
+/// Largest mean size of requests that is counted, as a multiple of a small request.
 const HEAVIEST: u64 = 1 << 10;
 /// Nanoseconds between two latency probes.
 const PROBE_NS: u64 = 5_000_000_000;
@@ -69,27 +68,26 @@ enum ProbePhase {
     Counts,
 }
 
-/// The depth of a drive and its inputs, in 16ths of a small request
-/// ([`DepthWeights`](crate::queue::scheduler::cost::DepthWeights)).
+/// The depth limit of a drive, and the measurements that decide it. Depths are in 16ths of a small
+/// request ([`DepthWeights`](crate::queue::scheduler::cost::DepthWeights)).
 pub(crate) struct DriveDepth {
     /// Depth by direction; `None` if unlimited.
     depth: Option<[u32; 2]>,
     /// Smallest depth that the drive may get, in requests.
     least: u32,
-    /// The depth that keeps the drive busy. `bound_max` is its maximum: `most`, scaled to the
-    /// present mean weight of a request.
+    /// The depth that keeps the drive busy. Its maximum `bound_max` is `most`, scaled to the mean
+    /// size of the requests at the drive.
     bound: u64,
     bound_max: u64,
-    /// Largest number of requests, counted as if each were small.
+    /// Largest depth while all requests are small; an eighth of the tags stays free.
     most: u64,
     targets: TargetDepth,
-    /// Counts since the last decision.
+    /// Requests completed since the last decision.
     counts: QueueCounts,
     decided_ns: u64,
-    /// Shortest mean service time of each class: first since the last probe, then before that
-    /// probe.
+    /// Shortest mean service times by class, as logarithms: since the last probe, and between the
+    /// last two probes.
     shortest: [[u64; CLASSES]; 2],
-    /// Time of the next probe.
     probe_ns: u64,
     probing: Option<ProbePhase>,
     climb: ThroughputSearch,
@@ -146,8 +144,7 @@ impl DriveDepth {
         self.depth.is_some() && self.probing.is_none()
     }
 
-    /// Returns, for reads and for writes, true if latency targets limit the depth further than
-    /// needed to keep the drive busy.
+    /// Returns, for reads and for writes, true if latency targets limit the depth below `bound`.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
@@ -167,8 +164,8 @@ impl DriveDepth {
         }
         self.counts.add(&seen.counts);
         if self.depth.is_none() && now_ns >= self.probe_ns {
-            // The delay lets I/O complete that bypassed the scheduler while only one group was
-            // active.
+            // Until the first probe, I/O completes that bypassed the scheduler while only one group
+            // was active.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
         }
@@ -226,7 +223,7 @@ impl DriveDepth {
         if is_known {
             self.learn();
         }
-        // Only groups that the depth limit protects count, because a group with many requests
+        // If `is_light`, only groups without waiting requests count: a group with many requests
         // delays only itself.
         let over = self.over(if is_light { &self.counts.light } else { &self.counts.sums });
         let [grows, most] = match seen.shallow {
@@ -244,8 +241,7 @@ impl DriveDepth {
         self.counts.sums = sums;
     }
 
-    /// Sets the depth that keeps the drive busy. An eighth of the tags stays free for occasional
-    /// users.
+    /// Sets the depth that keeps the drive busy, within its limits.
     fn set_bound(&mut self, bound: u64) {
         self.bound = bound.clamp(u64::from(self.least * REQUEST), self.bound_max);
     }
@@ -263,8 +259,7 @@ impl DriveDepth {
         }
     }
 
-    /// Returns by how much requests of the worst class exceeded their shortest service time, as a
-    /// logarithm in 64ths.
+    /// Returns the largest ratio of mean to shortest service time of a class, as log2 in 64ths.
     fn over(&self, sums: &ClassSums) -> u64 {
         let mut most = 0;
         for (at, (ios, logs)) in sums.0.iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::group::view::GroupView;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// log2 of the virtual time for one nanosecond of cost at weight 1.
+/// log2 of the virtual time that a nanosecond of cost takes at weight 1.
 pub(crate) const VIRTUAL_BITS: u32 = 24;
 
 /// The groups' settings and the rule by which the drive is shared.
@@ -27,26 +27,26 @@ pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 pub(crate) struct FlowLoad {
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
-    /// True if the group's demand fits into its part of the depth.
+    /// True if the group's part of the depth has room for its usual demand.
     pub(crate) has_all: bool,
 }
 
-/// A group's chains at one hardware queue; with [`Policy::Targets`], only its reads or only its
-/// other operations.
+/// A group's chains at one hardware queue. With [`Policy::Targets`], reads and other operations are
+/// in two flows.
 pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
     pub(crate) list: BioList<M>,
     /// Virtual start time of the flow's next chain. A 64-bit value would overflow within hours.
     pub(crate) start: u128,
-    /// Virtual time for a nanosecond of cost, according to the group's weight among active groups.
+    /// Virtual time that a nanosecond of cost takes, from the group's weight among active groups.
     pub(crate) slope: u64,
     pub(crate) priority: Priority,
     /// True if the drive is shared by latency targets and the group has one.
     pub(crate) has_target: bool,
     /// Total cost dispatched.
     pub(crate) served: u64,
-    /// Largest value that `served` may reach before the next allocation.
+    /// Largest value that `served` may reach before the next allocation of budgets.
     pub(crate) ceiling: u64,
     pub(crate) load: FlowLoad,
     /// True if chains waited all the time since the last report.
@@ -55,7 +55,7 @@ pub(crate) struct GroupFlow<M: Machine> {
     /// Time of the last dispatch in nanoseconds.
     pub(crate) sent_ns: u64,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// The flow's last report to its group's wait account.
+    /// The waits last reported to the group's wait account.
     pub(crate) said: ReportedWaits,
 }
 

@@ -3,7 +3,6 @@
 //! No participant gets more than its demand, and the others divide the rest (max-min fairness, or
 //! water-filling). Source: Bertsekas and Gallager, Data Networks, 6.5.2.
 
-/// Demand and weight of one participant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShareDemand {
     pub(crate) of: u64,
@@ -23,8 +22,8 @@ impl FairShare {
         FairShare { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
-    /// Returns the share of the participants that want more than it; `None` if all demands are met.
-    /// Makes another pass over the participants whenever further demands turn out to be met.
+    /// Returns the amount per unit of weight for participants whose demand exceeds their share;
+    /// `None` if all demands are met. Divides again whenever further demands are met.
     pub(crate) fn of(
         amount: u64,
         wants: impl Iterator<Item = ShareDemand> + Clone,

@@ -11,7 +11,7 @@ use crate::bio::group_id::GroupId;
 use crate::queue::scheduler::share::seen::QueueCounts;
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// A group at one queue, in that queue's mailbox.
+/// Report and budget of a group at one queue.
 #[derive(Default)]
 pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
@@ -24,16 +24,16 @@ pub(crate) struct MailboxEntry {
     pub(crate) in_flight: u32,
     /// True if chains waited all the time since the last allocation.
     pub(crate) steady: bool,
-    /// Value of `steady` when the queue last posted a report.
+    /// Value of `steady` at the last allocation that found a new report.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// The part of `served` that the allocation has already counted; written by the allocation.
+    /// Value of `served` at the last allocation.
     pub(crate) known: u64,
-    /// Largest value that `served` may reach before the next allocation.
+    /// Largest value that `served` may reach before the next allocation of budgets.
     pub(crate) ceiling: u64,
-    /// Slope of the group's virtual time; 0 before the first allocation.
+    /// Virtual time that a nanosecond of cost takes; 0 before the first allocation.
     pub(crate) slope: u64,
-    /// True if the group's demand fits into its part of the depth.
+    /// True if the group's part of the depth has room for its usual demand.
     pub(crate) has_all: bool,
 }
 
@@ -42,8 +42,7 @@ impl MailboxEntry {
         u64::from(self.waiting) + u64::from(self.in_flight)
     }
 
-    /// Returns the demand that counts for the depth. Chains that wait for their budget do not
-    /// count.
+    /// Returns the demand without chains that wait only for their group's budget.
     pub(crate) fn wants(&self) -> u64 {
         if self.served >= self.ceiling { self.in_flight.into() } else { self.demand() }
     }
@@ -65,18 +64,18 @@ impl DepthLimit {
         DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] };
 }
 
-/// Reports of a queue and grants for it.
+/// A queue's last report, and the budgets and depth that the queue gets.
 pub(crate) struct QueueMailbox {
     pub(crate) at_ns: u64,
-    /// True if all requests of the last report have completed since that report.
+    /// True if the queue has become empty since its last report.
     pub(crate) is_over: bool,
-    /// True if the queue has posted since the last allocation.
+    /// True if the last report is newer than the last allocation.
     pub(crate) fresh: bool,
     /// Number of requests at the drive.
     pub(crate) requests: u32,
     /// Largest cost of a request of the queue.
     pub(crate) largest: u64,
-    /// Counts since the last allocation.
+    /// Requests completed since the last allocation.
     pub(crate) counts: QueueCounts,
     pub(crate) entries: Vec<MailboxEntry>,
     pub(crate) bound: DepthLimit,
@@ -100,7 +99,7 @@ impl Default for QueueMailbox {
 }
 
 impl QueueMailbox {
-    /// Returns the entry of the queue's flow number `at`, and makes it on first use.
+    /// Returns the entry of the flow with index `at`, made on first use.
     pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailboxEntry {
         if self.entries.len() <= at {
             self.entries.push(MailboxEntry { group, way, steady: true, ..MailboxEntry::default() });

@@ -16,7 +16,7 @@ pub(crate) const FIRST_SECTORS: u32 = 128;
 const LEAST_SECTORS: u32 = 64;
 /// Maximum length of the longest request, in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
-/// Nanoseconds for which the size does not grow again after growth has slowed down small reads.
+/// Nanoseconds without further growth of the size after growth that slowed down small reads.
 const STAY_NS: u64 = 60_000_000_000;
 /// Nanoseconds after a small read during which further small reads are expected.
 const SMALL_NS: u64 = 10_000_000_000;
@@ -27,18 +27,17 @@ const WINDOW_NS: u64 = 50_000_000;
 pub(crate) struct PieceSize {
     sectors: u32,
     since_ns: u64,
-    /// Cost dispatched since `since_ns`.
+    /// Cost, in nanoseconds, of the I/O dispatched since `since_ns`.
     served: u64,
-    /// True if the drive was kept busy all the time.
+    /// True if the drive was kept busy since `since_ns`.
     busy: bool,
-    /// Cost that the drive serves in [`SLOW_NS`], measured in the last window; 0 if unknown.
+    /// Cost that the drive serves in [`SLOW_NS`]; 0 if unknown.
     usual_cost: u64,
-    /// Service time of small reads before the size was doubled.
+    /// Service time of small reads before the size last grew.
     grown_from_ns: Option<u64>,
-    /// Time until which the size does not grow, because small reads slowed down after the last
-    /// growth.
+    /// Time until which the size does not grow; see [`STAY_NS`].
     stays_until_ns: u64,
-    /// Time until which small reads are expected, even if they are too few for measurements.
+    /// Time until which small reads are expected; see [`SMALL_NS`].
     small_until_ns: u64,
 }
 
@@ -56,8 +55,7 @@ pub(crate) struct DriveSample {
     pub(crate) half_ns: Option<u64>,
     /// Shortest service time of requests of twice the present size, if known.
     pub(crate) double_ns: Option<u64>,
-    /// True if requests of twice the size fall into another size class, so that they can be
-    /// measured.
+    /// True if requests of twice the size are in another size class, so that they can be measured.
     pub(crate) may_double: bool,
     /// True if the drive has enough requests to be busy.
     pub(crate) busy: bool,
@@ -65,8 +63,7 @@ pub(crate) struct DriveSample {
 
 impl DriveSample {
     /// Returns true if requests of twice the size take hardly longer, as on a disk that seeks for
-    /// each request. Also returns true if requests of the present size are slow and longer ones
-    /// were not tried.
+    /// each request, or if they were never tried and the present ones are slow.
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)
@@ -101,7 +98,7 @@ impl PieceSize {
         self.sectors
     }
 
-    /// Adds measurements. Returns true if the size was decided anew.
+    /// Adds measurements. Returns true at the end of a window, when the size was decided.
     pub(crate) fn look(&mut self, pace: &DriveSample, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
         if pace.small_ios > 0 {
@@ -146,9 +143,8 @@ impl PieceSize {
 }
 
 impl PieceSize {
-    /// Returns the next size, from the service times of small reads and of pieces. If both times
-    /// are equal, small reads may be slow only because they wait for pieces, and growth would slow
-    /// them down further.
+    /// Returns the next size, from the service times of small reads and of pieces. Growth that
+    /// slowed down small reads is undone: the reads then wait for the larger pieces.
     fn beside_small(&mut self, (small_ns, piece_ns): (u64, u64), now_ns: u64) -> u32 {
         let grown_from_ns = self.grown_from_ns.take();
         if grown_from_ns.is_some_and(|before_ns| small_ns * 5 > before_ns * 7) {
@@ -167,7 +163,7 @@ impl PieceSize {
     }
 }
 
-/// Returns how many sequential sectors a drive transfers for a cost of `moved_ns` nanoseconds.
+/// Returns the number of sequential sectors that a request with a cost of `moved_ns` transfers.
 fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
     let moved_ps = u128::from(moved_ns.saturating_sub(cost.random_ns.into())) * 1_000;
     (moved_ps / (512 * u128::from(cost.byte_ps)).max(1)).min(1 << 32) as u64

@@ -14,21 +14,20 @@ use crate::account::decisions::{SchedulerMessage, SchedulerMessages};
 use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
-/// Nanoseconds within which a message is not repeated.
+/// Nanoseconds within which the same trace message is not repeated.
 const SAID_NS: u64 = 10_000_000;
-/// Nanoseconds after which even a change of the depth by 1 is reported.
+/// Nanoseconds after which even a depth that has changed by only 1 is reported again.
 const STEP_NS: u64 = 100_000_000;
 /// Nanoseconds after which a lasting state is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds without a check after which the state is forgotten: a recording may have ended, and
-/// the next one must report the depth again.
+/// Nanoseconds without a check after which all is reset, because a new recording needs the depth.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
 /// Times of the last messages about one group and one wait reason.
 #[derive(Default)]
 struct ReportTimes {
-    /// Number of the last check in which the group was held back.
+    /// Value of `looks` when the group was last held back.
     look: u64,
     held_ns: Option<u64>,
     rests_ns: Option<u64>,
@@ -37,7 +36,7 @@ struct ReportTimes {
 /// The times of the last messages, by group and wait reason.
 #[derive(Default)]
 pub(crate) struct ReportedDecisions {
-    /// Number of checks, and the time of the last one.
+    /// Number of checks of the groups, and the time of the last check.
     looks: u64,
     looked_ns: u64,
     of: BTreeMap<(GroupId, u8), ReportTimes>,
@@ -54,7 +53,7 @@ impl ReportedDecisions {
         (self.looks, self.looked_ns) = (self.looks + 1, now_ns);
     }
 
-    /// Returns true if a message is due that the group is held back for the reason `hold`.
+    /// Returns true if a trace message is due: the group is held back for `hold`.
     fn begins(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let looks = self.looks;
         let said = self.of.entry((group, hold as u8)).or_default();
@@ -67,7 +66,7 @@ impl ReportedDecisions {
         begins
     }
 
-    /// Returns true if a message is due that the queue pauses, with the group held back for `hold`.
+    /// Returns true if a trace message is due: the queue pauses, and the group is held back.
     fn rests(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let said = self.of.entry((group, hold as u8)).or_default();
         let tells = is_over(said.rests_ns, now_ns, SAID_NS);
@@ -99,7 +98,7 @@ impl ReportedDecisions {
     }
 }
 
-/// Returns true if the last report is at least `period_ns` old or there was none.
+/// Returns true if `said_ns` is at least `period_ns` ago, or `None`.
 fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
     said_ns.is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= period_ns)
 }
@@ -109,8 +108,7 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
 type WaitingGroup = (GroupId, WaitReason, u32);
 
 impl ReportedDecisions {
-    /// Reports which of the groups held back now have started to wait. Messages that find no room
-    /// are lost, here and in the functions below.
+    /// Reports groups that have started to wait. A message is lost if `out` is full.
     #[cold]
     pub(crate) fn holds<M: Machine>(
         &mut self,

@@ -10,12 +10,11 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// Counts of completed requests, of one queue or of several, and whether the depth limit or a lack
-/// of tags held other requests back meanwhile.
+/// Requests completed at one queue or at several, and the limits that held others back meanwhile.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
-    /// The part of `sums` that belongs to groups without waiting requests.
+    /// Like `sums`, but only for groups without waiting requests.
     pub(crate) light: ClassSums,
     /// True if the depth limit held requests back.
     pub(crate) full: bool,
@@ -40,14 +39,14 @@ pub(crate) struct QueueReports {
     pub(crate) ways: u8,
     /// Cost of all dispatched requests.
     pub(crate) served: u64,
-    /// True if some group has no waiting requests, and fewer requests at the drive than its share
-    /// of the depth.
+    /// True if some group without waiting requests has fewer requests at the drive, or gets less
+    /// service, than its weight entitles it to.
     pub(crate) shallow: bool,
     /// Number of requests at the drive according to the reports.
     pub(crate) in_flight: u32,
     /// Depth that the requests at the drive take, in 16ths of a small request.
     pub(crate) taken: u64,
-    /// Smallest depth while a single group is active, in 16ths of a small request.
+    /// Smallest depth while the drive is not shared, in 16ths of a small request; else 0.
     pub(crate) floor: u64,
     /// Number of queues with requests waiting or at the drive.
     pub(crate) queues: u32,

@@ -28,20 +28,20 @@ const NO_MISS: u64 = u64::MAX / 16;
 /// Mean service times that reads and writes may have if no group has a target, in nanoseconds.
 const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 
-/// Depth that targets leave to reads and writes of groups without one, in 16ths of a small request.
+/// Depth that latency targets leave to groups without a target, in 16ths of a small request.
 pub(crate) struct TargetDepth {
     ways: [u64; 2],
     most: u64,
     /// Depth at which a target was last missed, by direction.
     missed_at: [u64; 2],
-    /// Counts since the last change of depth.
+    /// Requests completed since the last decision about the depth.
     counts: QueueCounts,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
     looked_ns: u64,
 }
 
 impl TargetDepth {
-    /// Creates a controller that holds no requests back; `most` is the largest depth.
+    /// Creates a `TargetDepth` that holds no requests back; `most` is the largest depth.
     pub(crate) fn new(most: u64) -> Self {
         TargetDepth {
             ways: [most; 2],
@@ -77,7 +77,7 @@ impl TargetDepth {
         if most < TARGET_IOS && elapsed_ns < TARGET_NS {
             return;
         }
-        // True if no request has completed for twice the time of the shortest target.
+        // True if no request has completed for twice the shortest target.
         let silent = most == 0 && elapsed_ns / 2 >= seen.waits_for_ns;
         let over = match silent {
             true => Some(2048),
@@ -98,10 +98,9 @@ impl TargetDepth {
         (self.looked_ns, self.counts) = (now_ns, QueueCounts::default());
     }
 
-    /// Adjusts the depth of one direction. `over` is the measured latency in 1,024ths of the
-    /// target.
+    /// Adjusts the depth of one direction. `over` is the ratio of latency to target, in 1,024ths.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // Depth beyond `bound` was not available, so it did not affect the latency.
+        // At most `bound` was used, so a larger depth did not affect the latency.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);

@@ -11,7 +11,7 @@ use crate::queue::scheduler::CompletedChain;
 
 /// Number of request classes: two directions, eight sizes.
 pub(crate) const CLASSES: usize = 16;
-/// Nanoseconds added to each time, so that very short times compare as equal.
+/// Nanoseconds added to each service time, so that differences between very short times vanish.
 const SLACK_NS: u64 = 2_000;
 /// Latency buckets: four for each power of two.
 const BUCKETS: usize = 160;
@@ -28,7 +28,7 @@ pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
     way + size as usize
 }
 
-/// Returns the base-2 logarithm of a time, in 64ths. Differences far below [`SLACK_NS`] vanish.
+/// Returns the base-2 logarithm of a time plus [`SLACK_NS`], in 64ths.
 fn log_of(ns: u64) -> u64 {
     let ns = ns.saturating_add(SLACK_NS);
     let log = u64::from(ns.ilog2());
@@ -44,7 +44,6 @@ pub(crate) fn ns_of(log: u64) -> u64 {
 }
 
 impl ClassSums {
-    /// Adds a completed request.
     #[inline]
     pub(crate) fn count(&mut self, done: &CompletedChain) {
         let (ios, logs) = &mut self.0[class_of(done.op, done.nr_sectors)];
@@ -52,7 +51,6 @@ impl ClassSums {
         *logs += log_of(done.done_ns.saturating_sub(done.picked_ns));
     }
 
-    /// Adds the sums of another queue.
     pub(crate) fn add(&mut self, other: &ClassSums) {
         for (sum, (ios, logs)) in self.0.iter_mut().zip(&other.0) {
             *sum = (sum.0 + ios, sum.1 + logs);
@@ -128,7 +126,7 @@ impl LatencyCounts {
                     left -= count.min(left);
                     found
                 });
-                // The result is the middle of the bucket.
+                // A latency counts as the middle of its bucket.
                 let place = place.unwrap_or(0) as u64;
                 let start = (4 + (place & 3)) << (place / 4) >> 2;
                 start + (1 << (place / 4)) / 8

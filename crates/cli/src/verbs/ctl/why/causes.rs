@@ -1,11 +1,10 @@
 //! Splits the latency of a group's I/Os on a volume into causes, from two reports.
 //!
-//! Pure arithmetic. I/Os that still wait count with their wait so far. Limits and schedulers count
-//! the time that they hold I/Os separately for each group. The remaining latency was spent in the
-//! drives or their queues. Reports do not divide that part by group, so it is split between the two
-//! in the proportion that all I/Os of these drives had. The parts of a split I/O count separately
-//! at their drives. An I/O's latency begins at submission, so earlier time under back pressure is
-//! added to it.
+//! Pure arithmetic. An I/O that still waits counts with its wait so far. The times for which limits
+//! and schedulers hold I/Os are counted by group. The rest of the latency is spent in the drives or
+//! their queues and is not counted by group, so it is divided in the proportion of all I/Os of
+//! these drives. The parts of a split I/O count separately at their drives. Latency is counted from
+//! submission, so earlier time under back pressure is added.
 
 use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
@@ -16,7 +15,7 @@ use crate::views::report::{Drive, OpCounts, Report, TimeHistogram, Volume};
 
 /// Cause: the drive is processing the I/O.
 pub const DRIVE: &str = "drive";
-/// Cause: the I/O is in a queue of the block layer, for no counted reason.
+/// Cause: the I/O is in a queue of the block layer, and no other cause was counted.
 pub const QUEUE: &str = "queue";
 /// Cause: a flush waits for the previous flush, and then for the drives.
 pub const FLUSH: &str = "flush";
@@ -39,14 +38,14 @@ pub struct Explained {
     pub p99_ms: f64,
     pub limits: Vec<String>,
     pub waiting: u64,
-    /// Mean time, in milliseconds, that the I/Os which are held now have waited so far.
+    /// Mean wait so far of the I/Os that are held now, in milliseconds.
     pub waiting_ms: f64,
     /// Share of the total cost of I/Os on the volume's drives, by the drives' cost model, in
     /// percent.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Mean time before dispatch to the drive, in milliseconds. The larger of two means: that of
-    /// the I/Os in the interval, and that of the I/Os which still wait.
+    /// Mean time before dispatch to the drive, in milliseconds: that of the I/Os in the interval,
+    /// or of those that still wait, whichever is longer.
     pub waited_ms: f64,
 }
 
@@ -114,8 +113,8 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
     let mut drives = AtDrives::between(volume, now, before);
-    // The drives' queueing time includes the time that schedulers held I/Os. That time is reported
-    // by group and reason, so it is subtracted here.
+    // The drives' queueing time includes the time for which schedulers held I/Os, which is reported
+    // by group and reason.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
     let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;
@@ -156,7 +155,7 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
 fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
-    // Schedulers hold each part of a split I/O separately; everything else is counted per I/O.
+    // A scheduler holds each part of a split I/O separately; all other times are counted per I/O.
     let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
@@ -184,8 +183,8 @@ fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     causes
 }
 
-/// Returns the limits that delay a group, as in the configuration. If only the group's own limits
-/// or only its parent's are used up now, only these are returned; otherwise both are.
+/// Returns the limits of a group and of its parent, as in the configuration. If only one of the two
+/// has limits that are used up now, the other's limits are left out.
 fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
     let of = |name: &str| -> Vec<String> {
         let settings = report.groups.iter().find(|one| one.name == name).map(|one| &one.settings);

@@ -13,8 +13,8 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// Least number of I/Os for which a drive's mean latency is compared with that of other drives, and
-/// least mean latency, in milliseconds, of a drive that is reported as slow.
+/// Least number of I/Os, and least mean latency in milliseconds, of a drive that is reported as
+/// slow.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
 /// Time without a completion, in seconds, after which a drive is reported as silent.
@@ -24,9 +24,9 @@ const READ_PAGES: u64 = 100;
 /// Least rate of unaligned requests, or of requests waiting for memory, that is reported. The unit
 /// is requests per second.
 const MANY_PER_S: f64 = 10.0;
-/// Least number of requests per discard, for each drive, that is reported.
+/// Least number of requests per discard and drive that is reported.
 const MANY_PIECES: f64 = 4.0;
-/// Least share of the time without a CPU at which the daemon is reported as starved.
+/// Least share of the time, 0 to 1, for which the daemon's threads wait for a CPU in a report.
 const STARVED: f64 = 0.2;
 
 struct Interval<'a> {
@@ -182,8 +182,8 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Returns the number of completed operations of the selected kinds: those of clients, and
-    /// those at the drives.
+    /// Returns the numbers of completed operations of the selected kinds: from clients, and at
+    /// drives.
     fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let of = |report: &Report| {
             let is_it = |one: &&Volume| one.name == self.volume;

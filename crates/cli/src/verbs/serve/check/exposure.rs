@@ -90,7 +90,7 @@ fn open_to_network(tcp: &SocketAddr, may: &str, tls: Option<&TlsConfig>) -> Stri
 }
 
 /// Warns about a Unix socket that every user of this host may open, by the mode in `key` or by the
-/// umask. With allowed users or groups, others are disconnected at once, so there is no warning.
+/// umask. If only listed users are allowed, others are disconnected, so nothing is reported.
 fn open_to_host(key: &str, access: &SocketAccess, may: &str) -> Option<String> {
     if access.allow.is_some() {
         return None;
@@ -159,8 +159,8 @@ fn of_control(plan: &ServePlan) -> Option<Warning> {
 }
 
 /// Returns a note about the group keys of the control socket. Without `control-admin-group`,
-/// members of `control-group` may no longer change anything, as they could in earlier versions.
-/// With two different groups, administrators may be unable to open the socket.
+/// members of `control-group` may not change anything, unlike in earlier versions. If the groups of
+/// the two keys differ, administrators may be unable to open the socket.
 pub fn control_note(plan: &ServePlan) -> Option<String> {
     let group = plan.daemon.control_access.group?;
     let text = match plan.daemon.control_admin_group {

@@ -101,8 +101,8 @@ impl Findings {
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would listen on. A default control socket lies beside a
-    /// client socket; if that one cannot be created, only the client socket is reported.
+    /// Checks the Unix sockets that a start would listen on. The default control socket lies beside
+    /// a client socket; if the client socket cannot be created, the control socket is not reported.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let own = client_sockets(plan).filter(|one| one.is_own);
         let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();

@@ -31,9 +31,9 @@ fn state_of(path: &Path) -> FileState {
     }
 }
 
-/// Returns the index of a drive that is missing but cannot be new, and the index of a drive that
-/// has data. A linear volume may get new drives at its end. A stripe has all its drives from the
-/// beginning, so none of them can be new.
+/// Returns the index of a drive whose file was lost, and of a drive that has data. In a linear
+/// volume, a missing file after the last drive with data is new. A stripe has all its drives from
+/// the beginning.
 fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> {
     let written = |at: &usize| states[*at] == Some(FileState::Written);
     let missing = |at: &usize| states[*at] == Some(FileState::Missing);

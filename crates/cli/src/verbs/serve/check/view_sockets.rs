@@ -135,8 +135,8 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
 
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
     let ControlSocket { path, line, beside } = control(plan);
-    // An unusable client socket also makes the default control path beside it unusable. The error
-    // names the client socket, because only that one is in the configuration.
+    // The default control socket lies beside this client socket, so neither can be created. The
+    // error names the client socket, which is in the configuration.
     if let Some(client) = beside
         && let Some(why) = probe::socket(client.path, Instant::now())
     {

@@ -39,8 +39,8 @@ use crate::views::{
 
 /// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// Maximum time that a reload waits for the last reader of the former lists. The wait is a poll
-/// every `READERS_LOOK`.
+/// Maximum time that a reload waits until no request uses the former `ServedLists`, and the period
+/// of its checks.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
@@ -101,13 +101,13 @@ impl LiveDaemon {
         daemon
     }
 
-    /// Returns the current lists. While a caller keeps them, removed drives stay open.
+    /// Returns the current `ServedLists`. While a caller keeps them, removed drives stay open.
     pub fn lists(&self) -> Arc<ServedLists> {
         Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the lists by ones for the server's current volumes and exports. Waits until nobody
-    /// uses the former lists, so that their drives can be closed.
+    /// Replaces the `ServedLists` after a change of volumes or exports. Waits until nobody uses the
+    /// former ones, so that their drives can be closed.
     pub fn follow(&self, server: &Server) {
         self.open_files.start_if_needed(server);
         let lists = Arc::new(ServedLists::new(server));
@@ -131,7 +131,7 @@ impl LiveDaemon {
 
     /// Returns why the daemon cannot continue: a thread that it needs has died.
     pub fn failure(&self) -> Option<String> {
-        // A reload holds this lock and reports its own failures.
+        // `None` during a reload, which reports its own failures.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());

@@ -67,8 +67,8 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     ))
 }
 
-/// Returns true if a stopped daemon has or may have lost data of a volume: its cache could not be
-/// written, or a failure of the stop may concern this volume.
+/// Returns true if a stopped daemon may have lost data of a volume: its cache could not be written,
+/// or one of `failures` may concern the volume.
 pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
     let caches = &daemon.lists().caches;
     let owes = |cache: &Cache<Native>| cache.below().name() == volume && cache.at_risk().is_some();
@@ -103,8 +103,8 @@ pub fn while_stopping(
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    // The rate is computed from the bytes written, because dirty data may grow again when requests
-    // that waited for space continue.
+    // The rate counts bytes written. Dirty data may grow meanwhile, from requests that waited for
+    // space.
     let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);
     held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {

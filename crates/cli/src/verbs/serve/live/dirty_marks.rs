@@ -42,7 +42,7 @@ enum CacheMark {
 }
 
 impl CacheMark {
-    /// Returns the word in the file. All words have the same length.
+    /// Returns the word in the file. All words are equally long, so one can overwrite another.
     fn word(self) -> &'static str {
         match self {
             CacheMark::Clean => "clean",
@@ -83,7 +83,7 @@ impl MarkFile {
     }
 
     /// Replaces the file by one that has all marks. Fails if the path now leads to another
-    /// directory, because another daemon may own that one.
+    /// directory, which another daemon may own.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;

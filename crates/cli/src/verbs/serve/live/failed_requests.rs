@@ -13,7 +13,7 @@ use millrace_console::counted;
 use super::served_lists::NamedStates;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Failures within this time share one entry of the window, which limits its length.
+/// Failures within this time share an entry, which limits the number of entries in a window.
 const MOMENT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use millrace_block::{Volume, is_unused};
 use millrace_machine::Native;
 
-/// Time from the departure of the last client until the tables, which are freed in two steps, are
-/// gone.
+/// Time after the departure of a disk's last client, after which the disk's tables are freed.
 const QUIET: Duration = Duration::from_secs(5);
 /// Maximum time between two trims while clients connect and disconnect continually.
 const BUSY: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use millrace_machine::payload::huge_bytes;
 
-/// Time for which the last result is reported again.
+/// Time for which a result is reused.
 const FRESH: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]

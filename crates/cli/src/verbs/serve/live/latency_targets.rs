@@ -22,8 +22,7 @@ use crate::config::group::targets::TargetQuery;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Least length of the window over which a target is judged.
 const WINDOW: Duration = Duration::from_millis(900);
-/// Least number of I/Os in a window that is judged. For a percentile, at least `LEAST_ABOVE` of
-/// them must take longer than the judged time.
+/// Least number of I/Os in a window that is judged, and least number of I/Os above its percentile.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of I/Os for which a drive's measured times are used rather than its model's.
@@ -37,14 +36,14 @@ pub struct LatencyTargets {
     usual: BTreeMap<String, UsualTimes>,
     /// Pairs of the group and the volume of each export.
     users: Vec<(String, String)>,
-    /// State by group, volume index and drive index.
+    /// Targets by group, volume index and drive index.
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
 
 struct DriveTarget {
     target: LatencyTarget,
-    /// Service times at the drive until the start of this window. `before` has those of the group's
-    /// I/Os, `all_before_ns` the total of all I/Os.
+    /// Service times at the drive before this window: of the group's I/Os, and the total of all
+    /// I/Os.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
@@ -56,8 +55,8 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// The target is missed. Has the group's service times at the drive in this window, and the
-    /// mean numbers of I/Os of the group and of other groups in the drive.
+    /// Service times of the group's I/Os in this window, and the mean numbers of I/Os in the drive:
+    /// of the group, and of other groups.
     Missed(Snapshot, (f64, f64)),
     Kept,
 }
@@ -71,8 +70,8 @@ impl DriveTarget {
         DriveTarget { target, before, all_before_ns, since, missed_since: None, says: None }
     }
 
-    /// Judges the window that ends now. `times` are the service times of the group's I/Os so far,
-    /// and `all_ns` is the total service time of all I/Os so far.
+    /// Judges the window that ends now. `times` are all service times of the group's I/Os so far;
+    /// `all_ns` is the total of all groups' service times so far.
     fn look(&mut self, now: Instant, times: &Snapshot, all_ns: u64) -> TargetChange {
         let (window, elapsed) = (times.since(&self.before), now.duration_since(self.since));
         if elapsed < WINDOW || window.count() < LEAST {
@@ -87,8 +86,7 @@ impl DriveTarget {
         let others = at_a_time(all_ns.saturating_sub(window.sum_ns()));
         let there = (at_a_time(window.sum_ns()), others);
         let figure_ns = judged_ns(self.target, &window);
-        // A percentile is the middle of a histogram bucket, so the true time may be a sixteenth
-        // shorter.
+        // `figure_ns` is the middle of a histogram bucket, so the true time may be 1/16 shorter.
         if figure_ns - figure_ns / 16 <= self.target.ns() {
             self.missed_since = None;
             return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
@@ -220,7 +218,7 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // A target that was changed since the last check has no finding until the next one.
+            // A target that was changed since the last check has no finding yet.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {

@@ -13,7 +13,7 @@ use millrace_machine::{Deadline, LockMeter, Machine, Native};
 use crate::views::Refusal;
 use crate::views::locks::{LockCounters, LockReport};
 
-/// Longest time without a request from the client.
+/// Longest time without a request from the client before the statistics end.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]

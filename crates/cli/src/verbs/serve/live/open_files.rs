@@ -26,11 +26,11 @@ const LOOK: Duration = Duration::from_secs(1);
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 /// Time for which the same warning is not repeated.
 const QUIET: Duration = Duration::from_secs(60);
-/// Maximum number of warnings in that time.
+/// Maximum number of warnings within `QUIET`.
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum time until reports show an opened file while further files are being opened.
+/// Maximum delay of opened files in reports, while further files are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {
@@ -158,9 +158,9 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
-    // Time of the first opened or closed file that reports do not show yet.
+    // Time of the oldest opening or closing of a file that reports do not show yet.
     let mut behind: Option<Instant> = None;
-    // True if the former `ServedLists` may still keep the drives of closed files open.
+    // True if earlier `ServedLists` may keep the drives of closed files open.
     let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };

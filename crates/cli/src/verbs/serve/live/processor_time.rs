@@ -10,12 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::views::report::ProcessorTime;
 
-/// Largest total wait reported so far.
+/// Largest wait for a CPU reported so far, summed over threads.
 static WAITED_MAX_NS: Mutex<u64> = Mutex::new(0);
 
-/// Returns the CPU time and the wait of this process; neither decreases when a thread ends. CPU
-/// time includes ended threads. The wait is summed over the running threads only, so the largest
-/// sum so far is returned (0 if the kernel has no such counter).
+/// Returns the CPU time of the process and its threads' wait for a CPU. Neither decreases when a
+/// thread ends: the wait is summed over running threads only, so the largest sum so far is
+/// returned. The wait is 0 if the kernel does not count it.
 pub fn of_process() -> ProcessorTime {
     let ran = clock_gettime(ClockId::ProcessCPUTime);
     let waited_ns = waited_ns(Path::new("/proc/self/task"));
@@ -25,7 +25,7 @@ pub fn of_process() -> ProcessorTime {
     ProcessorTime { ran_ns, waited_ns: *max_ns }
 }
 
-/// Returns the sum of the waits of all threads that run now.
+/// Returns the time that the running threads have waited for a CPU, summed over threads.
 fn waited_ns(dir: &Path) -> u64 {
     let threads = fs::read_dir(dir).into_iter().flatten().flatten();
     // The file of a thread that has ended meanwhile cannot be read, and is skipped.

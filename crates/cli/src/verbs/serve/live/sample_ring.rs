@@ -11,8 +11,7 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// A volume, drive or group without a series takes over that of another one whose load is below
-/// this fraction of its own load.
+/// A series is replaced if its load is below this fraction of the load of a name without a series.
 const LAZY: f64 = 0.5;
 
 /// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
@@ -55,7 +54,7 @@ fn push_back<T>(ring: &mut VecDeque<T>, one: T) {
 #[derive(Debug, Default)]
 struct BusiestSeries {
     series: Vec<(String, VecDeque<(u32, u32)>)>,
-    /// Averaged I/Os per second of each name.
+    /// Average I/Os per second of each volume, drive or group, by name.
     loads: HashMap<String, f64>,
 }
 

@@ -46,7 +46,7 @@ struct VolumeCounters {
 struct DriveCounters {
     ios: u64,
     in_flight: u64,
-    /// Number of I/Os whose stages were timed, and their total time in each stage.
+    /// Number of I/Os with measured stages, and the sum of their times in each stage (q2g to d2c).
     timed: u64,
     stage_ns: [u64; 4],
 }
@@ -196,8 +196,8 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     rows.map(|(row, count)| (row as u8, rate(count, since).max(1) as u32)).collect()
 }
 
-/// Returns the I/Os of volumes, drives and groups between two samples. Unused volumes are included
-/// only if there are at most as many volumes as series.
+/// Returns the I/Os of volumes, drives and groups between two samples. Unused volumes are left out
+/// if there are more volumes than series.
 fn readings(
     volumes: &[Arc<Volume<Native>>],
     groups: &ServedGroups,

@@ -1,10 +1,9 @@
-//! `DaemonWatch`: logs events of a running daemon: I/Os that its drives failed, servers of drives
-//! that are lost or back, and its end.
+//! `DaemonWatch`: logs events of a running daemon: failed I/Os, lost and recovered servers of
+//! drives, and the stop of the daemon.
 //!
-//! `DaemonWatch` runs on the main thread while another thread waits for signals, and wakes once per
-//! second; an idle daemon does nothing else. It remembers which events were logged: each drive and
-//! each export gets at most one line in five checks, with the count since the last line, and
-//! another line when the daemon stops.
+//! `DaemonWatch` runs on the main thread and wakes once per second, while another thread waits for
+//! signals. An idle daemon does nothing else. Each drive and each export gets at most one line in
+//! five checks, with the count since the last line, and another line when the daemon stops.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -20,8 +19,7 @@ use super::served_lists::{NamedStates, ServedLists};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Number of checks after a log line about a drive or export during which no further line about it
-/// is logged.
+/// Number of checks without further log lines after a line about a drive or export.
 const QUIET: u32 = 4;
 /// Number of checks between two lines about dirty caches while the daemon stops.
 const STOP_LOOKS: u32 = 5;
@@ -35,8 +33,8 @@ pub struct DaemonWatch {
     is_stopping: bool,
 }
 
-/// Drives of a cache that hung at the last check and were logged, and the number of checks until
-/// further drives may be logged.
+/// Drives of a cache that were logged as hanging, and the number of checks until further drives may
+/// be logged.
 #[derive(Debug, Clone, Default)]
 struct StuckDrives {
     drives: Vec<usize>,
@@ -60,7 +58,7 @@ impl StuckDrives {
 #[derive(Debug, Clone, Copy, Default)]
 struct FailureLog {
     count: u64,
-    /// Number of further checks for which log lines about this drive or export are suppressed.
+    /// Number of further checks without log lines about this drive or export.
     quiet: u32,
 }
 
@@ -134,8 +132,8 @@ impl DaemonWatch {
         }
     }
 
-    /// Logs data that caches could not write, and drives that hang. Does nothing while the daemon
-    /// stops, because `watch_stop` then logs these.
+    /// Logs data that caches could not write, and drives that hang. While the daemon stops,
+    /// `watch_stop` logs them instead.
     fn look_at_caches(&mut self, lists: &ServedLists) {
         if self.is_stopping {
             return;

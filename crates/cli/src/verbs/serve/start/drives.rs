@@ -32,7 +32,7 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     let (done, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let current = &current;
-        // Without this thread, no message names a drive that waits. The start continues.
+        // If the thread cannot be started, no message names a drive that waits.
         let _ =
             thread::Builder::new().spawn_scoped(scope, move || watch(current, &waiting, startup));
         let _done = done;
@@ -64,12 +64,11 @@ fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, st
     }
 }
 
-/// Logs the process or cluster that a drive waits for. Returns true once this was logged, and false
-/// if the cause of the wait is unknown.
+/// Logs the process or cluster that a drive waits for. Returns false if that is unknown.
 fn say(drive: &DriveConfig, startup: &Startup) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
-    // Recording the step fails if a signal has ended the start. The signal thread reports that.
+    // Fails if a signal has ended the start, which the signal thread reports.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

@@ -50,8 +50,7 @@ pub struct ImageArgs {
 }
 
 impl ImageArgs {
-    /// Returns the first given flag of this struct. These flags require files instead of a
-    /// configuration.
+    /// Returns the first given flag that applies to files only, not to a configuration.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             ("--layout", self.layout.is_some()),
@@ -153,8 +152,8 @@ fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
-        // The default control socket lies beside a Unix socket of clients. Without such a socket,
-        // its path is written into the configuration.
+        // The default control socket lies beside a Unix socket of clients. If there is none, the
+        // control socket's path is written into the configuration.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
         let _ = writeln!(server, "control = {control}");
     }
@@ -212,8 +211,8 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
     Ok(ImageDrive { name: printable(stem), what })
 }
 
-/// Returns true for a text that begins with the name of a driver, as in `ram:size=1g`, perhaps with
-/// a controller's, as in `ram@hba:size=1g`.
+/// Returns true for a text that begins with a driver, as in `ram:size=1g`, or with a driver and a
+/// controller, as in `ram@hba:size=1g`.
 fn is_of_driver(text: &str) -> bool {
     let driver = text.split_once(':').map(|(driver, _)| driver.split('@').next().unwrap_or(driver));
     let is_known = driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some());

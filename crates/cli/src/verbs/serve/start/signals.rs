@@ -1,9 +1,9 @@
 //! Signal handling of the daemon, and its messages to the service manager.
 //!
 //! The handlers are installed before any drive is opened, so that a signal never interrupts a start
-//! half-way. One thread waits for signals. All other threads block them: the kernel might deliver a
-//! signal to the main thread, and wait until that returns from an open on a file system that hangs.
-//! The service manager is notified by the protocol of sd_notify(3) if NOTIFY_SOCKET is set.
+//! half-way. One thread waits for signals; all other threads block them. Otherwise a signal might
+//! be delivered to the main thread while it hangs in an open. The service manager is notified by
+//! the protocol of sd_notify(3) if NOTIFY_SOCKET is set.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ enum SignalRequest {
     Stop,
     PowerCut,
     Reload,
-    /// Only log a line that the signal has no function.
+    /// Do nothing, except log that the signal has no function.
     Nothing,
 }
 
@@ -66,8 +66,7 @@ impl Signals {
     }
 
     fn unblock() {
-        // Unblocking cannot fail for this set of signals. After a failure, signals would have no
-        // effect.
+        // Unblocking cannot fail for this set of signals. If it did, signals would have no effect.
         let _ = set().thread_unblock();
     }
 
@@ -102,8 +101,8 @@ impl Signals {
         }
     }
 
-    /// Makes the next stop signal end the process with status 1, after calling `last_words`. A
-    /// signal within `SAME_REQUEST` belongs to the current stop and is ignored.
+    /// Makes the next stop signal call `last_words` and end the process with status 1. Stop signals
+    /// within `SAME_REQUEST` of this call are ignored.
     pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
         let body = move || {
             Self::unblock();
@@ -129,7 +128,7 @@ pub fn tell_manager(state: NotifyState<'_>) {
     let _ = sd_notify::notify(false, &[state]);
 }
 
-/// Cuts the power of every fault drive with a volatile cache, each with the next seed. Returns a
+/// Cuts the power of every fault drive with a volatile cache, with consecutive seeds. Returns a
 /// report of the lost data.
 fn cut_power(cut: u64) -> String {
     let drives = millrace_drives::fault_controls();

@@ -86,7 +86,7 @@ impl Startup {
     pub fn serves(&self) -> anyhow::Result<()> {
         self.step("serving")?;
         let mut state = self.lock();
-        // A signal may have ended the start after the call of `step`.
+        // A signal may have ended the start since the last step.
         anyhow::ensure!(state.phase == StartPhase::Opening, "the start was stopped by a signal");
         state.phase = StartPhase::Serving;
         (state.files, state.folder) = (Created::default(), None);

@@ -100,8 +100,8 @@ impl<W: Word> MappingEntry<W> {
         // sees the state that `retire` stored.
         self.pins.fetch_add(1, Order::SeqCst);
         let now = self.state.load(Order::SeqCst);
-        // An entry whose state has changed cannot contain the address, because a mapping stays in
-        // force while a thread accesses it.
+        // A changed state means that the mapping was retired. No thread accesses a retired mapping,
+        // so the fault at `address` was not in it.
         if now != state {
             self.unpin();
             return None;

@@ -109,7 +109,6 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
     Ok(pairs)
 }
 
-/// Returns the value of a key, or `default` if the key is missing.
 fn read_key<T>(
     text: Option<&str>,
     key: &str,

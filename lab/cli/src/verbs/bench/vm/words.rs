@@ -80,7 +80,7 @@ fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the nearest known word as a question to the user.
+/// Returns `did you mean ...? ` with the known word most similar to `word`, or an empty text.
 fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!("did you mean {near}? "))
 }
