@@ -19,7 +19,7 @@ mod http;
 #[allow(dead_code, unfulfilled_lint_expectations)]
 mod protocol;
 
-/// Stand-in for the daemon's module of this name: the same requests, with answers of any type.
+/// Replaces the daemon's module `requests`: the same requests, with answers of any type.
 mod requests {
     use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ use protocol::{ControlVerb, Question, Refusal};
 use requests::{HISTORY, STATS, StatsQuery, TRACE_START};
 use serde_json::{Map, Value, json};
 
-/// Same name and methods as the daemon's trait, which http.rs imports.
+/// Replaces the daemon's trait of the same name, which http.rs imports.
 pub trait Answers {
     fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
     fn metrics(&self, query: StatsQuery) -> String;

@@ -76,7 +76,7 @@ fn feed(session: &mut Session, mut input: &[u8]) -> Vec<u8> {
                 }
             }
         }
-        // The output is not sent here, so the session itself must keep its size below the maximum.
+        // No output is sent here, so the session itself must limit the size of its output.
         assert!(session.output().len() <= OUTPUT_BYTES);
     }
     plain

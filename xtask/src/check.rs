@@ -29,7 +29,7 @@ const LINTS: [CargoStep; 5] = [
     step("fmt", "fmt --all --check"),
     step("clippy", "clippy --workspace --all-targets -- -D warnings"),
     // A workspace build always has the feature `tls`, because the program enables it. So the
-    // library alone is checked without it.
+    // library alone is checked without `tls`.
     step("clippy without tls", "clippy -pmillrace --features serve --lib -- -D warnings"),
     CargoStep {
         env: Some(("RUSTDOCFLAGS", "-D warnings")),

@@ -27,8 +27,8 @@ const USAGE: &str =
 /// Groups of mutants, the most important first.
 const GROUPS: &str = include_str!("../mutants/groups.txt");
 
-/// Files of a package, and the tests that must find the mutants in these files. `words` has the
-/// words after each key of the group in `groups.txt`.
+/// Files of a package, and the tests that must find the mutants in these files. `words` maps each
+/// key of the group in `groups.txt` to its words.
 struct MutantGroup {
     name: &'static str,
     words: BTreeMap<&'static str, Vec<&'static str>>,

@@ -8,7 +8,7 @@
 
 pub mod patch;
 
-/// The list of bugs in `lab/experiments`.
+/// Names of the bugs that `lab/experiments` can enable.
 #[path = "../../lab/experiments/src/explorer/planted/names.rs"]
 mod names;
 

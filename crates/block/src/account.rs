@@ -62,7 +62,6 @@ pub struct DiskStats<M: Machine> {
     batches: [M::Counter; BATCH_SIZES],
 }
 
-/// The tenant of an I/O, and the fields from which [`IoOwner::is_counted`] is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoOwner {
     pub(crate) account_key: AccountKey,
@@ -112,7 +111,6 @@ impl EqualIos {
         (0, 0, 0),
     );
 
-    /// Creates a run of equal I/Os with these properties; the number of I/Os is 0 at first.
     #[inline(always)]
     pub(crate) const fn like(
         op: Op,
@@ -122,7 +120,7 @@ impl EqualIos {
         EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Returns true if `bio` equals the I/Os of this run, except for the completion time. The
+    /// Returns true if `bio` may join the run: equal operation, owner and times up to dispatch. The
     /// caller has checked that this thread submitted `bio` and that `bio` did not wait in a queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
@@ -137,7 +135,7 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Makes the run differ from every I/O, so that no I/O can join it.
+    /// Ensures that no further I/O joins the run.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -178,8 +176,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Prepares to count the bios of a request. If the request differs from `run` in its operation
-    /// or times, adds `run` to the statistics and starts a new run.
+    /// Starts a new run if the request's operation or times differ from those of `run`. The old run
+    /// is then added to the statistics.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
@@ -253,8 +251,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Records I/Os that waited in a queue. For a merged bio, times of its request (G, I) before
-    /// the bio's submission (Q) count as Q.
+    /// Records I/Os that waited in a queue. A merged bio may be newer than its request: times of
+    /// the request (G, I) before the bio's submission (Q) are recorded as Q.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
@@ -285,7 +283,7 @@ impl<M: Machine> DiskStats<M> {
     /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
-        // `own` is false, because the submitting thread counts the I/O for the tenant.
+        // The tenant's account is left alone, because the submitting thread counts the I/O there.
         let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
@@ -308,7 +306,6 @@ impl<M: Machine> DiskStats<M> {
         self.counts[counter as usize].add(count);
     }
 
-    /// Counts a batch of requests handed to the driver; `requests` is at least 1.
     #[inline(always)]
     pub(crate) fn count_batch(&self, requests: u32) {
         self.batches[(requests | 1).ilog2().min(BATCH_SIZES as u32 - 1) as usize].add(1);

@@ -120,7 +120,7 @@ pub struct Segment {
     pub len_bytes: u32,
 }
 
-/// The owner of a bio's memory, which decides what dropping the bio frees.
+/// The owner of a bio's memory. A dropped bio frees its memory unless the owner is `Foreign`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum MemoryOwner {
@@ -252,8 +252,8 @@ impl Bio {
         Bio::new(Op::Flush, 0, 0)
     }
 
-    /// Creates a flush of the drives on which the range lies. `nr_sectors` 0 flushes the whole
-    /// volume.
+    /// Creates a flush of only those drives that hold sectors of a range. A length of 0 flushes the
+    /// whole volume.
     #[must_use]
     pub fn flush_range(sector: Sector, nr_sectors: SectorCount) -> Bio {
         Bio::new(Op::Flush, sector, nr_sectors)
@@ -329,8 +329,8 @@ impl Bio {
         self
     }
 
-    /// Sets the group whose share and limits apply to the I/O. Without this call, or if the group
-    /// was never opened, the default group's apply.
+    /// Sets the group whose share and limits apply to the I/O. The default group replaces a group
+    /// that was never opened.
     #[must_use]
     pub fn with_group(mut self, group: GroupId) -> Bio {
         self.account_key.group = group;
@@ -409,7 +409,7 @@ impl Bio {
         self.nr_segments
     }
 
-    /// Returns true if the bio has memory or its operation needs none.
+    /// Returns false if the operation transfers data but the bio has no memory.
     #[inline]
     pub(crate) fn has_memory(&self) -> bool {
         self.nr_segments != 0 || !self.op.has_data()
@@ -518,7 +518,7 @@ pub(crate) struct BioData {
 
 impl BioData {
     /// Returns the contiguous memory that starts `offset` bytes into the I/O, at most `len_bytes`
-    /// long. `len_bytes` is not checked for a single segment.
+    /// long. For a single segment, `len_bytes` must lie within the I/O.
     #[inline]
     pub(crate) fn piece(self, offset: u64, len_bytes: u32) -> Segment {
         if self.nr_segments == 1 {

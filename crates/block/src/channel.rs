@@ -51,8 +51,8 @@ use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// Nanoseconds until a channel polls again while a disk refuses its bios, or while its bios are in
-/// a queue that any thread may run.
+/// Nanoseconds between polls while a disk refuses the channel's bios, or while the channel's bios
+/// are in a queue that any thread may run.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// Nanoseconds between two checks for a change of the longest request that a scheduler accepts.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
@@ -78,11 +78,11 @@ pub struct Channel<M: Machine> {
     pub(crate) sub: Submission<M>,
     /// Bios to submit again at the end of the current poll; empty between polls.
     pub(crate) again: BioList<M>,
-    /// Number of polls that found completions without polling a queue; see `POLLS_PER_LOOK`.
+    /// Number of polls that found completions ready; see `POLLS_PER_LOOK`.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
-    /// Boxed so that slots can point to it; leaked if a drive may still write memory of its bios.
+    /// Boxed for a fixed address; leaked if a drive may still write memory of the set's bios.
     bio_set: ManuallyDrop<Box<BioSet<M>>>,
     turn: Option<ThreadTurn<M>>,
     /// Nanoseconds for which a dropped channel waits for I/O in flight.
@@ -93,7 +93,7 @@ pub struct Channel<M: Machine> {
     is_broken: bool,
 }
 
-/// Guards a call that may reach drivers, schedulers and trace sinks, because these may panic.
+/// Guards a call that may reach drivers, schedulers and trace sinks, all of which may panic.
 pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
 impl<M: Machine> Driving<'_, M> {
@@ -104,8 +104,8 @@ impl<M: Machine> Driving<'_, M> {
 }
 
 impl<M: Machine> Drop for Driving<'_, M> {
-    /// Runs only during a panic. Empties the completion batch, because the next poll may be of
-    /// another queue than the batch's tags.
+    /// Runs only during a panic. Empties the completion batch, whose tags belong to one queue,
+    /// because the next poll may be of another queue.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -252,9 +252,9 @@ impl<M: Machine> Channel<M> {
         self.sub.throttle.is_limited(group, op)
     }
 
-    /// Adds `ns` nanoseconds to the group's wait times in [`Volume::held`]. In this time, I/Os of
-    /// the group waited outside the channel because it was full for them. Only the caller knows of
-    /// such waits.
+    /// Adds `ns` nanoseconds to the group's waiting times in [`Volume::held`]. Only the caller
+    /// knows how long I/Os of the group waited outside the channel because it was full for the
+    /// group.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
@@ -318,7 +318,7 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // The loop ends, because the channel is not full when nothing is in flight.
+            // No endless loop: a channel with nothing in flight is not full.
             self.wait(1, &mut take);
         }
     }
@@ -398,8 +398,8 @@ impl<M: Machine> Channel<M> {
         .map(|ns| ns.max(1))
     }
 
-    /// Returns true if there is work for this channel. Call this function once more after the
-    /// doorbell is armed, before sleeping.
+    /// Returns true if the channel has work. Before a thread sleeps, it arms the doorbell and then
+    /// calls this function once more.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.bio_set().has_delivered()
@@ -477,8 +477,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // `in_flight` counts the free slots, so it is called before the list of free slots is
-        // emptied.
+        // `in_flight` counts the list of free slots, which is emptied below.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());

@@ -63,10 +63,10 @@ pub use config::DiskConfig;
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// Hardware queue of the next flush: the submitter of the first pending flush polls this queue.
+    /// Hardware queue of the next flush; the submitter of the first pending flush polls this queue.
     pub(crate) pending_hctx: u16,
-    /// Counts each start and each end of a move of pending flushes to a software queue; odd during
-    /// a move.
+    /// Number of starts and ends of moves of pending flushes to a software queue; odd during a
+    /// move.
     pub(crate) moves: u64,
 }
 
@@ -183,7 +183,7 @@ pub struct Disk<M: Machine> {
     pub(crate) sizes: LiveSizes<M>,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
-    /// Flags that requests may have at the driver: FUA if the driver supports it, never PREFLUSH.
+    /// Flags of requests that reach the driver: FUA if the driver supports it, never PREFLUSH.
     pub(crate) flags_taken: OpFlags,
     pub(crate) queues: LazyQueues<M>,
     /// Nanoseconds for which a submitter waits while another thread serves the queue.
@@ -234,7 +234,7 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // No queue is shared, because an interrupted thread would delay the others.
+            // No queue is shared: an interrupted thread would delay the others.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -287,7 +287,7 @@ impl<M: Machine> Disk<M> {
         }))
     }
 
-    /// Enables statistics of the serve locks. Call it after lock statistics were turned on.
+    /// Enables statistics of the serve locks. Called after lock statistics were turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
@@ -409,8 +409,8 @@ impl<M: Machine> Disk<M> {
         self.driver.take_news()
     }
 
-    /// Opens queue `hctx` for the calling I/O thread. Does nothing if there is no such queue, or
-    /// the queue is that of a worker.
+    /// Opens queue `hctx` for the calling I/O thread. Does nothing if the queue does not exist or
+    /// belongs to a worker.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
@@ -480,7 +480,7 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // The flush was never issued. Flushes that waited for its end are returned, too.
+                // The flush was never issued, so flushes that waited for it are returned, too.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -517,8 +517,8 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // The users of all queues are counted in one pass, because there may be thousands
-                // of threads.
+                // One pass counts the users of all queues, because there may be thousands of
+                // threads.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &QueueRoute| {
@@ -533,7 +533,7 @@ impl<M: Machine> Disk<M> {
     }
 }
 
-/// Returns the queues of a submitter. `place` is its position among the threads or CPUs.
+/// Returns the queues of the submitter with index `place` among the threads or CPUs.
 fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
         return lanes.route(place);
@@ -551,8 +551,7 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
 }
 
 impl<M: Machine> Drop for Disk<M> {
-    /// Forgets bios that are still in the queues. Their channels have leaked the bio sets for this
-    /// case.
+    /// Forgets bios that are still in the queues, because their channels have leaked the bio sets.
     fn drop(&mut self) {
         let Some(queues) = self.queues.get() else { return };
         queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());

@@ -27,7 +27,6 @@ use crate::group::gate::{LimitCosts, TokenBuckets};
 /// Largest number of groups in a program.
 pub const GROUPS_MAX: usize = 16_384;
 
-/// A group's row in the table.
 struct GroupEntry<M: Machine> {
     config: GroupConfig,
     /// Token buckets of the group's limits; made when limits are first set, and kept afterwards.

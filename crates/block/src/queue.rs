@@ -35,8 +35,8 @@ use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Nanoseconds until a thread polls a queue again because another thread was serving the queue. The
-/// other thread may have left without doing the new work, or may have rung too early.
+/// Nanoseconds after which a thread polls a queue again that another thread was serving, because
+/// that thread may have left work in the queue.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
@@ -91,19 +91,18 @@ pub(crate) struct SoftwareQueue<M: Machine> {
 
 /// The state that a software queue's lock protects.
 pub(crate) struct CtxState<M: Machine> {
-    /// One list of bios for each hardware queue, by number. If the software queue feeds a single
-    /// hardware queue, the first list is for that queue; a second one is for the worker.
+    /// Lists of bios, one for each hardware queue that this queue feeds. If there is only one such
+    /// hardware queue, a second list may hold the bios for the drive's worker.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker, whose bios are in the last list; `None` if the worker
-    /// has no list of its own.
+    /// Hardware queue of the drive's worker; `None` if no list holds the worker's bios.
     worker: Option<u16>,
     /// True while the queue accepts no new bios.
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// Creates a queue that feeds `feeds` hardware queues. If `feeds` is 1, bios for the hardware
-    /// queue of `worker` get a list of their own.
+    /// Creates a queue that feeds `feeds` hardware queues. If `feeds` is 1, bios for hardware queue
+    /// `worker` get a list of their own.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -134,7 +133,7 @@ impl<M: Machine> CtxState<M> {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Leaks all waiting bios, because their bio sets were leaked.
+    /// Leaks the waiting bios without freeing them, because their memory (`BioSet`) is leaked.
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
@@ -155,7 +154,7 @@ pub(crate) struct HardwareQueue<M: Machine> {
     pending: PendingQueues<M>,
     /// Identity of the I/O thread that owns the queue; 0 if no thread owns it.
     owner: M::Word,
-    /// 1 while the queue waits for a tag, in the list of waiters of its tag set.
+    /// 1 while the queue is in its tag set's list of waiters.
     waiting: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
     pub(crate) tags: Arc<TagSet<M>>,
@@ -168,8 +167,8 @@ pub(crate) struct HardwareQueue<M: Machine> {
 pub(crate) struct HctxState<M: Machine> {
     /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
-    /// Chains taken from software queues that wait for dispatch, in order. If the queue has a
-    /// scheduler, only flushes wait in this list.
+    /// Chains that wait for dispatch, in order. If the queue has a scheduler, only flushes wait
+    /// here.
     pub(crate) staged: BioList<M>,
     /// The scheduler of all chains except flushes, if the drive has one.
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
@@ -179,14 +178,14 @@ pub(crate) struct HctxState<M: Machine> {
     pub(crate) quiesced: bool,
     /// True while the queue accepts no new bios. Read only if bios bypass the software queues.
     pub(crate) frozen: bool,
-    /// In the worker's queue: chains taken so far from the worker's lists in software queues.
+    /// Number of chains that this queue, if it is the worker's, has taken from software queues.
     pub(crate) taken: u64,
-    /// True if this queue may still hold unfinished chains from the worker's lists.
+    /// True while chains counted in `taken` may be unfinished.
     pub(crate) holds_handed: bool,
     /// Number of times that waiting chains moved from this queue back to a software queue.
     pub(crate) moves: u64,
-    /// Time at which the serving thread last inserted a batch of its own, and at which the requests
-    /// of that batch count as dispatched.
+    /// Time in nanoseconds at which the serving thread inserted its batch, which also counts as the
+    /// batch's dispatch time; 0 after dispatch.
     pub(crate) inserted_ns: u64,
 }
 
@@ -271,15 +270,14 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
     }
 
-    /// Returns true if the thread may run the queue, work is pending, and no other thread serves
-    /// the queue. While another thread serves the queue, spinning could take that thread's CPU; see
-    /// [`HardwareQueue::is_being_served`].
+    /// Returns true if thread `owner` may run the queue, work is pending, and no thread serves the
+    /// queue. Spinning beside a serving thread could take the CPU from it.
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
 
-    /// Returns true if work is pending and another thread serves the queue, but may leave without
-    /// that work. Always false on simulated machines and for queues that only their owner runs.
+    /// Returns true if any thread may run the queue, work is pending, and a thread serves the
+    /// queue. The serving thread may leave without that work. Always false on simulated machines.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -304,18 +302,18 @@ impl<M: Machine> HardwareQueue<M> {
         has_work
     }
 
-    /// Returns true if the thread owns the queue and tags of the queue's tag set are in use.
+    /// Returns true if thread `owner` owns the queue and tags of the queue's tag set are in use.
     pub(crate) fn has_tags_of(&self, owner: u64) -> bool {
         self.is_owned_by(owner) && self.tags.in_use() > 0
     }
 
-    /// Returns true if some thread may run the queue.
+    /// Returns true if the queue has an owner or needs none.
     pub(crate) fn is_served(&self) -> bool {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
 
-    /// Changes the queue's state under the serve lock, and rings the owner if another thread
-    /// meanwhile set the flag that asks the lock's holder to serve.
+    /// Changes the queue's state under the serve lock, and then rings the owner if another thread
+    /// has left work for the lock's holder.
     pub(crate) fn change(&self, change: impl FnOnce(&mut HctxState<M>)) {
         let mut serve = self.serve.enter();
         change(&mut serve);
@@ -326,7 +324,7 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// Releases the serve lock. Returns true if other threads set the flag that asks for serving.
+    /// Releases the serve lock. Returns true if another thread has left work for the lock's holder.
     pub(crate) fn leave(&self, serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
         let mut flagged = false;
         let mut inside = Some(serving);
@@ -408,8 +406,7 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Sets or clears the doorbell of a queue that no thread owns. The doorbell is that of the
-    /// drive's worker.
+    /// Sets the doorbell of the drive's worker in a queue that no thread owns, or removes it.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }

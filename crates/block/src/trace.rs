@@ -25,7 +25,7 @@ pub struct TraceEvent {
     pub op: Op,
     /// Flags of the operation.
     pub flags: OpFlags,
-    /// First sector on the drive.
+    /// First sector of the I/O, counted from the drive's start.
     pub sector: Sector,
     /// Length in sectors.
     pub nr_sectors: SectorCount,

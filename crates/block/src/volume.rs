@@ -43,8 +43,8 @@ use crate::volume::stripe::Stripe;
 
 /// Largest number of extents that one query for extents looks up, to limit its time.
 const EXTENT_STEPS: u32 = 4096;
-/// Largest number of slots for parts of split bios that a channel's depth demands; 8,192 slots take
-/// a megabyte.
+/// Largest number of slots (128 bytes each) for parts of split bios that a channel gets because of
+/// its depth.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -164,8 +164,7 @@ impl<M: Machine> Volume<M> {
     /// Creates a volume over these disks, served as `serving` says.
     ///
     /// # Errors
-    /// The errors of [`Volume::new`], and an error if the watermarks or pressure points make no
-    /// sense.
+    /// The errors of [`Volume::new`], and those of [`ServingConfig::validate`].
     pub fn with_serving(
         name: impl Into<String>,
         layout: Layout,
@@ -427,9 +426,8 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns the number of slots for parts of bios in a channel of this depth. Each bio gets one
-    /// slot for each drive, or 16 slots in `PerVolume` mode, which splits by chunks (64 KiB in 4
-    /// KiB chunks).
+    /// Returns the number of slots for parts of split bios in a channel of `depth` bios: for each
+    /// bio one slot for each drive, or 16 slots in `PerVolume` mode, which splits bios by chunks.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {
@@ -447,8 +445,7 @@ impl<M: Machine> Volume<M> {
         &self.limits
     }
 
-    /// Returns the drive and the sector on that drive, if the whole range lies on one drive in one
-    /// piece.
+    /// Returns the drive and sector of a range that is contiguous on one drive; else `None`.
     #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         if self.disks.len() == 1 {
@@ -514,7 +511,7 @@ impl<M: Machine> Volume<M> {
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // By drive: the first sector of the drive's last answer, and the extents from there on.
+        // For each drive: first sector and extents of the drive's last answer.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;

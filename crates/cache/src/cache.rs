@@ -32,7 +32,7 @@ use crate::stats::CacheStats;
 
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
-/// Minimum length, in sectors, of stripe chunks that do not count as small.
+/// Stripe chunks of fewer sectors than this count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
 /// Longest range, in extents, that is looked up extent by extent. For a longer range, the cache
 /// scans all extents in memory.
@@ -45,7 +45,7 @@ pub struct Cache<M: Machine> {
     pub(crate) page: PageSize,
     pub(crate) frames: Frames,
     shards: Box<[M::Lock<Shard>]>,
-    /// Number of the current epoch, which each flush and each durable write ends.
+    /// Number of the current epoch. Each flush and each durable write ends an epoch.
     epoch: M::Word,
     /// Number of pages that are dirty or being written.
     dirty: M::Word,
@@ -63,7 +63,7 @@ pub(crate) struct FlusherCall<M: Machine> {
     until: M::Word,
     /// 1 if a client's write waits for free cache memory.
     is_short: M::Word,
-    /// 1 if the flusher was woken and has not called `look` since.
+    /// 1 from a wake-up of the flusher until the flusher reads the requests to it.
     is_rung: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
@@ -102,7 +102,7 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// Asks the flusher to write all data that became dirty in this epoch or earlier.
+    /// Asks the flusher to write all data that became dirty in `epoch` or earlier.
     pub(crate) fn ask_until(&self, epoch: u64) {
         let mut seen = self.until.load(Order::Relaxed);
         while seen < epoch + 1 {
@@ -123,7 +123,7 @@ impl<M: Machine> FlusherCall<M> {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Returns the field `until`, and true if a write waits for memory. Only the flusher calls it.
+    /// Takes the requests to the flusher: the field `until`, and true if a write waits for memory.
     pub(crate) fn look(&self) -> (u64, bool) {
         // AcqRel pairs with the swap in `ring`: requests made before the flusher was woken are
         // visible.
@@ -243,7 +243,7 @@ impl<M: Machine> Cache<M> {
         self.config.mode == CacheMode::WriteThrough
     }
 
-    /// The caller must hold the lock of the shard whose data become dirty.
+    /// Returns the stamp of data that become dirty now. The caller must hold the shard's lock.
     pub(crate) fn dirtied(&self) -> DirtyStamp {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
@@ -254,7 +254,7 @@ impl<M: Machine> Cache<M> {
         self.epoch.fetch_add(1, Order::SeqCst)
     }
 
-    /// Returns true if all data that became dirty in this epoch or earlier are on the volume below.
+    /// Returns true if all data that became dirty in `epoch` or earlier are on the volume below.
     pub(crate) fn is_below(&self, epoch: u64) -> bool {
         let owes = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest <= epoch)
@@ -269,9 +269,9 @@ impl<M: Machine> Cache<M> {
     }
 
     /// Registers a callback that runs before the cache answers its first write from memory. No
-    /// write is answered from memory until the callback has returned. Several threads may run it at
-    /// once, so it must make the later ones wait for the first. Register the callback before using
-    /// the cache.
+    /// write is answered from memory until the callback has returned. Several threads may call the
+    /// callback at once; it must make the later calls wait for the first. Register the callback
+    /// before using the cache.
     pub fn before_first_dirty(&self, call: DirtyCall) {
         self.first_dirty.set(call);
     }
@@ -303,7 +303,7 @@ impl<M: Machine> Cache<M> {
 
     /// Returns true if sectors of the range may be newer in memory than on the volume.
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
-        // The count of dirty pages cannot answer this, because it may briefly be too low (see
+        // The count of dirty pages is no substitute, because it may briefly be too low (see
         // `dirty_pages`).
         self.any_extent((sector, sector + nr_sectors), |shard, at| {
             let extent = shard.extent(at);

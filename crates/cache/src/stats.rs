@@ -33,15 +33,15 @@ pub struct CacheStats {
     pub write_requests: u64,
     /// Failed writes to the volume below. Their pages stay dirty.
     pub write_errors: u64,
-    /// Writes whose completion was delayed because too much was dirty.
+    /// Writes whose completion was delayed because more than half of the dirty limit was dirty.
     pub throttled: u64,
 }
 
 /// Acknowledged data that are only in memory, and are lost if the daemon ends now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
-    /// Number of bytes at risk. Of a page that is being written, all data count, unless its drive
-    /// has answered every request without error.
+    /// Number of bytes at risk. A page being written counts in full, unless its drive has completed
+    /// all writes without an error.
     pub bytes: u64,
     /// First contiguous range at risk: byte offset and length.
     pub first: (u64, u64),

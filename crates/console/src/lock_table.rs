@@ -1,7 +1,7 @@
 //! Lock statistics as a table with lockmeter's columns: 80 columns wide, or with all columns.
 //!
-//! This module only formats the statistics, with times in microseconds. The row of a place in the
-//! code that takes a lock stands indented below the row of that lock.
+//! This module only formats the statistics, with times in microseconds. Below the row of a lock are
+//! indented rows, one for each place in the code that takes the lock.
 
 use millrace_trace::LockLine;
 

@@ -157,7 +157,7 @@ pub fn level() -> String {
     text.map_or_else(String::new, |text| text.clone())
 }
 
-/// Replaces the filter by `text`, in the syntax of `MILLRACE_LOG`, and returns the former one.
+/// Replaces the filter by `text`, in the syntax of `MILLRACE_LOG`, and returns the former filter.
 /// Fails if the text is not a valid filter, or names a module of a crate that does not log.
 pub fn set_level(text: &str) -> anyhow::Result<String> {
     let targets = read_filter("log-level", text)?;

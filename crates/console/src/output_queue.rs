@@ -21,7 +21,7 @@ use crate::name;
 
 /// Maximum number of bytes that a queue holds.
 const BYTES_MAX: usize = 1 << 20;
-/// Maximum waits for an output at the end of the process: since its last write, and in total.
+/// Longest waits for an empty queue at process end: without a finished write, and in total.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();
@@ -40,7 +40,6 @@ struct QueueState {
     bytes: usize,
     /// Number of additions that were dropped because the queue was full, since the last log line.
     dropped: u64,
-    /// Number of finished writes.
     writes: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Grammar of settings and flags: sizes, times, numbers and fixed sets of words.
 //!
 //! Pure functions that parse a text into a value or an error, and format a value as text. An error
-//! states the rule that the text breaks and a valid text. The grammar of sizes, rates, counts and
-//! times is that of drive specs, from millrace-drives.
+//! states the rule that the text breaks and a valid text. Sizes, rates, counts and times are
+//! written as in drive specs (millrace-drives).
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

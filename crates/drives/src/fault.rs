@@ -141,7 +141,7 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
-    /// Returns false, because a rule may delay or drop any completion.
+    /// Returns false: rules may delay a completion beyond the next `poll`, or drop it.
     fn is_immediate(&self) -> bool {
         false
     }

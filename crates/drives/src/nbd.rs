@@ -228,7 +228,7 @@ impl NbdDriver {
         self.connections.min(self.config.io_threads.max(1))
     }
 
-    /// Opens a connection for a link. Returns the connection and its generation. Does not try if a
+    /// Opens a connection for a queue. Returns the connection and its generation. Does not try if a
     /// connection of the drive has failed before, so that opening the drive does not wait again.
     fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
         let shared = &self.shared;

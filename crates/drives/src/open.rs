@@ -92,7 +92,7 @@ pub fn open_with(spec: &Spec, io_threads: u16, options: &OpenOptions) -> Result<
     settings_of(spec)?.open(io_threads, options)
 }
 
-/// Checks all values of a spec, including those of drives inside it; opens nothing.
+/// Checks all values of a spec and of the specs inside it; opens nothing.
 ///
 /// # Errors
 /// Fails as [`open`] does, except for errors that only opening can detect.

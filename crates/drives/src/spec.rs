@@ -168,7 +168,7 @@ impl Spec {
         driver.is_some_and(|row| row.queues == QueueKind::OwnerOnly)
     }
 
-    /// Resolves relative paths, including those of the drives inside, against the directory `base`.
+    /// Resolves relative paths against the directory `base`, also in the specs inside.
     pub fn resolve_paths(&mut self, base: &Path) {
         let path_keys = crate::driver(&self.driver).map_or("", |row| row.path_keys);
         for (key, value) in &mut self.options {
@@ -250,8 +250,8 @@ impl Spec {
 }
 
 /// Returns the spec that an NBD URL or a plain path stands for, or `None` if the text names its
-/// driver. No driver's name has a slash or a dot, and a plain path without either, such as `disk`,
-/// would hide a misspelt driver.
+/// driver. A plain path must have a slash or a dot, which no driver's name has: otherwise a
+/// misspelt driver, such as `disk`, would be taken for a path.
 fn url_or_path(text: &str) -> Option<String> {
     if let Some((scheme, _)) = text.split_once("://") {
         let is_nbd = matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix");

@@ -6,7 +6,6 @@
 
 use std::os::fd::RawFd;
 
-/// Limit of supplementary groups that are read for one peer.
 const GROUPS_MAX: usize = 1024;
 
 /// Owner, group and mode of a Unix socket's file, and the users that may connect to it.
@@ -15,9 +14,9 @@ pub struct SocketAccess {
     /// Mode of the socket's file, set before any client can connect. `None` leaves the mode to the
     /// umask.
     pub mode: Option<u32>,
-    /// User ID of the file's owner. `None` leaves the owner to the process that creates the socket.
+    /// User ID of the file's owner. `None` means the user of the process that creates the socket.
     pub owner: Option<u32>,
-    /// Group ID of the file. `None` leaves the group to the process that creates the socket.
+    /// Group ID of the file. `None` means the group of the process that creates the socket.
     pub group: Option<u32>,
     /// Users and groups that may connect. `None` allows everybody who may open the file.
     pub allow: Option<AllowedPeers>,
@@ -37,8 +36,7 @@ impl SocketAccess {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()
     }
 
-    /// Returns true if mode, owner and group are equal in both settings. The users that may connect
-    /// can differ.
+    /// Returns true if mode, owner and group are equal in both settings.
     pub(crate) fn has_same_file(&self, other: &SocketAccess) -> bool {
         (self.mode, self.owner, self.group) == (other.mode, other.owner, other.group)
     }
@@ -57,7 +55,7 @@ impl AllowedPeers {
     /// Checks the peer of a connected Unix socket.
     ///
     /// # Errors
-    /// Returns a text with the peer's process, user and group if it may not connect.
+    /// Returns a text with the peer's process, user and group if the peer may not connect.
     pub fn check(&self, socket: RawFd) -> Result<(), String> {
         let Some(peer) = credentials(socket) else {
             return Err("the system does not report which process it is".to_owned());
@@ -81,7 +79,7 @@ fn credentials(socket: RawFd) -> Option<libc::ucred> {
     let result = unsafe {
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
     };
-    // Only Unix sockets report the credentials of a peer.
+    // The kernel reports the user ID `u32::MAX` for sockets other than Unix sockets.
     (result == 0 && peer.uid != u32::MAX).then_some(peer)
 }
 

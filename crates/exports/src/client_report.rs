@@ -12,7 +12,7 @@ pub struct ClientReport {
     pub number: u16,
     /// `nbd` or `vhost-user-blk`.
     pub protocol: &'static str,
-    /// Process and user of the client, or its address. The name in its certificate follows, if any.
+    /// Client's process and user, or its address; then the name in its certificate, if it has one.
     pub peer: String,
     /// Name of the client's export; empty during the negotiation.
     pub export: String,

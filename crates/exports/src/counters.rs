@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Declaration of one counter for reports and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterRow {
-    /// Part of the metric's name; empty for a counter without a metric.
+    /// Name of the metric without prefix and suffix; empty for a counter without a metric.
     pub metric: &'static str,
     /// Kind of the metric: `counter` if the value only grows, else `gauge`.
     pub kind: &'static str,

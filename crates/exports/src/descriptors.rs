@@ -12,17 +12,16 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, RawFd};
 
-/// Number of descriptors needed in addition to connections: drives, rings, sockets, timers.
+/// Number of descriptors for drives, rings, sockets and timers, but not connections.
 const OTHERS: u32 = 256;
 /// Maximum number of descriptors for which the table is grown. The table then takes 512 KiB of
 /// kernel memory.
 const MOST: u32 = 1 << 16;
-/// Number of free descriptors below which a shortage is reported: enough for one message of a
-/// frontend, and a margin.
+/// Number of free descriptors below which a shortage is reported: one message of a frontend, and a
+/// margin.
 const MESSAGE: u64 = 40;
 /// Number of descriptors kept free from NBD connections, at most an eighth of the limit. The
-/// control socket and the metrics page need these descriptors for their connections and for reading
-/// files.
+/// control socket and the metrics page need descriptors, too.
 const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
@@ -40,7 +39,7 @@ pub(crate) fn make_room(connections: u32) {
 
 /// Returns the number of open descriptors, or `None` if no descriptor is left to count them with.
 fn in_use() -> Option<u64> {
-    // `read_dir` has opened the directory, whose descriptor does not count.
+    // The descriptor that `read_dir` opened for the directory does not count.
     std::fs::read_dir("/proc/self/fd").ok().map(|all| all.count().saturating_sub(1) as u64)
 }
 
@@ -49,7 +48,7 @@ fn limit() -> Option<u64> {
 }
 
 /// Returns true if the process may keep the NBD connection with the descriptor `fd`. The kernel
-/// assigns the lowest free number, so a number near the limit means that few descriptors are free.
+/// assigns the lowest free number, so a high `fd` means that few descriptors are free.
 pub(crate) fn may_keep(fd: RawFd) -> bool {
     limit().is_none_or(|limit| (fd as u64) < limit - KEPT_FREE.min(limit / 8))
 }
@@ -62,7 +61,7 @@ pub(crate) fn fit_one_message(any: impl AsFd) -> bool {
     copies.is_ok()
 }
 
-/// Returns a text for the operator if the process has almost no descriptors left.
+/// Returns a warning for the operator if almost no descriptors are free.
 pub(crate) fn shortage() -> Option<String> {
     let limit = limit()?;
     let used = in_use().unwrap_or(limit);
@@ -74,8 +73,8 @@ pub(crate) fn shortage() -> Option<String> {
     })
 }
 
-/// Returns a warning for the operator if `more` descriptors, which `what` will need, exceed the
-/// limit.
+/// Returns a warning for the operator if the process lacks `more` free descriptors, needed by
+/// `what`.
 pub(crate) fn foreseen_shortage(what: &str, more: u64) -> Option<String> {
     let (limit, used) = (limit()?, in_use()?);
     (used.saturating_add(more) > limit).then(|| {

@@ -63,7 +63,6 @@ impl Drop for PanicGuard {
 
 pub(crate) struct ThreadPlace {
     pub(crate) name: String,
-    /// The CPU that the thread is pinned to, or `None` if it is not pinned.
     pub(crate) cpu: Option<CpuId>,
 }
 
@@ -72,8 +71,8 @@ pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// Channels by which an I/O thread reports to the server: the result of its start with an optional
-/// note for the operator, its final report, and, by closing the last channel, its end.
+/// Channels from an I/O thread to the server: for the result of its start (with an optional note
+/// for the operator), for its final report, and one that its end closes.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 pub(crate) struct IoThreads<R> {
@@ -84,9 +83,9 @@ pub(crate) struct IoThreads<R> {
 }
 
 impl<R: Send + 'static> IoThreads<R> {
-    /// Starts a thread for each element of `places`. Waits until all threads serve or one has
-    /// failed to start. Returns the threads with their notes for the operator, or with the first
-    /// error. After an error the other threads continue to run.
+    /// Starts a thread for each element of `places`, and waits until all threads serve or one has
+    /// failed to start. Returns the threads with notes for the operator, or the first error. After
+    /// an error the other threads continue to run.
     pub(crate) fn start<S, F>(
         failed: &FailedFlag,
         places: impl Iterator<Item = (ThreadPlace, F)>,
@@ -134,8 +133,8 @@ impl<R: Send + 'static> IoThreads<R> {
         self.ended.try_iter()
     }
 
-    /// Waits up to `limit` for the next final report. The flag is true if no thread is left to send
-    /// one.
+    /// Waits up to `limit` for the next final report. The second result is true if no thread is
+    /// left to send a report.
     pub(crate) fn next_report(&self, limit: Duration) -> (Option<R>, bool) {
         match self.ended.recv_timeout(limit) {
             Ok(report) => (Some(report), false),

@@ -25,9 +25,9 @@ impl LastFlush {
         LastFlush { progress, due_ns: Some(0) }
     }
 
-    /// Polls the channel, and submits the flush when it is due. Returns the outcome once it is
-    /// known; an error is a text with the reason. The flush may take `given_ns`, and longer while
-    /// drives make progress. Must be called in each iteration of the event loop.
+    /// Polls the channel, and submits the flush when it is due. Returns the outcome of the flush
+    /// once known; an error is a text with the reason. The flush may take `given_ns`, and longer
+    /// while drives make progress. Must be called in each iteration of the event loop.
     pub(crate) fn turn(
         &mut self,
         channel: &mut Channel<Native>,

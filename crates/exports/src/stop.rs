@@ -10,34 +10,32 @@ use std::time::Duration;
 use millrace_block::{Disk, Op, Status, Unwritten, Volume, prepare_stop};
 use millrace_machine::{Deadline, Machine, Native};
 
-/// User data of the final flush; no request has this value.
+/// User data of the final flush's bio; no other bio has this value.
 pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
-/// Longest sleep, in nanoseconds, in one iteration of a thread's event loop while the thread shuts
-/// down.
+/// Longest sleep, in nanoseconds, of a thread that shuts down.
 pub(crate) const TURN_NS: u64 = 10_000_000;
 /// Time limit of a volume's final flush, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
-/// Time, in nanoseconds, without a completion after which drives below a cache count as stuck. The
-/// time is long, because the cached data were acknowledged to clients and a disk may stall for some
-/// seconds.
+/// Time, in nanoseconds, without a completion after which drives below a cache count as stuck:
+/// long, because a disk may stall for some seconds, and the cached data were acknowledged.
 const STUCK_NS: u64 = 10_000_000_000;
 
-/// Interval, in nanoseconds, between progress checks of a flush, and between two attempts.
+/// Interval, in nanoseconds, between two progress checks of a flush, and before a flush is retried.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Time in nanoseconds without a completion, while requests are in flight, after which an error
-/// text says that a drive does not answer.
+/// Time in nanoseconds for which a drive with requests in flight completes none, before an error
+/// text says that the drive does not answer.
 const SILENT_NS: u64 = FLUSH_NS / 2;
 
 /// Progress of a volume's final flush. The flush of a cache may continue while its drives write
-/// dirty pages, or while it tries further pages. If a drive refuses a page, the cache's flush fails
-/// and is retried, because the drive may accept other pages. A failed flush of a drive is not
-/// retried: the retry might succeed although data are lost.
+/// dirty pages. If a drive refuses a page, the cache's flush fails and is retried, because the
+/// drive may accept other pages. A failed flush of a drive is not retried: the retry might succeed
+/// although data are lost.
 #[derive(Debug)]
 pub(crate) struct Progress {
     least: Unwritten,
     before: Vec<Failures>,
-    /// For each drive, its completed I/Os and the time when the last one was seen to complete.
+    /// For each drive, the number of completed I/Os, and the time at which it was seen to change.
     completed: Vec<(u64, u64)>,
     last: Option<Status>,
     looked_ns: u64,
@@ -62,8 +60,9 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Returns true if the flush must end: `given_ns` is 0, and `more_ns` have passed since the
-    /// deadline, which progress extends. Must be called in each iteration of the event loop.
+    /// Returns true if the flush must end: `given_ns` is 0, and the deadline has passed by
+    /// `more_ns`. Each iteration of the event loop must call this, because progress extends the
+    /// deadline.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -84,8 +83,8 @@ impl Progress {
         self.limit.left_with_ns(more_ns) == 0 && given_ns == 0
     }
 
-    /// Returns the time to retry a flush that failed with `status`, or `None` if it must not be
-    /// retried.
+    /// Returns the time at which to retry a flush that failed with `status`, or `None` for no
+    /// retry.
     pub(crate) fn again_at(&mut self, volume: &Volume<Native>, status: Status) -> Option<u64> {
         self.last = Some(status);
         let has_failed_flush = self
@@ -98,7 +97,7 @@ impl Progress {
     }
 
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
-        // A drive that has completed an I/O recently does answer, even with requests in flight.
+        // A drive that completed an I/O recently answers, even if it has requests in flight.
         let now_ns = Native::now();
         let is_silent = |disk: &Disk<Native>, (ios, since_ns): (u64, u64)| {
             let (stats, quiet_ns) = (disk.stats(), now_ns.saturating_sub(since_ns));
@@ -126,8 +125,8 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // The cache retries writes that a drive refuses, so such a drive also has requests in
-        // flight. The drive is not listed twice.
+        // A drive that refuses writes also has requests in flight, because the cache retries the
+        // writes. The drive is not listed twice.
         let is_known = |name: &&str| [&refused, &failed].iter().any(|all| has(all, name));
         let silent: Vec<&str> =
             silent.split(", ").filter(|name| !name.is_empty() && !is_known(name)).collect();
@@ -185,8 +184,7 @@ impl StopLimit {
         StopLimit { volumes: volumes.collect(), limit: Deadline::after(time) }
     }
 
-    /// Returns true if threads that still run must be abandoned. The caller must call this
-    /// regularly.
+    /// Returns true if threads that still run must be abandoned. Must be called regularly.
     pub(crate) fn is_over(&mut self) -> bool {
         let left_ns = self.limit.left_with_ns(REPORT_NS);
         let is_over = |over, (volume, progress): &mut (Arc<Volume<Native>>, Progress)| {

@@ -30,7 +30,7 @@ use crate::mailbox::lock as lock_list;
 static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 
 /// Removes the files of all sockets that this process listens on. Called before the process exits
-/// without dropping its servers, because it cannot wait for their threads.
+/// without waiting for the threads of its servers.
 pub fn remove_socket_files() {
     for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
         if file.is_at(&path) {
@@ -52,7 +52,6 @@ enum OwnFileId {
 }
 
 impl OwnFileId {
-    /// Returns true if `path` leads to this file.
     fn is_at(self, path: &Path) -> bool {
         let (OwnFileId::Socket(id) | OwnFileId::Mark(id)) = self;
         let has_mark = || std::fs::read(path).is_ok_and(|text| text == process_mark().as_bytes());
@@ -95,7 +94,7 @@ pub struct UnixSocket {
     /// Socket file, declared first so that the file is removed before the socket is closed.
     file: OwnFile,
     socket: UnixListener,
-    /// File with the mark of this process, which is dropped last.
+    /// Mark file of this process, declared last so that it is removed last.
     _mark: OwnFile,
 }
 
@@ -103,8 +102,7 @@ pub struct UnixSocket {
 /// the socket is created.
 #[derive(Debug)]
 struct LockFile {
-    /// The path and identity of the file, declared first so that the file is removed while it is
-    /// locked.
+    /// Declared first, so that the file is removed while its lock is held.
     own: OwnFile,
     _file: File,
 }
@@ -173,8 +171,8 @@ fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Returns why no socket can be made at a path, and what to do about it, or `None` if it can.
-/// Creates nothing and connects to nobody.
+/// Returns why no socket can be made at a path, and what to do about it, or `None` if there is no
+/// obstacle. Creates nothing and connects to nobody.
 #[must_use]
 pub fn socket_refusal(path: &Path) -> Option<String> {
     let refused = match std::fs::metadata(folder_of(path)) {
@@ -229,9 +227,8 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Listens at a path with the given access. Linux gives a socket file the mode of the socket, so
-/// the mode is set before the file exists. Changing the umask instead would affect files that other
-/// threads create at the same time.
+/// Listens at a path with the given access. A socket file gets the mode of the socket, so the mode
+/// is set before the file exists. A change of the umask would also affect files of other threads.
 fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
@@ -243,8 +240,7 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     if access.owner.or(access.group).is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
-            // The socket file would not block another server, but perhaps none starts, so it is
-            // removed.
+            // No later server may come that replaces the socket file, so the file is removed here.
             let _ = std::fs::remove_file(path);
             io::Error::other(format!(
                 "its owner or group cannot be set: {error}; only root may change a file's owner, and \
@@ -252,8 +248,8 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
             ))
         })?;
     }
-    // The umask has removed bits of the mode, so the mode is set again. No client can connect
-    // before the socket listens.
+    // The mode is set again, because the umask has removed bits. No client can connect before the
+    // socket listens.
     let mode = access.mode.unwrap_or(0o660);
     std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     net::listen(&socket, BACKLOG)?;
@@ -271,7 +267,7 @@ fn beside(path: &Path) -> PathBuf {
     beside.into()
 }
 
-/// Returns the process that listens at a path, according to the lock file. Makes no connection.
+/// Returns the process that listens at a path according to the lock file, without connecting.
 #[must_use]
 pub fn socket_holder(path: &Path) -> Option<Holder> {
     let file = open_store(&beside(path), OpenOptions::new().read(true), 0).ok()?;

@@ -75,8 +75,8 @@ const SIGNAL_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_mill
 
 /// Number of file descriptors of a queue: for kicks, interrupts and errors.
 const QUEUE_FDS: u64 = 3;
-/// Number of file descriptors of a frontend: three for its connection, one for the channel back to
-/// it, and those in one message.
+/// Number of file descriptors of a frontend: three for its connection, one for the channel back,
+/// and those in one message.
 const FRONTEND_FDS: u64 = 4 + 8;
 
 /// Socket of an export, and the side that listens on it.
@@ -308,7 +308,7 @@ fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<Stri
         } else if let Err(text) = export.threads.join().in_words() {
             failures.push(format!("export {name}: {text}"));
         }
-        // The link is shut down after the threads, so that guests are notified of the last
+        // The frontend's link is shut down after the threads, so that the guest sees the last
         // completions.
         export.link.shut_down();
         if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
@@ -410,8 +410,8 @@ fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
 }
 
 impl RunningExport {
-    /// Returns true once all I/O threads have ended. Waits up to [`REPORT_NS`] after the deadline
-    /// of the stop or of a cache's flush, and sends signals to threads that hang.
+    /// Returns true once all I/O threads have ended. Waits up to [`REPORT_NS`] after the deadline,
+    /// and sends signals to threads that hang.
     fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
         let volume = &self.common.volume;
         let (mut wait, mut progress) = (SIGNAL_TIMES[0], Progress::of(volume));

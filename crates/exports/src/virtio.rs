@@ -21,7 +21,7 @@ pub mod feature {
     pub const WRITE_ZEROES: u64 = 1 << 14;
     pub const INDIRECT_DESC: u64 = 1 << 28;
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// Feature of vhost-user, not of virtio: protocol features can be negotiated.
+    /// Feature of vhost-user: protocol features can be negotiated.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 

@@ -1,15 +1,13 @@
 //! `CpuShare`: lets a thread poll without keeping its CPU from other threads.
 //!
-//! A thread that polls for another thread's result delays that thread if both are on the same CPU,
-//! and the kernel does not tell a thread which other threads want its CPU. So the poller yields:
-//! first after 2 us without a result, then whenever the wait has doubled, and again at once after a
-//! yield that let another thread run. If the other thread soon gives the CPU back, such as a client
-//! that sends its next request and waits, the two take turns, which costs less than a sleep. If the
-//! other thread keeps the CPU, the CPU is shared: the poll ends, and the next polls are skipped. A
-//! poller that sleeps may be woken on another, free CPU. CPU time that no other thread of this
-//! machine got does not count: a hypervisor takes it from polling and sleeping threads alike. After
-//! a pause, which doubles with each failed attempt, the thread polls again. Kernel counterpart:
-//! `kvm_vcpu_can_poll`.
+//! A thread that polls for another thread's result delays that thread if both are on the same CPU.
+//! The kernel does not tell a thread that another one wants its CPU, so the poller yields: after 2
+//! us without a result, again whenever the wait has doubled, and at once after a yield that let
+//! another thread run. If the other thread soon gives the CPU back (a client that sends its next
+//! request and waits), taking turns costs less than a sleep. If the other thread keeps the CPU, the
+//! poll ends, and the next polls are skipped, twice as many each time. A poller that sleeps may be
+//! woken on another, free CPU. CPU time that only a hypervisor took does not count, because polling
+//! and sleeping threads lose it alike. Kernel counterpart: `kvm_vcpu_can_poll`.
 
 use crate::{Machine, Native};
 
@@ -17,7 +15,7 @@ use crate::{Machine, Native};
 const OFFER_NS: u64 = 2_000;
 /// A yield that takes longer than this, in nanoseconds, has let another thread run.
 const TAKEN_NS: u64 = 3_000;
-/// Time in nanoseconds after which another thread that runs counts as keeping the CPU. A poller
+/// Another thread that has the CPU for longer than this, in nanoseconds, keeps the CPU. A poller
 /// that had slept would have been woken by then, and would have preempted that thread.
 const KEPT_NS: u64 = 30_000;
 /// Number of polls that are skipped when another thread first keeps the CPU.
@@ -25,7 +23,7 @@ const PAUSE_MIN: u32 = 16;
 /// Maximum number of polls skipped in a row. Even if the CPU is always shared, one poll of up to 4
 /// ms in 65,536 waits costs little.
 const PAUSE_MAX: u32 = 1 << 16;
-/// Number of successful polls in a row after which the next pause is as short as `PAUSE_MIN`.
+/// After this many successful polls in a row, the number of skipped polls is `PAUSE_MIN` again.
 const CALM: u32 = 1024;
 
 /// Result of a poll.
@@ -238,7 +236,7 @@ impl Pauses {
         }
     }
 
-    /// Shortens the pause: the thread has left the CPU that was found to be shared.
+    /// Limits the polls still to be skipped to `PAUSE_MIN`, as the thread has left the shared CPU.
     fn moved(&mut self) {
         self.left = self.left.min(PAUSE_MIN);
     }

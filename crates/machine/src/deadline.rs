@@ -29,7 +29,7 @@ pub fn nanoseconds(time: Duration) -> u64 {
 pub struct RunningClock {
     /// Time of the owner's last check; 0 before the first one.
     looked_ns: u64,
-    /// Latest time of the next check.
+    /// Time by which the next check is due.
     due_ns: u64,
 }
 
@@ -99,7 +99,7 @@ impl<M: Machine> Deadline<M> {
         self.left_with_ns(0)
     }
 
-    /// Returns the nanoseconds left until `more_ns` after the limit, 0 when that time is over.
+    /// Returns the nanoseconds left until `more_ns` after the limit's end, 0 after that time.
     pub fn left_with_ns(&mut self, more_ns: u64) -> u64 {
         let now_ns = M::now();
         let pause_ns = self.clock.look(now_ns, LOOK_NS);

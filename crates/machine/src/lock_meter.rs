@@ -48,15 +48,14 @@ fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
     }
 }
 
-/// Returns true if the lock statistics are turned on.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     // Relaxed: threads may notice a change late.
     SINCE_NS.0.load(Ordering::Relaxed) != 0
 }
 
-/// Adds a lock hold that has ended to the statistics, unless the hold began before they were turned
-/// on. The lock is already released.
+/// Counts an ended lock hold, unless the hold began before the statistics were turned on. Call this
+/// after the release.
 pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
     count(name, hold.site, counts, hold.since_ns());
 }
@@ -94,7 +93,7 @@ impl LockMeter {
         tables.ended.clear();
         tables.threads.retain(|rows| {
             lock_unpoisoned(rows).clear();
-            // The second reference belongs to a thread that is still running.
+            // A thread that is still running holds a second reference to its table.
             Arc::strong_count(rows) > 1
         });
         Some(LockMeter { since_ns: now_ns })

@@ -28,7 +28,7 @@ pub struct NodeId(pub u32);
 /// Stage of the processing of an I/O. Simulated machines have a cost in time for each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// The submission interface of a program or server.
+    /// Submitting an I/O through the interface of a program or server.
     Interface,
     /// Work on one bio before it enters a queue: checking, remapping, plugging. In models of the
     /// kernel, this stage includes setting up the request.
@@ -37,7 +37,7 @@ pub enum Stage {
     Insert,
     /// Removing one request from its queue and starting it, while holding the queue's lock.
     Dispatch,
-    /// The driver's code, for each request.
+    /// Running the driver's code for one request.
     Driver,
     /// Completing one request. A single-queue stack holds the queue's lock meanwhile.
     Complete,

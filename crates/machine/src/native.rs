@@ -319,8 +319,8 @@ mod clock {
         /// Nanoseconds per 2^32 ticks of the time-stamp counter; 0 before the calibration, or if
         /// the counter is not invariant.
         mult: AtomicU64,
-        /// Nanoseconds to add to the scaled counter. At the calibration, the sum equalled
-        /// CLOCK_MONOTONIC.
+        /// Nanoseconds to add to the scaled counter. The sum was CLOCK_MONOTONIC at the
+        /// calibration.
         offset_ns: AtomicU64,
     }
 

@@ -4,7 +4,7 @@
 //! the tree and patch hooks into the copy (`xtask/planted/*.patch`); the hooks call [`planted`] or
 //! [`weaker`]. In the copy, [`with`] turns a bug on while a closure runs, on the calling thread
 //! only, because checked and simulated machines run all threads of a model on one native thread.
-//! This file is always compiled: behind a feature of its own, each selection of crates would
+//! This file is always compiled, because with a feature for it, each selection of crates would
 //! compile the workspace anew.
 
 use crate::Order;

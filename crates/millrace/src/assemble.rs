@@ -85,8 +85,8 @@ pub struct VolumeOptions {
 
 /// Major device number of drives in traces: the first that Linux reserves for local use.
 const MAJOR_LOCAL: u32 = 240;
-/// Major device number of volumes in traces: that of md, which blktrace tools treat as a mapping to
-/// other devices.
+/// Major device number of volumes in traces. The number belongs to md, whose devices blktrace tools
+/// treat as mappings to other devices.
 const MAJOR_MD: u32 = 9;
 
 /// Returns the device number of a drive in traces, given its minor number.
@@ -112,7 +112,7 @@ pub struct OpenContext {
     pub groups: Option<Arc<Groups<Native>>>,
     /// Tracer that records the drives' events, if any.
     pub tracer: Option<Arc<Tracer<Native>>>,
-    /// Options for opening a drive: its cancellation, the path of its file, and a dry run.
+    /// Options for opening a drive, such as its cancellation or a dry run.
     pub open: OpenOptions,
     /// Driver of the drive to open next, if the driver was opened before.
     pub(crate) opened: Option<millrace_drives::Opened>,

@@ -433,8 +433,8 @@ impl SubmitState {
         self.waiting.is_empty() && self.channel.in_flight() == 0
     }
 
-    /// Submits and reaps until the channel is full or nothing completes. A completion makes room
-    /// for a waiting bio, which no later event would submit.
+    /// Submits waiting bios and reaps completions until no bio waits or nothing completes. A
+    /// completion makes room for a waiting bio, and no later event would submit that bio.
     fn turn(&mut self) {
         loop {
             self.submit();

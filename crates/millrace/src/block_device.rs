@@ -200,8 +200,7 @@ impl BlockDevice {
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let len_bytes = io.len_bytes as usize;
-        // Number of bytes for which pieces were started; offset and status of the first failed
-        // piece.
+        // Bytes for which pieces were started; offset and status of the first piece that failed.
         let (mut begun, mut failed) = (0, None);
         loop {
             let in_flight = self.channel.in_flight() as usize;

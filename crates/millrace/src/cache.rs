@@ -13,8 +13,8 @@ use millrace_machine::Native;
 /// A cached volume, with its cache.
 pub type Cached = (Arc<Volume<Native>>, Arc<Cache<Native>>);
 
-/// Largest cache, in bytes, whose memory `auto` registers with the ring. Registration pins memory 1
-/// GiB at a time.
+/// Largest cache, in bytes, whose memory is registered with the ring by `Registered::Auto`.
+/// Registration pins memory 1 GiB at a time.
 const AUTO_REGISTERED_MAX_BYTES: u64 = 8 << 30;
 
 /// Creates a cache over a volume whose drives were opened for `io_threads` + 1 threads. The first

@@ -178,8 +178,8 @@ pub enum ConfigPart {
 /// The reason why a configuration could not be opened or served.
 ///
 /// `Display` shows the whole cause, as in `cannot open drive d0: /x/a.img: there is no such file`.
-/// The kind and the errno are those of [`StartError::source`]. The `?` operator converts the error
-/// to an [`io::Error`] of the kind that belongs to the errno.
+/// The kind and the errno come from [`StartError::source`]. The `?` operator converts the error to
+/// an [`io::Error`] of the kind that belongs to the errno.
 ///
 /// # Example
 ///
@@ -233,12 +233,10 @@ impl From<StartError> for io::Error {
 }
 
 impl StartError {
-    /// Creates an error about a part of the configuration.
     pub(crate) fn new(part: ConfigPart, source: impl Into<SetupError>) -> StartError {
         StartError { part, source: Box::new(source.into()) }
     }
 
-    /// Makes an error about an invalid setting.
     pub(crate) fn invalid(part: ConfigPart, text: impl Into<String>) -> StartError {
         StartError::new(part, millrace_block::Error::new(ErrorKind::InvalidSetting, text))
     }

@@ -74,7 +74,6 @@ impl Unfinished {
         &self.0
     }
 
-    /// Keeps the files, and returns them.
     pub(crate) fn keep(&mut self) -> Created {
         std::mem::take(&mut self.0)
     }

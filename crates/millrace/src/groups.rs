@@ -12,8 +12,7 @@ use millrace_block::{
 use millrace_drives::nearest;
 use millrace_machine::Native;
 
-/// Name of the group of all I/O without a group. Its settings can be changed like those of any
-/// other group.
+/// Name of the group of all I/O without a group. The settings of this group can be changed, too.
 pub const DEFAULT_GROUP: &str = "default";
 
 /// Configuration of a group of clients that share drives.

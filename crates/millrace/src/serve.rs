@@ -82,11 +82,9 @@ pub struct Server {
     servers: Servers,
     workers: DriveWorkers,
     opened: Opened,
-    /// Configuration that is served.
     config: ServeConfig,
     /// Queues of each volume's drives, by the volume's name.
     queues: HashMap<String, VolumeQueues>,
-    /// Files of exported directories that are open.
     files: OpenFiles,
 }
 

@@ -95,7 +95,7 @@ pub struct ExportInfo {
     pub name: String,
     /// Description for people, with the same limits as the name. It may be empty.
     pub description: String,
-    /// Size in bytes at the time of the description; see [`Catalog::size_bytes`] for the current
+    /// Size in bytes when this description was made; see [`Catalog::size_bytes`] for the current
     /// size.
     pub size_bytes: u64,
     /// Features of the export, before [`TransmissionFlags::negotiated`] reduces them for a client.
@@ -162,8 +162,8 @@ pub trait Catalog {
     fn get(&self, index: usize) -> Option<&ExportInfo>;
 
     /// Returns the current size in bytes of the export at `index`, or 0 if there is no such export.
-    /// The volume may have grown since it was described. A session keeps the size that its client
-    /// was told, because the protocol has no message to change it.
+    /// The volume may have grown since the export's description was made. A session keeps the size
+    /// that its client was told, because the protocol has no message to change it.
     fn size_bytes(&self, index: usize) -> u64 {
         self.get(index).map_or(0, |export| export.size_bytes)
     }

@@ -8,9 +8,8 @@
 //!
 //! Invariants: the outcome does not depend on how the bytes were split. A negotiation has at most
 //! [`OPTIONS_MAX`] options with [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`]
-//! bytes of answers; each export raises these limits by [`OPTIONS_PER_EXPORT`] options with their
-//! answers, which clients that list all exports need. Nothing is consumed after [`Progress::Ready`]
-//! or an error.
+//! bytes of answers; each export raises these limits, because clients may query every export
+//! ([`OPTIONS_PER_EXPORT`]). Nothing is consumed after [`Progress::Ready`] or an error.
 //!
 //! An upgrade to TLS discards everything that was negotiated before it, and bytes after the request
 //! for TLS end the connection: both may come from an attacker on the network (the class of
@@ -58,7 +57,7 @@ pub enum Progress {
     /// again.
     Unsent,
     /// The catalog is still looking for an export or a list ([`is_pending`](Catalog::is_pending)).
-    /// Feed the remaining bytes again when it is done.
+    /// Feed the remaining bytes again once the catalog is done.
     Pending,
     /// Transmission begins with the first byte that was not consumed.
     Ready(Session),
@@ -97,7 +96,7 @@ enum HandshakeState {
     Over,
 }
 
-/// Number of bytes that a step consumed, and the progress to return. `None`: do the next step.
+/// Number of bytes that a step consumed, and the progress to return; `None` before a next step.
 type HandshakeStep = (usize, Option<Progress>);
 
 const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
@@ -117,15 +116,14 @@ pub struct Handshake {
     tls: TlsState,
     fixed_newstyle: bool,
     no_zeroes: bool,
-    /// True if the client requested block sizes.
     block_sizes: bool,
     style: ReplyStyle,
     /// Export for which `base:allocation` is selected.
     context_export: Option<usize>,
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
-    /// Length of the longest list of exports so far, and the limit of answer bytes for it. A client
-    /// may query each export, so the limit grows with the list.
+    /// Largest number of exports listed so far, and the limit of answer bytes that follows from it.
+    /// A client may query each export.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,

@@ -62,7 +62,7 @@ pub const fn mixed(number: u64) -> u64 {
 pub struct XorShift64(u64);
 
 impl XorShift64 {
-    /// Creates a generator with this state. Sets its lowest bit, because a state of 0 would stay 0.
+    /// Creates a generator with the state `state | 1`, because a state of 0 would stay 0.
     #[must_use]
     pub const fn new(state: u64) -> XorShift64 {
         XorShift64(state | 1)

@@ -43,7 +43,6 @@ pub(crate) struct Epoll {
 }
 
 impl Epoll {
-    /// Creates an epoll instance that reports the wake eventfd.
     pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Epoll> {
         let wake = hub.wake.as_raw_fd();
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: WAKE };

@@ -42,7 +42,7 @@ struct PoolLimits {
     lane: usize,
     /// Maximum number of threads that never end.
     kept: usize,
-    /// Time, in nanoseconds, that a drive must wait without a thread to get one beyond `shared`.
+    /// Time, in nanoseconds, that a drive waits without a thread before one beyond `shared` starts.
     growth_ns: u64,
     /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,

@@ -54,8 +54,8 @@ impl ReactorCore {
         Ok(self.hub.table.take_delivered())
     }
 
-    /// Abandons a ring in a child process, because the parent uses it, and completes the operations
-    /// in flight as cancelled.
+    /// Abandons the parent's ring in a child process, and completes the operations in flight as
+    /// cancelled.
     fn leave_to_parent(&mut self) {
         std::mem::forget(std::mem::replace(&mut self.engine, Engine::Closed));
         let mut keys = Vec::new();
@@ -106,7 +106,7 @@ pub struct Reactor {
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        // The kernel counts the memory of a ring as locked memory.
+        // The kernel counts a ring's memory against the limit on locked memory.
         Some(libc::ENOMEM) => "; raise the limit on locked memory (RLIMIT_MEMLOCK), or use epoll",
         _ => "",
     }
@@ -238,9 +238,9 @@ impl Handle {
         self.core.borrow_mut().hub.table.open()
     }
 
-    /// Closes an inbox. Its completions, and those that still arrive, are dropped (a connection
-    /// accepted for it is closed). Operations in flight are not cancelled, and their memory must
-    /// stay valid until they complete.
+    /// Closes an inbox. All its completions are dropped, even later ones; a connection accepted for
+    /// the inbox is closed. Operations in flight are not cancelled, and their memory must stay
+    /// valid until they complete.
     pub fn release(&self, source: Source) {
         self.core.borrow_mut().hub.release(source);
     }

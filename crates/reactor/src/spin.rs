@@ -34,8 +34,8 @@ const ALONE_NS: u64 = 3_000;
 const GAP_NS: u64 = 20_000;
 /// Number of waits in the first pause from spinning. Each pause is twice as long as the last.
 const PAUSE_MIN: u32 = 64;
-/// Maximum number of waits in a pause. After as many waits without a new pause, the next pause is
-/// as short as `PAUSE_MIN`.
+/// Maximum number of waits in a pause. After the same number of waits without a pause, the next
+/// pause has `PAUSE_MIN` waits again.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,7 @@ pub(crate) struct BusyPoll {
     short: u32,
     /// Number of consecutive spins in which nothing completed.
     vain: u32,
-    /// Number of waits left in the current pause from spinning, and number of waits in the next
-    /// one.
+    /// Waits left in the current pause from spinning, and length of the next pause in waits.
     pause: u32,
     pause_next: u32,
     /// Number of waits since the last pause from spinning ended.

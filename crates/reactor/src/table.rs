@@ -60,7 +60,7 @@ struct CompletionInbox {
     open: bool,
 }
 
-/// Initial capacity of the table, in operations in flight.
+/// Initial capacity of the table and of each inbox, in operations.
 const SLOTS: usize = 256;
 
 pub(crate) struct Table {

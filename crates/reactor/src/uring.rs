@@ -37,7 +37,7 @@ const TRIAL: u64 = u64::MAX - 2;
 const TRIAL_NS: u64 = 2 * NS_PER_S;
 const WORKERS_MAX: u32 = 4096;
 const BATCH: usize = 32;
-/// File operations are submitted early if this share (1/n) of the operations in flight is queued.
+/// File operations are submitted early once they are 1/`EARLY_SHARE` of the operations in flight.
 const EARLY_SHARE: usize = 8;
 /// Number of attempts to submit to a kernel that is short of memory before the operation fails.
 const PUSH_ATTEMPTS: usize = 10_000;
@@ -188,8 +188,8 @@ impl Uring {
         }
     }
 
-    /// Submits the queue if it has an eighth or more of the operations in flight. While few are in
-    /// flight, a drive would otherwise be idle until the end of the turn.
+    /// Submits the queue if its file operations are an eighth or more of the operations in flight.
+    /// With few in flight, a drive would otherwise be idle until the end of the turn.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.queued.file_ops >= share.max(1) {
@@ -229,9 +229,9 @@ impl Uring {
     fn push_entry(&mut self, hub: &mut ReactorState, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
         if self.ring.submission().len() >= self.config.submit_batch as usize {
-            // Ignores errors: the next turn submits the rest and reports them. A full batch is
-            // submitted only when another entry follows, because the call that waits can submit it
-            // as well.
+            // Ignores errors: the next turn submits the rest and reports them. A full batch stays
+            // queued until another entry follows; otherwise the call that waits for completions
+            // submits the batch.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         for _ in 0..PUSH_ATTEMPTS {
@@ -484,7 +484,7 @@ impl Uring {
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
-            // A turn does not block while completions are counted that no user has taken.
+            // A turn does not block while untaken completions are counted, and no user takes these.
             hub.table.take_delivered();
         }
         // SAFETY: nothing is outstanding, so the kernel uses neither the wake value nor the ring.

@@ -19,12 +19,12 @@ use millrace_reactor::Config;
 use crate::io_context::{IoConfig, IoContext};
 use crate::join::{JoinOutcome, join_within};
 
-/// Maximum number of write-backs in flight to each drive. More would delay reads, because they wait
-/// behind write-backs in a drive without a scheduler.
+/// Maximum number of write-backs in flight to each drive. In a drive without a scheduler, reads
+/// wait behind write-backs, so more would delay reads.
 const DRIVE_WRITES: u32 = 16;
 /// Maximum time for the final flush of the drives, in nanoseconds.
 const FLUSH_NS: u64 = 1_000_000_000;
-/// Maximum time for the thread to end: the final flush, plus 5 s in which its ring waits.
+/// Maximum time to wait for the thread's end: the final flush, plus 5 s for operations in its ring.
 const HANG: Duration = Duration::from_secs(8);
 /// Maximum number of write-backs in flight over all drives. A volume with more drives than this has
 /// one write-back in flight for each drive.

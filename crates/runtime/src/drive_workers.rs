@@ -25,7 +25,7 @@ use crate::join::{JoinOutcome, join_within};
 
 /// Maximum time that a stopping worker waits for I/O in flight, in nanoseconds.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// Maximum time for the threads to end: `DRAIN_NS`, plus 5 s in which their rings wait.
+/// Maximum time to wait for the threads' end: `DRAIN_NS`, plus 5 s for operations in their rings.
 const HANG: Duration = Duration::from_secs(12);
 /// Maximum sleep of one turn while a worker stops, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
@@ -71,9 +71,9 @@ impl WorkerCpus {
         WorkerCpus { cpus: cpus.iter().map(cpu).collect() }
     }
 
-    /// Returns the CPU for the next drive: the first of the CPUs with the fewest drives. Only CPUs
-    /// on `node`, the NUMA node of the drive's controller, are considered if there are any. Returns
-    /// `None` if there are no CPUs at all.
+    /// Returns the CPU for the next drive: the first of the CPUs with the fewest drives. If there
+    /// are CPUs on `node`, the NUMA node of the drive's controller, only these are considered.
+    /// Returns `None` if there are no CPUs at all.
     pub fn next(&mut self, node: Option<NodeId>) -> Option<CpuId> {
         let has_near = self.cpus.iter().any(|cpu| Some(cpu.1) == node);
         let near = self.cpus.iter_mut().filter(|cpu| !has_near || Some(cpu.1) == node);
@@ -83,7 +83,7 @@ impl WorkerCpus {
     }
 }
 
-/// Groups the disks that have a worker by the worker's CPU, in the order of their first disk.
+/// Groups the disks that have a worker by the worker's CPU. The first disks give the groups' order.
 #[must_use]
 pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Arc<Disk<M>>>)> {
     let mut workers: Vec<(CpuId, Vec<Arc<Disk<M>>>)> = Vec::new();
@@ -146,7 +146,7 @@ pub struct DriveWorkers {
 }
 
 impl DriveWorkers {
-    /// Starts the workers of those disks that have a CPU for one
+    /// Starts the workers of those disks that have a CPU for a worker
     /// ([`DiskConfig::worker`](millrace_block::DiskConfig::worker)), and ignores the other disks.
     /// Returns once all workers are serving.
     ///

@@ -49,7 +49,7 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// Returns true if the filter has no criterion, and no event is older than the recording.
+    /// Returns true if all entries pass: no criterion is set, and none is older than the recording.
     fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
@@ -89,8 +89,8 @@ pub struct RecorderConfig {
     pub name: PathBuf,
     /// Filter for the events.
     pub filter: TraceFilter,
-    /// Device number of the volume that each drive belongs to, by the drive's device number. Remap
-    /// events name the volume as their origin.
+    /// Device number of each drive's volume, by the drive's device number. Remap events name the
+    /// volume as their origin.
     pub volumes: BTreeMap<u32, u32>,
     /// Names of the submitters, by tenant.
     pub names: BTreeMap<u32, String>,
@@ -121,7 +121,6 @@ struct RecorderState {
     ended: AtomicBool,
     events: AtomicU64,
     dropped: AtomicU64,
-    /// Time of the last call of [`Recorder::renew`], in nanoseconds.
     renewed_ns: AtomicU64,
     failure: Mutex<Option<io::Error>>,
     files: Mutex<Vec<PathBuf>>,
@@ -312,7 +311,7 @@ impl<M: Machine> Recording<M> {
         for file in files.values_mut() {
             written += file.write_held(until_ns, config, drops)?;
         }
-        // No event followed the remaining dropped events on their threads, so no file reports them.
+        // The remaining drops came after the last event of their thread, so no file reports them.
         let untold = drops.take(u32::MAX);
         match files.values_mut().next() {
             Some(file) if until_ns == u64::MAX => {

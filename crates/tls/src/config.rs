@@ -92,9 +92,9 @@ impl ServerConfig {
         self.files.is_some()
     }
 
-    /// Reloads the files if they changed since they were last checked; if not, this costs a few
-    /// system calls. Existing sessions keep their configuration, and new sessions do not wait. A
-    /// file system that does not answer blocks the caller.
+    /// Reloads the files if they changed since the last check. A check without a change costs a few
+    /// system calls. Existing sessions keep their configuration, and new sessions do not wait for
+    /// the files. A file system that does not answer blocks the caller.
     ///
     /// # Errors
     /// `File` if the files changed and cannot be used. The error is returned once for each change;
@@ -224,8 +224,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Prefers ciphers with 128-bit keys, which take a quarter less time than those with 256-bit keys
-/// and cannot be broken by search either. Most clients offer the longer keys first.
+/// Prefers ciphers with 128-bit keys, which take a quarter less time than those with 256-bit keys.
+/// No search can find a key of either length. Most clients offer the longer keys first.
 fn with_cheap_ciphers_first() -> CryptoProvider {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     let is_aes_128 = |name: &str| name.contains("AES_128_GCM");

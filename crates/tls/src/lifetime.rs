@@ -1,16 +1,16 @@
 //! `Lifetime`: the validity period of a certificate chain, and when a warning about its expiry is
 //! due.
 //!
-//! `certificate.rs` reads the dates once: the configuration from its own certificate, and a session
-//! from the peer's. Code that logs warnings queries the state repeatedly.
+//! `certificate.rs` reads the dates once, from the certificate of a configuration or of a session's
+//! peer. Code that logs warnings queries the state repeatedly.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 /// Maximum time before the expiry at which a warning is due.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
-/// Warnings are limited to the last 1/n of the validity period, so that a certificate that is
-/// renewed every day causes none.
+/// Warnings are due only in the last 1/`WARN_PART` of the validity period, so that a certificate
+/// that is renewed every day causes none.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 

@@ -1,4 +1,4 @@
-//! `PeerNames`: the names in a certificate, which are compared with access lists.
+//! `PeerNames`: the names in a certificate.
 //!
 //! `certificate.rs` reads the names; the server compares them with access lists, and logs show
 //! them.

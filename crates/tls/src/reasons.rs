@@ -135,8 +135,8 @@ pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
     why.to_owned()
 }
 
-/// Describes errors of the verifier for which rustls has no variant. They are recognised by their
-/// names, because rustls does not export their type.
+/// Describes errors of the verifier for which rustls has no variant. The errors are recognised by
+/// name, because rustls does not export their type.
 fn path_text(name: &str) -> String {
     let has = |what: &str| name.contains(what);
     let why = if has("EndEntityUsedAsCa") {

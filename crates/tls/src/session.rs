@@ -29,8 +29,7 @@ pub use self::buffers::{INPUT_BYTES, OUTPUT_BYTES};
 
 /// Longest plaintext of a record, in bytes.
 pub(crate) const RECORD_BYTES: usize = 16 * 1024;
-/// Maximum total length of rustls's own messages that wait while the caller sends nothing, in
-/// bytes.
+/// Maximum total length of rustls's own messages that wait for space in the output, in bytes.
 pub(crate) const CONTROL_BYTES_MAX: usize = 128 * 1024;
 
 /// A TLS session of a server or a client.
@@ -41,7 +40,7 @@ pub struct Session {
     /// Decrypted bytes that did not fit into the caller's memory, from `plain_start` on.
     plain: Vec<u8>,
     plain_start: usize,
-    /// Plaintext of the next record, which is encrypted when it is full or `finish` is called.
+    /// Plaintext of the next record. The record is encrypted when full, or when `finish` is called.
     open: Vec<u8>,
     progress: Progress,
     peer: Option<PeerNames>,
@@ -53,7 +52,6 @@ pub struct Session {
 #[derive(Debug, Clone, Default)]
 struct Progress {
     established: bool,
-    /// True once the peer has sent a close notification.
     peer_closed: bool,
     closed: bool,
     failed: Option<Error>,
@@ -105,7 +103,7 @@ impl Session {
     }
 
     /// Returns the memory into which the next ciphertext must be received. The memory stays in
-    /// place until [`Session::received`] is called. It is empty only if [`Session::read`] must be
+    /// place until [`Session::received`] is called, and is empty only if [`Session::read`] must be
     /// called first.
     pub fn room(&mut self) -> &mut [u8] {
         if self.is_waiting() { &mut [] } else { self.incoming.room() }
@@ -123,10 +121,9 @@ impl Session {
         }
     }
 
-    /// Processes received ciphertext and returns plaintext in `into`. Returns how many bytes of
-    /// `into` were filled. Fewer bytes than its length mean that more ciphertext is needed, or that
-    /// the peer sends no more ([`Session::peer_closed`]). New output may exist afterwards, even
-    /// after an error.
+    /// Processes received ciphertext and writes plaintext to `into`. Returns the number of bytes
+    /// written. If `into` is not full, more ciphertext is needed, or the peer sends no more
+    /// ([`Session::peer_closed`]). New output may exist afterwards, even after an error.
     ///
     /// # Errors
     /// The error that ended the session, on every call. Plaintext before the error was already

@@ -1,5 +1,5 @@
-//! Replacements of configurations and sessions without the feature `rustls`. The types have no
-//! values, so none of their methods ever runs.
+//! Configurations and sessions for builds without the feature `rustls`. The types have no values,
+//! so none of their methods ever runs.
 //!
 //! The types have the methods of `config.rs` and `session.rs` that servers and drives call.
 #![allow(missing_docs)] // `config.rs` and `session.rs` describe what these methods stand for.

@@ -93,7 +93,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Records that an I/O was queued, and the time since the group's previous one.
+    /// Adds the time since the group's previous I/O was queued to the statistics of `span`.
     pub(super) fn queued(&mut self, span: Span, time_ns: u64) {
         if let Some(last) = self.last_queued_ns.replace(time_ns) {
             self.measures.add(span, delta(last, time_ns));

@@ -18,14 +18,14 @@ pub const PDU_KEPT_MAX: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TraceRecord {
     pub(super) record: Record,
-    /// At most `PDU_KEPT_MAX` bytes, without a leading cgroup number.
+    /// Data of the record without a leading cgroup number: at most `PDU_KEPT_MAX` bytes.
     pub(super) data: Vec<u8>,
 }
 
 /// CPUs whose records an input may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CpuScope {
-    /// One CPU: by default that of the file's name, until the first record says otherwise.
+    /// One CPU: the number in the file's name, until the first record says otherwise.
     Named(u32),
     /// One CPU, as given by the first record.
     One(u32),

@@ -14,12 +14,11 @@ use millrace_block::blktrace::{EventCode, Record, decode_number};
 /// Maximum number of flushes in flight to track for a device; beyond it, the oldest is forgotten.
 const FLUSHES_MAX: usize = 4_096;
 
-/// A flush in flight.
 #[derive(Debug, Clone, Copy)]
 struct FlushInFlight {
     /// Number that the `IoListener` returned for this flush.
     number: u64,
-    /// Sector field of the flush whose completion ends this one; at first, of this flush itself.
+    /// Sector field of the flush whose completion also completes this one; at first its own.
     leader: u64,
 }
 
@@ -29,16 +28,16 @@ pub(super) struct Flushes {
     waiting: VecDeque<FlushInFlight>,
     /// True once a flush was queued (Q). In a trace without Q, flushes begin with D.
     is_queued: bool,
-    /// Number of flushes, oldest first, that the request at the driver stands for. Counts only
-    /// flushes without a sector.
+    /// Number of the oldest flushes in `waiting` that complete with the request now at the driver.
+    /// Only for flushes without a sector.
     issued: usize,
-    /// Number of flushes without a sector that were merged since the last request.
+    /// Number of flushes without a sector that were merged since a request was last issued.
     joined: usize,
 }
 
 impl Flushes {
-    /// Processes one event. Calls `arrived` for a number if a flush begins, and `done` with the
-    /// number of each flush that completes.
+    /// Processes one event. `arrived` numbers a flush that begins; `done` gets the number of each
+    /// flush that completes.
     pub(super) fn event(
         &mut self,
         act: EventCode,

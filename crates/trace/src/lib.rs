@@ -4,7 +4,7 @@
 //! `Reader` walks over the files of a trace in constant memory. `Show` prints blkparse's lines from
 //! it. `Spans` measures btt's spans, and its pairing of events also tells which I/Os the trace has.
 //! `LockLine` formats lock statistics in lockmeter's columns. Source: the tools of blktrace 1.2.
-//! The output matches that of these tools, line by line and digit by digit.
+//! The output equals the output of these tools, line by line and digit by digit.
 
 mod drive;
 mod error;

@@ -1,6 +1,6 @@
 //! Prints the results of `Spans` as text for a terminal and as JSON.
 //!
-//! The layout is that of btt's tables, with percentiles added, or a shorter form that fits 80
+//! The layout follows btt's tables, with percentiles added, or is a shorter form that fits 80
 //! columns. Numbers agree with btt's to the last digit, because averages are computed in the same
 //! way, from seconds as floats. btt's medians and modes of seeks are left out: btt keeps every
 //! distance for them, in unbounded memory.
@@ -25,7 +25,7 @@ pub enum SpanGrouping {
     Op,
 }
 
-/// Number of columns in the tables.
+/// Columns that the tables show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Columns {
     /// The columns that fit 80 characters.

@@ -135,7 +135,7 @@ impl<R: Read> FileStream<R> {
         self.waiting.front().map_or(self.last_ns, |item| item.record.time_ns)
     }
 
-    /// Returns a note if the records' CPU differs from that of the file name.
+    /// Returns a note if the records' CPU differs from the number in the file name.
     fn of_another(&self) -> Option<String> {
         let (path, cpu) = (self.file.path(), self.file.cpu());
         let named = path.extension().and_then(OsStr::to_str);
@@ -167,8 +167,8 @@ impl<R: Read> FileStream<R> {
     }
 }
 
-/// Records the names that a note contains. Returns true for a note that is not a message, which the
-/// reader does not return as an event.
+/// Records the names that a note contains. Returns true if the note is not a message: of all notes,
+/// the reader returns only messages as events.
 fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
@@ -181,7 +181,7 @@ fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
 /// Reads the events of one or more traces, in order of time.
 pub struct Reader<R = Box<dyn Read + Send>> {
     streams: Vec<FileStream<R>>,
-    /// Used instead of `streams` if the input is a pipe.
+    /// Reader of the pipe, instead of `streams`, if the input is a pipe.
     pipe: Option<PipeReader<R>>,
     notes: Vec<String>,
     /// Streams with an event or error waiting, in the order in which they will be read.
@@ -432,8 +432,8 @@ impl<R: Read> Reader<R> {
         self.streams[self.order[place]].first_time()
     }
 
-    /// Inserts a stream into the order: first if it is earlier than the first stream, otherwise
-    /// before the next stream that is not earlier.
+    /// Inserts a stream into `order` by time. Among equal times, the stream comes before all
+    /// streams but the first.
     fn queue(&mut self, number: usize) {
         let time = self.streams[number].first_time();
         if self.order.is_empty() || time < self.time_at(0) {

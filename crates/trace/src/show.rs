@@ -1,8 +1,8 @@
 //! `Show`: prints a trace as blkparse's default lines, followed by its summary.
 //!
 //! Each line has the format `%D %2c %8s %5T.%9t %5p %2a %3d ` and then a part that depends on the
-//! action. The output equals that of `blkparse -i NAME` byte for byte, except that a device with a
-//! name is shown by that name. Names of processes and messages can be any bytes, so lines are
+//! action. The output equals the output of `blkparse -i NAME` byte for byte, except that a named
+//! device is shown by its name. Names of processes and messages can be any bytes, so lines are
 //! bytes, not text.
 
 mod summary;

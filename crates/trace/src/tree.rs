@@ -99,8 +99,8 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Adds an entry. If one with this first sector exists, the new one replaces it, keeps its age,
-    /// and the function returns true.
+    /// Adds an entry. Returns true if an entry with this first sector exists: the new one then
+    /// replaces it and keeps its age.
     pub(super) fn insert(&mut self, (start, end): (u64, u64), value: T) -> bool {
         let (mut parent, mut at, mut side) = (NIL, self.root, LEFT);
         while at != NIL {
@@ -217,7 +217,7 @@ impl<T> RangeTree<T> {
         usize::from(self.at(parent).children[RIGHT] == place)
     }
 
-    /// Makes `new`, which may be `NIL`, a child of the parent of `old`, instead of `old`.
+    /// Puts `new`, which may be `NIL`, in the place of `old` below the parent of `old`.
     fn replace(&mut self, old: u32, new: u32) {
         let parent = self.at(old).parent;
         match parent {

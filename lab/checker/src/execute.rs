@@ -1,6 +1,6 @@
 //! Runs one execution: the threads of a model as coroutines of the exploring thread.
 //!
-//! explorer.rs calls this with a prepared session. Coroutines are resumed in the order that the
+//! Called by explorer.rs with a prepared session. Coroutines are resumed in the order that the
 //! session decides. After a failure the other coroutines are abandoned: their stacks are reused and
 //! everything that they own is leaked, because destructors of unfinished work could panic. A panic
 //! of a model's thread unwinds as usual and becomes the failure. Stacks are pooled, so that
@@ -40,7 +40,7 @@ impl CoroutinePool {
                 break;
             }
             while self.running.len() <= next {
-                // Coroutines are stored by thread number, but threads may first run in any order.
+                // The index is the thread number, so lower-numbered threads get coroutines, too.
                 let index = self.running.len() - 1;
                 let UnstartedThread(thread) = session::with(|s| {
                     core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))

@@ -1,6 +1,6 @@
 //! `Explorer`: runs a model under all choices within its bounds, and reports the result.
 //!
-//! Tests call this. `Explorer` owns one session and one pool of stacks for an exploration, and all
+//! Called by tests. `Explorer` owns one session and one pool of stacks for an exploration, and all
 //! executions use them. A failed execution is run a second time from its trail, with a log.
 //! Invariant: exceeding the limit on executions is an error, never a pass.
 
@@ -50,7 +50,7 @@ impl fmt::Display for Report {
 pub struct Failure {
     /// Description of the failure.
     pub reason: String,
-    /// Encoded choices of the execution. [`Explorer::replay`] repeats them.
+    /// Encoded choices of the execution, for [`Explorer::replay`].
     pub trail: String,
     /// Steps of the execution, as text.
     pub log: Vec<String>,

@@ -3,11 +3,11 @@
 //!
 //! A session owns the memory; primitives.rs calls it for every access. A load may read any store
 //! that is not older than the stores that its thread knows. A new store may take any position in
-//! modification order after those. A read-modify-write is placed directly after the store that it
-//! reads (atomicity). SeqCst accesses and fences are ordered as they were executed. Invariant: the
-//! `stores` of a location are sorted by timestamp. Source: Kang et al., POPL 2017 (views, no
-//! promises); Lahav et al., "Repairing sequential consistency in C/C++11", PLDI 2017 (order of
-//! SeqCst accesses and fences).
+//! modification order after the known stores. A read-modify-write is placed directly after the
+//! store that it reads (atomicity). SeqCst accesses and fences are ordered as they were executed.
+//! Invariant: the `stores` of a location are sorted by timestamp. Source: Kang et al., POPL 2017
+//! (views, no promises); Lahav et al., "Repairing sequential consistency in C/C++11", PLDI 2017
+//! (order of SeqCst accesses and fences).
 
 use std::vec::Vec;
 
@@ -51,9 +51,9 @@ pub(super) struct AccessContext<'a> {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// Thread that made the last store, and `Memory::stored` after that store.
+    /// Thread that made the last store, and the number of this store among all stores.
     last: (u8, u64),
-    /// `Memory::stored` after the last store by any other thread.
+    /// Number of the last store by any other thread.
     other: u64,
 }
 
@@ -138,7 +138,7 @@ impl Memory {
         }
     }
 
-    /// Updates the thread's views after it has read a store.
+    /// Reads a store and updates the views of the reading thread.
     #[inline]
     fn observe(&mut self, views: &mut ThreadViews, at: usize, index: usize, order: Order) -> Store {
         let store = self.locations[at].stores[index];
@@ -313,7 +313,7 @@ impl Memory {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
     }
 
-    /// Returns `Memory::stored` after the last store by a thread other than `thread`.
+    /// Returns the number of the last store to a location by a thread other than `thread`.
     pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
         let location = &self.locations[at as usize];
         if usize::from(location.last.0) == thread { location.other } else { location.last.1 }

@@ -295,8 +295,8 @@ impl Counter for CheckedCounter {
     }
 }
 
-/// A parker whose `park` and `unpark` order no memory accesses, since callers must not rely on
-/// that.
+/// A parker whose `park` and `unpark` order no memory accesses, since callers must not rely on such
+/// an order.
 #[derive(Debug, Clone)]
 pub struct CheckedParker(u32);
 

@@ -32,7 +32,7 @@ impl Session {
     }
 
     /// Starts a step of the current thread, before which the trail may choose a preemption. After a
-    /// preemption, returns the yielder that suspends the current thread.
+    /// preemption, returns the `ThreadYielder` to suspend the current thread with.
     pub(super) fn turn(&mut self) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
@@ -145,8 +145,7 @@ impl Session {
         locations.filter_map(|at| Some((at, self.memory.newer(at, known[at as usize])?)))
     }
 
-    /// Returns true if another thread has stored to one of these locations since store number
-    /// `since`.
+    /// Returns true if another thread has stored to a location in `set` since store number `since`.
     fn has_moved(&self, thread: usize, set: u64, since: u64) -> bool {
         let mut locations = (0..self.memory.locations() as u32).filter(|at| set >> at & 1 == 1);
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)

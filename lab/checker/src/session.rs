@@ -43,7 +43,7 @@ pub(super) struct Bounds {
     pub(super) cpus: u32,
 }
 
-/// Consumption of an execution, for comparison with [`Bounds`].
+/// Amounts that an execution has used of its [`Bounds`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BoundUsage {
     pub(super) preemptions: u32,
@@ -140,7 +140,7 @@ pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     step(unsafe { &mut *session })
 }
 
-/// Like [`with`], but returns `None` outside an exploration. Destructors use it.
+/// Like [`with`], but returns `None` outside an exploration; for destructors.
 pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
     is_exploring().then(|| with(step))
 }

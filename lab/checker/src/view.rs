@@ -51,7 +51,7 @@ pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usiz
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadViews {
     pub(super) current: View,
-    /// Merged views of stores read by relaxed loads. An acquire fence adds it to `current`.
+    /// Merged views of stores read by relaxed loads, which an acquire fence adds to `current`.
     pub(super) acquired: View,
     /// View at the last release fence, for relaxed stores after the fence.
     pub(super) released: View,

@@ -1,7 +1,7 @@
 //! The command line of the laboratory: verbs and their arguments.
 //!
-//! This module owns the list of verbs. `main` calls it, and it calls one function for each verb.
-//! Wrong arguments, and errors of a verb, end with exit status 2; a verb itself returns 0 or 1.
+//! This module owns the list of verbs. Called by `main`; calls one function for each verb. Wrong
+//! arguments, and errors of a verb, end with exit status 2; a verb itself returns 0 or 1.
 
 use std::process::ExitCode;
 

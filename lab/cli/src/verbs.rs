@@ -1,4 +1,4 @@
-//! The verbs of the command line, one module each. cli.rs calls them.
+//! The verbs of the command line, one module each. Called by cli.rs.
 
 pub mod bench;
 mod drive_notes;

@@ -3,7 +3,7 @@
 //! The client acts as a guest: [`Client::connect`] negotiates with the server on a Unix socket and
 //! creates rings and buffers in one shared memory; [`Client::into_queues`] returns a [`Queue`] for
 //! each thread. [`DriverRing`] is the ring alone, over any memory. `millrace-lab bench --connect
-//! vhost-user:SOCKET` and tests call this; it uses the crate vhost for the protocol's messages.
+//! vhost-user:SOCKET` and tests call the client. The crate vhost has the protocol's messages.
 //!
 //! Invariant: two queues share nothing but the connection, which is not used after the set-up, so
 //! their threads never access the same data. Specifications: vhost-user of QEMU; virtio 1.2.

@@ -109,7 +109,7 @@ pub struct Check {
     /// there is no pair of numbers to compare.
     pub deviation: Option<f64>,
     pub holds: Verdict,
-    /// Explanation of the verdict or suspected cause of a deviation; may be empty.
+    /// Explanation of the verdict or of a deviation; may be empty.
     pub note: String,
     /// Result of a second run with some mechanisms switched off; None if there was no such run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,7 +172,6 @@ pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     off.filter(|off| off.is_finite()).max_by(|a, b| a.abs().total_cmp(&b.abs()))
 }
 
-/// Unit of the numbers of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -185,7 +184,6 @@ pub enum Unit {
     Percent,
 }
 
-/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -203,8 +201,8 @@ pub enum SeriesKind {
     Ours,
     /// Points that the paper states: hollow points and a dotted line.
     Paper,
-    /// Points that we simulated on a machine without measurements to compare with: a dashed line,
-    /// marked in the legend.
+    /// Points simulated on a machine without measurements to compare with: a dashed line, and a
+    /// mark in the legend.
     Prediction,
     /// Points of a run with some mechanisms switched off: a thin dashed line.
     Without,
@@ -215,7 +213,6 @@ pub enum SeriesKind {
 pub struct Series {
     /// Name of the line, such as the design `MQ`.
     pub name: String,
-    /// Origin of the points.
     pub kind: SeriesKind,
     /// Points (x, y), in order of x.
     pub points: Vec<(f64, f64)>,
@@ -290,13 +287,11 @@ impl Panel {
     }
 }
 
-/// A figure with one or more panels.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// Name of the figure, such as `fig4`; letters, digits and dashes.
     pub id: String,
     pub title: String,
-    /// Caption that says what the figure shows.
     pub caption: String,
     pub panels: Vec<Panel>,
 }
@@ -319,7 +314,6 @@ pub struct DataTable {
     /// Name of the table, such as `table2`; letters, digits and dashes.
     pub id: String,
     pub title: String,
-    /// Caption that says what the table shows.
     pub caption: String,
     pub head: Vec<String>,
     /// Rows of cells. Each row is as long as the head.

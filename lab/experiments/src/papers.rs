@@ -200,7 +200,7 @@ pub(crate) fn run_points<T: Send>(
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Option<T>>, BenchError> {
-    // Pair of the number of points that have ended and the callback.
+    // Number of points that have ended, and the callback.
     let told = Mutex::new((0, tell));
     let begin = |index: usize| {
         let (done, tell) = &mut *lock(&told);

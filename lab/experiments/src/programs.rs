@@ -19,14 +19,14 @@ use crate::load::bench::BenchError;
 use crate::simulation::program::{Program, run_program};
 use crate::simulation::{ObservedRow, SimPlan};
 
-/// CPU of the cache's flusher: on the controller's socket, as the submitter in runs without a
+/// CPU of the cache's flusher, on the controller's socket like the submitter in runs without a
 /// cache.
 const FLUSHER_CPU: u32 = 0;
 /// CPUs that have no worker if there are eight drives.
 const FREE_CPUS: [u32; 3] = [9, 10, 11];
 
-/// CPUs of a server's threads: all except the flusher's. Threads share CPUs with workers, because
-/// the paper's machine reserves none for workers.
+/// CPUs of a server's threads: all except the flusher's. Threads and workers share CPUs, because
+/// the paper's machine reserves no CPUs for workers.
 const ALL_CPUS: RangeInclusive<u32> = 1..=11;
 /// Largest number of I/Os that a read or write call of a thread has in flight.
 const CALLS: u32 = 4;
@@ -78,8 +78,8 @@ impl Task {
         }
     }
 
-    /// Returns the largest number of I/Os in flight per thread. Only programs with direct I/O use
-    /// `depth`, the total of all threads.
+    /// Returns the largest number of I/Os in flight per thread. `depth`, the total of all threads,
+    /// is used only by programs with direct I/O.
     pub(crate) fn depth(self, depth: u32) -> u32 {
         match self {
             Task::Graph(threads) => depth / threads,

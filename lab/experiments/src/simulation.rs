@@ -66,8 +66,8 @@ pub enum Irq {
     /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
     /// submitters' CPUs.
     Steered,
-    /// The polling thread spends the time of one interrupt for each poll that finds completions,
-    /// even if the poll finds several.
+    /// Each poll that finds completions also takes the time of one interrupt, on the polling
+    /// thread.
     Poller,
 }
 
@@ -97,8 +97,7 @@ pub struct Service {
     pub serving: ServingConfig,
     /// CPUs of the drives' workers; empty for no workers.
     pub worker_cpus: Vec<u32>,
-    /// If true, each drive is a volume of its own, and job j uses drive j modulo the number of
-    /// drives.
+    /// If true, each drive is a volume of its own; job j uses volume j modulo their number.
     pub apart: bool,
     /// I/O scheduler of the drives.
     pub scheduler: SchedulerKind,
@@ -106,7 +105,7 @@ pub struct Service {
     pub nomerges: bool,
     /// Number of threads that may dispatch from a hardware queue at a time.
     pub inside: Inside,
-    /// State outside of the block layer that the commands of all drives share.
+    /// State outside of the block layer that all drives share.
     pub adapter: HostAdapterConfig,
     /// Settings of raw I/O as in Linux 2.4.
     pub history: Linux24,
@@ -128,9 +127,9 @@ pub struct SimPlan {
     pub service: Service,
     /// Design of the block layer.
     pub stack: Stack,
-    /// Number of software queues.
+    /// Placement of software queues.
     pub software_queues: Spread,
-    /// Number of hardware queues.
+    /// Placement of hardware queues.
     pub hardware_queues: Spread,
     /// CPUs of the jobs: job i runs on `cpus[i % len]`. Must not be empty on a simulated machine.
     pub cpus: Vec<u32>,
@@ -158,8 +157,8 @@ pub struct SimPlan {
 pub struct Watch {
     /// Report lock statistics.
     pub locks: bool,
-    /// If given, a thread samples the tags in use: its CPU, which does nothing else, and the period
-    /// in nanoseconds.
+    /// If given, a thread samples the tags in use. Fields: the thread's own CPU, and the period in
+    /// nanoseconds.
     pub tags: Option<(u32, u64)>,
     /// If given, every trace event of every I/O is recorded.
     pub trace: Option<RecordingPlan>,
@@ -172,8 +171,8 @@ pub struct RecordingPlan {
     pub config: RecorderConfig,
     /// Device numbers of the drives.
     pub devices: Vec<u32>,
-    /// Number of events in each thread's ring. On a simulated machine, rings are emptied only after
-    /// the row has ended, so events that find their ring full are dropped.
+    /// Number of events in each thread's ring. On a simulated machine, rings are emptied after the
+    /// row, and events that find their ring full are dropped.
     pub ring: usize,
 }
 

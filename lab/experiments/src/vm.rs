@@ -42,11 +42,10 @@ pub(crate) struct QueueService {
     pub(crate) queues: u32,
     /// Number of I/O threads. Queue q belongs to thread q modulo this number.
     pub(crate) threads: u32,
-    /// If true, interrupts are steered: those of the drive to the I/O thread's core, and those of a
-    /// queue to its vCPU. Otherwise CPU 0 takes the drive's interrupts and forwards them, and vCPU
-    /// 0 takes all interrupts of the guest.
+    /// If true, the drive interrupts the I/O thread's core, and a queue interrupts its vCPU.
+    /// Otherwise CPU 0 takes and forwards the drive's interrupts, and vCPU 0 takes the guest's.
     pub(crate) steered: bool,
-    /// Longest wait of workload-aware batching for further requests, in nanoseconds; 0 disables
+    /// Longest wait for further requests by workload-aware batching, in nanoseconds; 0 disables
     /// batching.
     pub(crate) wait_max_ns: u64,
     /// Longest time that an I/O thread polls, in nanoseconds; 0 disables polling.
@@ -82,7 +81,7 @@ impl QueueService {
 
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
-    /// Number of vCPUs. Each core first gets one vCPU, then a second one on its other CPU.
+    /// Number of vCPUs: first one per core, then a second one on each core's other CPU.
     pub(crate) vcpus: u32,
     /// Number of submitting processes. Process p runs on vCPU p.
     pub(crate) processes: u32,
@@ -90,7 +89,7 @@ pub(crate) struct VmPlan {
     /// Effects of the host that the simulation leaves out, to measure each of them.
     pub(crate) without: Vec<Effect>,
     pub(crate) workload: Workload,
-    /// Drive of the guest. `interrupts` is true if the drive raises interrupts.
+    /// Drive of the guest, with interrupts if `interrupts` is true.
     pub(crate) drive: Spec,
     pub(crate) interrupts: bool,
     pub(crate) length: Length,
@@ -104,21 +103,21 @@ impl VmPlan {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Number of exits caused by device notifications. The next three fields count exits for
-    /// interrupts, halts and IPIs of the guest.
+    /// Number of exits for device notifications. The next three fields: for interrupts, halts and
+    /// IPIs of the guest.
     pub(crate) kicks: u64,
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,
     pub(crate) ipis: u64,
     /// Number of interrupts that the device raised, even those for which no vCPU exited.
     pub(crate) signals: u64,
-    /// Number of calls of `io_submit`. `submitted` is the number of requests in these calls.
+    /// Number of calls of `io_submit`, with `submitted` requests.
     pub(crate) submissions: u64,
     pub(crate) submitted: u64,
     /// Number of submissions that batching delayed at least once.
     pub(crate) held: u64,
     pub(crate) sleeps: u64,
-    /// Sum of the latencies from submission in the guest to reaping. `reaped` is their number.
+    /// Sum of the latencies, from submission in the guest to reaping, of `reaped` requests.
     pub(crate) latency_ns: u64,
     pub(crate) reaped: u64,
 }

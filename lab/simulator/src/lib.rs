@@ -160,8 +160,8 @@ impl Simulated {
         private(|world| world.scheduler.roam());
     }
 
-    /// Protects the caller from preemption from now on, as a held lock does, even while it spins.
-    /// Each call needs its own call of [`Simulated::release_cpu`].
+    /// Protects the caller from preemption from now on, even while the caller spins, as a held lock
+    /// does. Each call needs its own call of [`Simulated::release_cpu`].
     pub fn keep_cpu() {
         private(|world| world.scheduler.me().locks += 1);
     }
@@ -172,7 +172,7 @@ impl Simulated {
         private(|world| world.scheduler.me().locks -= 1);
     }
 
-    /// Sends an interrupt to another CPU; both CPUs spend time on it.
+    /// Sends an interrupt to another CPU; both CPUs spend time on the interrupt.
     ///
     /// # Panics
     /// Panics if the machine has no such CPU.

@@ -148,11 +148,11 @@ pub struct Model {
     /// Hyper-threads of the cores, if they have any.
     #[cfg_attr(feature = "serde", serde(default))]
     pub hyper_threads: Option<HyperThreads>,
-    /// Clock frequency in GHz. It is only used in reports, because all costs are in nanoseconds.
+    /// Clock frequency in GHz, only for reports: all costs are in nanoseconds.
     pub ghz: f64,
     /// Costs of memory accesses.
     pub cache: CacheCosts,
-    /// Costs of special instructions.
+    /// Costs of locked instructions, fences and clock reads, and the polling interval.
     pub cpu: CpuCosts,
     /// Costs of threads.
     pub threads: ThreadCosts,
@@ -180,22 +180,22 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Share of waiting CPUs whose reads delay a hand-over: when a ticket lock is released, all
-    /// CPUs that spin on it read its line again, and this share of them precedes the next holder.
-    /// At 0, such reads take no time at all, even when a CPU joins the queue.
+    /// Share of the CPUs spinning on a ticket lock that delay its hand-over. At a release, all
+    /// spinning CPUs read the lock's line again, and this share of them reads before the next
+    /// holder. At 0, such reads take no time, even when a CPU joins the queue.
     pub spinner: Share,
     /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
     /// other sockets wait. At 0, the default, CPUs get the line in order of request.
     #[cfg_attr(feature = "serde", serde(default = "CacheCosts::in_order"))]
     pub near: Turns,
     /// If true, CPUs that request a line at the same time get it one after the other, as on every
-    /// real machine. If false, each CPU gets the line as fast as if no other CPU requested it; this
-    /// is only for experiments that measure the effect of queueing.
+    /// real machine. If false, each CPU gets the line as fast as if no other CPU requested it, to
+    /// measure the effect of queueing.
     #[cfg_attr(feature = "serde", serde(skip, default = "CacheCosts::one_at_a_time"))]
     pub queueing: bool,
 }
 
-/// Costs of special instructions.
+/// Costs of locked instructions, fences and clock reads, and the polling interval.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct CpuCosts {
@@ -236,14 +236,13 @@ pub struct ThreadCosts {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Fairness {
-    /// A woken thread preempts the current thread if the current thread's run time is larger by
-    /// more than this.
+    /// Difference of run times above which a woken thread preempts the current one.
     pub granularity: Cost,
-    /// Maximum amount by which the run time of a woken thread may be below that of other threads.
+    /// Maximum lead in run time that a thread can gain by sleeping.
     pub credit: Cost,
 }
 
-/// Costs of `Machine::work`, per unit of each stage.
+/// Costs of one unit of `Machine::work`, by [`Stage`].
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct WorkCosts {
@@ -310,7 +309,7 @@ fn origin_given(key: &'static str, origin: &str) -> Result<(), ModelError> {
 }
 
 impl Model {
-    /// Returns a machine with round numbers, for tests and exploration. It models no real machine.
+    /// Returns a machine with round numbers, unlike any real machine, for tests and exploration.
     #[must_use]
     pub fn plain(sockets: u32, cores_per_socket: u32) -> Model {
         let cost = |ns| Cost::new(ns, "a round number");

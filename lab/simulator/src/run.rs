@@ -1,8 +1,8 @@
 //! `Simulation`: a model, a seed, and the loop that runs threads on the simulated machine until all
 //! have ended.
 //!
-//! Programs call this; it calls the scheduler whenever a coroutine suspends. Every simulated thread
-//! is a coroutine on the calling system thread. Stacks are kept for the next simulation, so that a
+//! Called by programs; calls the scheduler whenever a coroutine suspends. Every simulated thread is
+//! a coroutine on the calling system thread. Stacks are kept for the next simulation, so that a
 //! short simulation costs microseconds. A simulation that fails is not unwound: the stacks of its
 //! threads are abandoned (their memory leaks), because destructors of an unfinished run would wait
 //! for other threads forever, and because a release build cannot unwind.

@@ -76,7 +76,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates idle CPUs. Of CPUs with equal clocks, the one that is lowest in `places` runs first.
+    /// Creates idle CPUs. Of CPUs with equal clocks, the one with the lowest place runs first.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -237,7 +237,7 @@ impl Scheduler {
         self.switch(cpu);
     }
 
-    /// Takes the running thread off its CPU until [`Scheduler::make_ready`] is called for it.
+    /// Takes the running thread off its CPU until a call of [`Scheduler::make_ready`].
     pub(super) fn block(&mut self, state: ThreadPhase) {
         self.me().state = state;
         self.cpus[self.cpu].clock_ps = self.now_ps;

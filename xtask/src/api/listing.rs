@@ -243,7 +243,7 @@ fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     matches!(vis, Visibility::Public(_)) && !hidden && !is_test(attrs)
 }
 
-/// Returns `when` and the conditions of an item, such as ` if feature = "std"`.
+/// Returns `when`, followed by the `cfg` conditions of an item, such as ` if feature = "std"`.
 fn also(when: &str, attrs: &[Attribute]) -> String {
     let mut all = when.to_owned();
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {

@@ -15,7 +15,7 @@ use super::source::Source;
 
 pub struct Excess {
     pub key: String,
-    /// Size or count. Amounts of excesses with the same key are summed.
+    /// Size or count, added up over all excesses with the same key.
     pub amount: usize,
     pub finding: Finding,
 }
@@ -23,7 +23,7 @@ pub struct Excess {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowEntry {
     pub line: usize,
-    /// A path from the root, or `path:name` of an item in it.
+    /// Path from the root, or `path:name` for an item in a file.
     pub key: String,
     /// Maximum sum of amounts; 1 if the line has no number.
     pub limit: usize,

@@ -149,8 +149,8 @@ fn circles(arrows: &FileImports) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns all files that `from` imports directly or indirectly. They include `from` itself only if
-/// it is part of a circle.
+/// Returns all files that `from` imports directly or indirectly; `from` itself only if it is part
+/// of a circle.
 fn reach<'a>(arrows: &'a FileImports, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];

@@ -1,4 +1,4 @@
-//! `SchedulerMessage`: a scheduler decision that is written to a trace while one is recorded.
+//! `SchedulerMessage`: a scheduler's decision, written to the trace during a recording.
 //!
 //! A hardware queue's scheduler leaves messages in that queue's `SchedulerMessages`; the
 //! dispatching thread takes them out under the same serve lock and writes them to the trace
@@ -17,14 +17,14 @@ const DECISIONS_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchedulerMessage {
-    /// I/Os of a group start to wait: the group, the reason, and the group's limit on requests at
+    /// I/Os of a group start to wait. Fields: group, reason, and the group's limit on requests at
     /// the drive (`u32::MAX` for no limit).
     Held(GroupId, WaitReason, u32),
-    /// The queue may have this many reads and this many writes at the drive. If both numbers are
-    /// equal, they limit reads and writes together.
+    /// New limits on the queue's reads and writes at the drive. Two equal numbers are one limit for
+    /// both together.
     Depth([u32; 2]),
-    /// The queue dispatches nothing for a while: the group whose I/Os wait, the reason, and the
-    /// time in nanoseconds.
+    /// The queue dispatches nothing for a while. Fields: group whose I/Os wait, reason,
+    /// nanoseconds.
     Rests(GroupId, WaitReason, u64),
 }
 
@@ -36,7 +36,6 @@ impl<M: Machine> SchedulerMessages<M> {
         SchedulerMessages(M::Lock::new("decisions", Vec::new()))
     }
 
-    /// Adds a message, or drops it if `DECISIONS_MAX` messages are already kept.
     pub(crate) fn leave(&self, decision: SchedulerMessage) {
         let mut decisions = self.0.lock();
         if decisions.len() < DECISIONS_MAX {

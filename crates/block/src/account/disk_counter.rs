@@ -54,8 +54,8 @@ disk_counters! {
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests that the driver returned as busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// Normally counted once for each wait of a hardware queue. Every failed attempt is counted if
-    /// the driver already has as many requests as it accepts, and in the designs `sq` and
-    /// `per-volume`.
+    /// Usually counted once when a hardware queue starts to wait. Every failed attempt is counted
+    /// in the designs `sq` and `per-volume`, and if the driver already has as many requests as it
+    /// accepts.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

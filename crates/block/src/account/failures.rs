@@ -38,11 +38,10 @@ pub struct Failures {
     pub reconnecting: bool,
     /// Description of the drive's present fault, if any; see `Driver::trouble`.
     pub trouble: Option<String>,
-    /// Description of why the last flush failed, if it did; see `Driver::flush_trouble`.
+    /// Reason of the failure if the last flush failed; see `Driver::flush_trouble`.
     pub flush_trouble: Option<String>,
 }
 
-/// The last failed I/Os of a drive in a ring, and the number of all failed I/Os.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     count: u64,

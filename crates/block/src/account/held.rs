@@ -30,8 +30,8 @@ pub struct WaitSnapshot {
     pub ns: [u64; WaitReason::ALL.len()],
     /// Number of I/Os that wait now.
     pub waiting: u64,
-    /// Nanoseconds for which the I/Os counted in `waiting` have waited so far, added up. An
-    /// estimate for I/Os in a FIFO: all are taken to have waited as long as the first.
+    /// Nanoseconds that the I/Os in `waiting` have waited so far, added up. For I/Os in a FIFO the
+    /// value is an estimate: each counts as having waited as long as the first.
     pub waiting_ns: u64,
 }
 
@@ -44,8 +44,8 @@ impl WaitSnapshot {
     }
 }
 
-/// The wait accounts of a volume or drive, and the largest sums reported for each group. A sum
-/// never decreases, even if the reason of an unfinished wait changes.
+/// The wait accounts of a volume or drive, and the largest sums reported for each group. A reported
+/// sum never decreases, even if the reason of an unfinished wait changes.
 pub(crate) struct WaitLedger<M: Machine> {
     accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -72,7 +72,6 @@ impl<M: Machine> WaitLedger<M> {
     }
 }
 
-/// The low bits hold the reason why a hardware queue is stopped; see `DriveWaits::stops`.
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
@@ -83,8 +82,8 @@ fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// One counter for each reason. The last counter is for I/Os that wait because their hardware
-    /// queue is stopped, for the reason in `stop`.
+    /// One counter for each reason. The last counter is for waits in a stopped hardware queue;
+    /// their reason is in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
     /// Waits for all reasons together.
     ages: WaitCounter<M>,
@@ -109,7 +108,7 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Counts the change from report `said` to report `next` at `at_ns`, and replaces `said`.
+    /// Replaces the report `said` by `next`, and counts the difference between them at `at_ns`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -126,8 +125,7 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Moves the time until `at_ns` that I/Os waited in a stopped queue to the stop's present
-    /// reason.
+    /// Moves the waiting time up to `at_ns` in a stopped queue to the reason that `stop` holds.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -184,7 +182,6 @@ pub(crate) struct DriveWaits<M: Machine> {
     decisions: Box<[SchedulerMessages<M>]>,
 }
 
-/// Number of low bits of a `stops` word that hold the reason.
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
@@ -213,9 +210,9 @@ impl<M: Machine> DriveWaits<M> {
         self.service.lock().sums()
     }
 
-    /// Sets the reason why the layer takes no more chains from the scheduler of queue `hctx`.
+    /// Sets the reason why the block layer takes no more chains from the scheduler of queue `hctx`.
     pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
-        // Relaxed: the word is written and read only under the queue's serve lock.
+        // Relaxed: the word changes only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         if word & HOLD_MASK != hold as u64 {
             self.stops[hctx].store(word & !HOLD_MASK | hold as u64, Order::Relaxed);
@@ -226,10 +223,10 @@ impl<M: Machine> DriveWaits<M> {
         self.stopped_and_watched(hctx, 0).0
     }
 
-    /// Returns the reason set by `stop`, and true if the scheduler reports its decisions at
-    /// `now_ns`.
+    /// Returns the two parts of a `stops` word: the reason of the stop, and true if the scheduler
+    /// reports its decisions at `now_ns`.
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
-        // Relaxed: the word is written and read only under the queue's serve lock.
+        // Relaxed: the word changes only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
@@ -240,7 +237,7 @@ impl<M: Machine> DriveWaits<M> {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
         }
-        // Relaxed: the word is written and read only under the queue's serve lock.
+        // Relaxed: the word changes only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         let until_us = now_ns / 1_000 + WATCHED_US;
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);
@@ -273,8 +270,7 @@ impl<M: Machine> WaitAccounts<M> {
         self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
     }
 
-    /// Returns the account of `group`. If there is none yet, `open` registers a new one with a
-    /// ledger.
+    /// Returns the account of `group`. If the group has none yet, `open` registers a new one.
     pub(crate) fn of(
         &mut self,
         group: GroupId,

@@ -20,7 +20,7 @@ pub fn bucket_of(value_ns: u64) -> usize {
     // The exponent and the top mantissa bits of a float together number the log-linear buckets. A
     // value too large for an exact float belongs to the last bucket anyway.
     let place = ((value_ns as i64 as f64).to_bits() >> 49).wrapping_sub((1023 + 2) * 8);
-    // One comparison separates values below 8 ns and values in the last bucket from all others.
+    // One comparison finds both special cases: values below 8 ns, and values in the last bucket.
     match place.wrapping_sub(8) < BUCKETS as u64 - 9 {
         true => place as usize,
         false => bucket_at_an_end(value_ns).into(),
@@ -74,7 +74,7 @@ impl<M: Machine> Histogram<M> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // A recorded value shows in the maximum if it is above 0, else in the first bucket.
+        // Every recorded value raises the maximum, except 0, which is counted in the first bucket.
         self.max.get() == 0 && self.counts[0].get() == 0
     }
 
@@ -111,8 +111,8 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Returns the counts since an earlier snapshot of the same histogram. The maximum still covers
-    /// the whole lifetime.
+    /// Returns the counts since an earlier snapshot of the same histogram. The maximum, however,
+    /// covers the histogram's whole lifetime.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let mut counts = self.counts.clone();
@@ -135,7 +135,7 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    /// Returns this snapshot with the sum of values that [`Histogram::tally`] did not store.
+    /// Returns this snapshot with its sum set; [`Histogram::tally`] stores no sum.
     #[must_use]
     pub(crate) fn with_sum(self, sum_ns: u64) -> Snapshot {
         Snapshot { sum_ns, ..self }

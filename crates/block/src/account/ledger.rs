@@ -20,7 +20,7 @@ pub(crate) trait LedgerEntry {
     fn add_to(&self, sum: &mut Self::Sum);
 }
 
-/// Accounts of one kind: those that threads still write, and the sums by key of the closed ones.
+/// Open accounts, which threads still write, and the sums of closed accounts by key.
 pub(crate) struct Ledger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,

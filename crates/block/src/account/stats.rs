@@ -40,7 +40,7 @@ pub struct OpSnapshot {
     pub total: Snapshot,
 }
 
-/// Sums of a drive, or of one of its hardware queues, at one moment.
+/// Statistics of a drive, or of one of its hardware queues, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatsSnapshot {
     /// Sums of each operation, in the order of `Op::ALL`.

@@ -122,8 +122,8 @@ pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
 struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
-    /// Times that I/Os waited before they were plugged; allocated at the first wait. Boxed, because
-    /// the lock and its value then fit into one cache line.
+    /// Times that I/Os waited before they were plugged; allocated at the first wait. Boxed, so that
+    /// the lock and the value behind it fit into one cache line.
     held: Option<Box<WaitLedger<M>>>,
 }
 
@@ -143,7 +143,7 @@ impl<M: Machine> TenantLedger<M> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
-    /// Returns sums of the accounts: accounts for which `key` returns the same value are added up.
+    /// Returns the sums of the accounts, grouped by the value that `key` returns.
     pub(crate) fn sums<K: Ord>(&self, key: fn(AccountKey) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
         for (account_key, sum) in self.0.lock().tenants.sums() {
@@ -251,7 +251,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Returns a tenant's account and stores its index in `last`. `None` if there is no ledger.
+    /// Returns a tenant's account, and stores its index in `last`; `None` without a ledger.
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);

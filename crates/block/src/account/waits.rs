@@ -13,21 +13,20 @@ use crate::account::hold::WaitReason;
 /// Width of the sum in bits; the upper 16 bits are the count.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
-/// log2 of the sum's unit in nanoseconds. The sum would overflow after 4 years of added-up waiting
-/// time, but moves to the second word at `FULL`.
+/// log2 of the sum's unit in nanoseconds. A sum of `FULL` (2 years of waiting time) moves to the
+/// second word, before it overflows.
 const UNIT_BITS: u32 = 10;
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one report, so that four reports together fit into 16 bits.
+/// Largest number of waiting I/Os in one report: the sum of four reports must fit into 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
     ns >> UNIT_BITS
 }
 
-/// The number of I/Os that wait, and the sum of their waiting times.
 pub(crate) struct WaitCounter<M: Machine> {
     now: M::Counter,
-    /// Part of the sum that was moved out of `now`, in units of 1,024 ns.
+    /// Part of the sum that was moved out of the first word, `now`, in units of 1,024 ns.
     over: M::Counter,
 }
 
@@ -36,8 +35,8 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more`, which may be negative, to the number of waiting I/Os. Adds `sum`, in units of
-    /// 1,024 ns, to the stored sum.
+    /// Adds `more` to the number of waiting I/Os, and `sum`, in units of 1,024 ns, to the stored
+    /// sum. Both may be negative (`sum` as a wrapped number).
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -53,7 +52,7 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// Moves the sum to the second word if it is at least `FULL` at `now`, in units of 1,024 ns.
+    /// Moves the sum at time `now` (units of 1,024 ns) to the second word if it is at least `FULL`.
     pub(crate) fn spill(&self, now: u64) {
         let (_, sum) = read(self.now.get(), now);
         if sum >= FULL {
@@ -63,8 +62,7 @@ impl<M: Machine> WaitCounter<M> {
     }
 
     /// Returns the number of waiting I/Os, and the sum of their waiting times in nanoseconds, at
-    /// time `now` in units of 1,024 ns. The sum may be too small while `spill` moves it to the
-    /// second word.
+    /// time `now` (in units of 1,024 ns). During a call of `spill`, the sum may be too small.
     pub(crate) fn at(&self, now: u64) -> (u64, u64) {
         loop {
             let over = self.over.get();
@@ -85,8 +83,7 @@ fn read(word: u64, now: u64) -> (u64, u64) {
     (count, if is_negative { 0 } else { sum })
 }
 
-/// The state of a list of waiting I/Os when last reported. Accounts count the difference between
-/// two reports.
+/// A report about a list of waiting I/Os. Accounts count the difference between two reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportedWaits {
     /// Reason of the wait; `None` if the I/Os wait because the hardware queue is stopped.
@@ -122,7 +119,7 @@ impl ReportedWaits {
         ReportedWaits { waiting: self.waiting.saturating_sub(1), since, ..self }
     }
 
-    /// Returns the changes since `old` of the number of waiting I/Os and their total waiting time.
+    /// Returns the changes since `old` of the number of waiting I/Os and of their total time.
     pub(crate) fn ages_since(self, old: ReportedWaits) -> (i64, u64) {
         (i64::from(self.waiting) - i64::from(old.waiting), old.since.wrapping_sub(self.since))
     }

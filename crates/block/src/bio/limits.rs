@@ -28,8 +28,8 @@ pub struct QueueLimits {
     pub io_opt: u32,
     /// Longest read or write that the device accepts, in sectors.
     pub max_sectors: u32,
-    /// Longest read or write that merging builds, in sectors. The device handles several requests
-    /// faster than a single longer one. A value of `max_sectors` or more sets no limit of its own.
+    /// Longest read or write that merging builds, in sectors, if the device handles several
+    /// requests faster than a longer one. Values of `max_sectors` or more have no effect.
     pub merge_sectors: u32,
     /// Largest number of memory segments in one request.
     pub max_segments: u16,
@@ -136,7 +136,7 @@ impl QueueLimits {
         Ok(self)
     }
 
-    /// Returns the limits of a device over `self` and `other`: the stricter value of each field.
+    /// Returns the limits of a device that spans two others: the stricter value of each field.
     #[must_use]
     pub fn stack(self, other: QueueLimits) -> QueueLimits {
         QueueLimits {

@@ -71,7 +71,7 @@ impl Status {
     #[must_use]
     pub fn from_errno(errno: i32) -> Status {
         match errno {
-            // A file system reports EFBIG past its largest file size and EDQUOT past a quota.
+            // EFBIG, EDQUOT: a file system does not let the file grow.
             27 | 122 => Status::NoSpace,
             // ENXIO, ESHUTDOWN.
             6 | 108 => Status::Offline,

@@ -14,7 +14,6 @@ use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 
-/// The slots and the completion list of a channel.
 pub(crate) struct BioSet<M: Machine> {
     /// Head of the linked list of completed slots, the newest first; 0 if the list is empty.
     completed: M::Word,
@@ -35,7 +34,7 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// Creates the handles of the slots in `range`. Called only once for each slot.
+    /// Creates the only handle of each slot in `range`. Called once for each slot.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
@@ -101,14 +100,14 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// Returns true if other threads have delivered bios. Checked once more just before sleeping.
+    /// Returns true if other threads have delivered bios. Called last before the thread sleeps.
     pub(crate) fn has_delivered(&self) -> bool {
         // Relaxed: the fence of `Doorbell::arm` orders this load.
         self.completed.load(Order::Relaxed) != 0
     }
 }
 
-/// Keeps a `BioSet` from being freed while a drive may still use memory of a timed-out request.
+/// Keeps a `BioSet` allocated while a drive may still use memory of a timed-out request.
 pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 
 // SAFETY: it only counts in an atomic of a set that is not freed while this exists.

@@ -21,8 +21,7 @@ pub(crate) enum MergeKind {
     Front,
 }
 
-/// Returns true if `first` and `second`, which follows `first` directly on the drive, fit into one
-/// request.
+/// Returns true if two chains fit into one request; `second` directly follows `first` on the drive.
 #[inline]
 fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimits) -> bool {
     let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);

@@ -19,7 +19,6 @@ use crate::bio::status::Status;
 use crate::bio::{Bio, Op, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
 
-/// Present stage of a bio: unsplit, a part, or a parent in its preflush, data or final flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BioStage {
@@ -42,7 +41,7 @@ pub(crate) enum BioStage {
 pub(crate) struct Stride {
     /// log2 of the chunk size in sectors.
     pub(crate) chunk_shift: u16,
-    /// Number of drives in the stripe; 1 means that the memory is contiguous.
+    /// Number of drives in the stripe; 1 for contiguous memory.
     pub(crate) width: u16,
 }
 
@@ -55,7 +54,6 @@ impl Stride {
 /// straight from the plug to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WaitTimes {
-    /// Nanoseconds from submission (Q) until the bio got its request (G).
     pub(crate) g_ns: u32,
     /// Nanoseconds from submission (Q) to insertion into a queue (I); 0 if the bio was in no queue.
     pub(crate) i_ns: u32,
@@ -89,15 +87,13 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) bio_set: *const BioSet<M>,
     pub(crate) dev_sector: Sector,
     pub(crate) q_ns: u64,
-    /// Times at which the bio got its request (G) and was inserted into a queue (I); all 0 if it
-    /// did not wait.
     pub(crate) waited: WaitTimes,
     /// A bio is put in at submission and taken out at completion. The slot never drops a bio.
     pub(crate) bio: ManuallyDrop<Bio>,
     /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
-    /// For a part: offset in bytes of its data in the parent's memory. For a parent: number of
-    /// drives or sectors whose parts have been made (split.rs).
+    /// For a part: byte offset of its data in the parent's memory. For a parent: progress of the
+    /// split, in drives or in sectors (split.rs).
     pub(crate) offset: u32,
     /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
@@ -198,7 +194,7 @@ impl<M: Machine> BioSlot<M> {
         self.bio.data().piece(memory, len.min(left as u32))
     }
 
-    /// Records that the bio gets its request (G) now, or starts to wait for a request. A later call
+    /// Sets the time at which the bio gets its request (G) or starts to wait for one. A later call
     /// replaces the time.
     pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
         self.waited.g_ns = since(self.q_ns, now_ns).max(1);
@@ -212,8 +208,8 @@ impl<M: Machine> BioSlot<M> {
         }
     }
 
-    /// Returns the time of insertion into a queue (I), or the present time if I is more than 4.29 s
-    /// after submission.
+    /// Returns the time of insertion into a queue (I). A time of more than 4.29 s after submission
+    /// was not stored; the present time is returned instead.
     pub(crate) fn inserted_ns(&self) -> u64 {
         match self.waited.i_ns {
             u32::MAX => M::now(),
@@ -279,7 +275,7 @@ impl<M: Machine> BioRef<M> {
         self.0.as_ptr() as u64
     }
 
-    /// Sets `next`. The old link is forgotten, not dropped, because dropping a handle panics.
+    /// Sets `next` without dropping the old value, because dropping a handle panics.
     pub(crate) fn link(&mut self, next: Option<Self>) {
         core::mem::forget(core::mem::replace(&mut self.next, next));
     }
@@ -361,7 +357,7 @@ impl<M: Machine> BioList<M> {
         debug_assert!(bio.next.is_none());
         let last = bio.as_ptr();
         if self.head.is_none() {
-            // `head` is `None` here, so the forgotten value holds no handle.
+            // The old value is `None`, so no handle is forgotten.
             core::mem::forget(self.head.replace(bio));
         } else {
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
@@ -432,7 +428,7 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Clears the insertion times of chains that a frozen queue refused.
+    /// Undoes [`BioList::mark_inserted`] for chains that a frozen queue refused.
     #[cold]
     pub(crate) fn unmark_inserted(&mut self) {
         let mut at = self.head.as_mut();

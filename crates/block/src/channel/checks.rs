@@ -17,28 +17,26 @@ use crate::volume::Volume;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BioChecks {
     capacity: u64,
-    /// Sectors of a logical block minus one.
+    /// Number of sectors in a logical block, minus one.
     block_mask: u64,
     /// Longest read or write on the fast path, in sectors; 0 while every bio needs the full checks.
     plain_sectors: u32,
-    /// Value of `plain_sectors` while the fast path is not disabled. 0 if a drive has limits on
-    /// segments or chunk boundaries.
+    /// Value of `plain_sectors` while bios may take the fast path; 0 if a drive limits segments or
+    /// chunk boundaries.
     plain_max: u32,
     /// Longest read or write, in sectors, that may overtake split bios of its group: the longest
     /// request that all drives accept. Does not grow while split bios wait for slots.
     pub(crate) whole_max: u32,
-    /// While a trace is recorded: value of `plain_sectors` without the trace. Otherwise 0.
+    /// During a recording: value of `plain_sectors` without the recording. Otherwise 0.
     recorded_sectors: u32,
     read_only: bool,
     /// True if any drive has a trace sink or a trace is recorded.
     pub(crate) traced: bool,
     has_sink: bool,
-    /// True if `traced` or `admits_each` is true.
     pub(crate) watched: bool,
     /// True if every bio must go through `Submission::admit`, which chooses the plug for the bio.
     pub(crate) admits_each: bool,
-    /// True while too many chains wait for workers. The channel then accepts no bio until fewer
-    /// chains wait.
+    /// True while too many chains wait for workers; the channel then accepts no bio.
     pub(crate) pressed: bool,
     /// True for volumes of several drives and for queues that belong to threads. The channel then
     /// polls its queues from time to time even while it already has completions.
@@ -87,12 +85,12 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Recomputes the derived fields after a change of `traced`, `admits_each` or `pressed`. If any
-    /// of these fields is set, no bio takes the fast path.
+    /// Updates the fields that depend on `traced`, `admits_each` and `pressed`. While one of these
+    /// three is set, no bio takes the fast path.
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
-        // No bio on the fast path is longer than the volume, so `capacity - nr` cannot underflow.
+        // At most the volume's length, so that the check of a bio cannot underflow.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -106,7 +104,7 @@ impl BioChecks {
         self.is_plain_up_to(self.plain_sectors, bio)
     }
 
-    /// Returns true if a trace is recorded and the bio would otherwise take the fast path.
+    /// Returns true if only the recording of a trace keeps the bio off the fast path.
     pub(crate) fn is_plain_to_record(&self, bio: &Bio) -> bool {
         self.recorded_sectors > 0 && self.is_plain_up_to(self.recorded_sectors, bio)
     }

@@ -12,7 +12,6 @@ use millrace_machine::Machine;
 use crate::bio::group_id::GroupId;
 use crate::chain::slot::{BioList, BioRef};
 
-/// A drive's share of a channel's slots for parts of split bios.
 pub(crate) struct ChildSlots<M: Machine> {
     pub(crate) free: BioList<M>,
     /// Parents that wait for a slot: one list for each group, in the order in which groups are

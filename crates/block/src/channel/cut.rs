@@ -9,8 +9,8 @@ use crate::bio::limits::QueueLimits;
 use crate::bio::{Op, SECTOR_SHIFT, SectorCount};
 use crate::chain::slot::BioSlot;
 
-/// Returns the longest first piece of a part that one request of the drive can carry, as its number
-/// of sectors and of memory segments. Returns 0 sectors if not even one block fits.
+/// Returns the numbers of sectors and memory segments of the longest first piece of a part that
+/// fits into one request of the drive; 0 sectors if not even one block fits.
 pub(crate) fn cut_to_limits<M: Machine>(
     part: &BioSlot<M>,
     limits: &QueueLimits,

@@ -24,7 +24,6 @@ use crate::disk::{Disk, SubmitPath, UNBOUNDED, direct, handover, request_limits,
 use crate::queue::driver::QueueKind;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, QueueRoute};
 
-/// The thread that serves a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchServer {
     Submitter,
@@ -49,10 +48,10 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) route: QueueRoute,
     /// Number of bios of this channel that the drive has, or that wait for one of the drive's tags.
     pub(crate) outstanding: u32,
-    /// True if some of the outstanding bios may be in the channel's own queue of the drive.
+    /// True if the channel's own queue of the drive may hold some of the outstanding bios.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may be waiting for another flush to end. The waiting flush
-    /// is later sent through the channel's own queue.
+    /// True if a flush of this channel may wait for another flush. The channel's own queue sends
+    /// the waiting flush later.
     flushes: bool,
     merges: bool,
     /// Kind of merge of the bio plugged last, for the trace.
@@ -63,7 +62,7 @@ pub(crate) struct VolumeMember<M: Machine> {
     /// True if the drive limits neither memory segments nor chunk boundaries.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
-    /// Value of `LiveSizes::piece_sectors` from which `limits` was computed.
+    /// Value of `LiveSizes::piece_sectors` when `limits` was computed.
     piece_sectors: u64,
 }
 
@@ -132,8 +131,6 @@ impl<M: Machine> VolumeMember<M> {
         self.flush_list(run)
     }
 
-    /// Calls [`VolumeMember::flush`] without inlining, for callers where the cost of a call does
-    /// not matter.
     #[inline(never)]
     pub(crate) fn flush_called(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.flush(run)
@@ -154,7 +151,7 @@ impl<M: Machine> VolumeMember<M> {
         self.piece_sectors != UNBOUNDED
     }
 
-    /// Adds the bios plugged since the last call to `outstanding`. Returns their number.
+    /// Adds the newly plugged bios to `outstanding`, and returns their number.
     #[inline(always)]
     fn count(&mut self) -> u32 {
         let bios = self.plug.take_count();
@@ -219,13 +216,12 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // The poll does not find a flush that waits for another flush. So no flush of this
-            // channel is left only if none waited before and after the poll, and none moved into a
-            // queue in between.
+            // The poll does not see a flush that waits for another flush. So the channel has no
+            // flush left only if none waited before or after the poll, and none moved into a queue
+            // in between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // `left_busy` stays true if another thread serves the queue: the poll then does
-            // nothing.
+            // If another thread serves the queue, the poll does nothing and `left_busy` stays true.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;
@@ -236,8 +232,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Polls the queue. If another thread serves the queue, schedules another poll soon, because
-    /// that thread may leave while the drive still has I/O of this channel.
+    /// Polls the queue. If another thread serves the queue, another poll follows soon, because that
+    /// thread may leave while the drive still has I/O of this channel.
     fn run_queue(&mut self, run: &mut SubmitContext<M>) {
         let was_inside = self.context(run).run_queue();
         if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
@@ -274,9 +270,9 @@ impl<M: Machine> VolumeMember<M> {
         self.served_here || self.flushes || !handed || !self.disk.has_worker()
     }
 
-    /// Returns true if there is work for this channel at this drive, so that it must not sleep.
+    /// Returns true if the channel has work at this drive and must not sleep.
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // Work in a queue that any thread may run counts only while bios are outstanding.
+        // In a queue that any thread may run, work matters only while bios are outstanding.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)

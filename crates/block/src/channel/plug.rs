@@ -80,7 +80,6 @@ impl<M: Machine> Plug<M> {
         self.last.take()
     }
 
-    /// Puts back a chain that [`Plug::take_last`] returned.
     pub(crate) fn put_back(&mut self, bio: BioRef<M>) {
         self.list.push_back(bio);
     }

@@ -16,7 +16,7 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
-/// Number of polls after which a channel polls its queues even if completions already wait in it.
+/// Number of polls after which a channel polls its queues even if it already has completions.
 const POLLS_PER_LOOK: u32 = 8;
 
 /// A completed bio while the program's callback examines it. If the callback panics, the bio is
@@ -95,7 +95,7 @@ impl<M: Machine> Channel<M> {
             self.sub.run.done.is_empty() || (self.sub.checks.polls_always && self.is_look_due());
         if self.bio_set().has_delivered() {
             let mut delivered = self.bio_set().take_delivered();
-            // Completions delivered by other threads carry no time, so they get the present time.
+            // Bios from other threads have no completion time yet, and get the present time.
             let now_ns = M::now();
             self.sub.run.accounts.c_ns = now_ns;
             delivered.for_each(|bio| {
@@ -200,8 +200,8 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A bio off the fast path may complete as soon as it is submitted. Submitted at the end
-            // of this call, the bio is handed over by the next call.
+            // A bio off the fast path may complete at once. So such a bio is submitted at the end
+            // of this call, and the next call hands it over.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
                 // A refused bio gets the same time for its submission and its completion.
@@ -225,8 +225,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Returns the next bio to hand over. Completed parts found before it are counted for their
-    /// parents.
+    /// Returns the next bio to hand over. Counts completed parts for their parents on the way.
     #[inline(always)]
     fn next_done(&mut self) -> Option<BioRef<M>> {
         self.next_whole().or_else(|| self.next_finished(true))

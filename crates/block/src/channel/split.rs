@@ -138,9 +138,9 @@ impl<M: Machine> Submission<M> {
         self.resumes = None;
     }
 
-    /// Makes the next part of the parent's present stage, in a child slot. `span`: first drive and
-    /// number of drives. `parent.offset`: number of drives that have all their parts.
-    /// `parent.dev_sector`: number of sectors that have parts at the next drive.
+    /// Makes the next part of the parent's present stage, in a child slot. `span` is the first
+    /// drive and the number of drives. `parent.offset` counts the drives that have all their parts,
+    /// and `parent.dev_sector` the sectors at the next drive that have parts.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -167,8 +167,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Made
     }
 
-    /// Returns true if this bio must wait because bios of its group already wait for child slots of
-    /// the drive. Returns false while those waiting bios are being continued.
+    /// Returns true if the bio must wait behind bios of its group that wait for child slots of the
+    /// drive. Returns false while those bios are being continued.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {

@@ -33,7 +33,7 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// The rule by which bios are split, stored as a number in the field `member` of a split bio.
+/// The rule by which bios are split. The field `member` of a split bio stores the rule as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
@@ -57,21 +57,20 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) members: Vec<VolumeMember<M>>,
     pub(crate) run: SubmitContext<M>,
     pub(crate) free: BioList<M>,
-    /// Number of slots for bios.
     pub(crate) depth: u32,
     /// Number of parents that wait for a child slot.
     pub(crate) stalled: u32,
-    /// Index of the drive whose waiting bios get the free slots for parts now.
+    /// Index of the drive whose waiting bios are being continued.
     pub(crate) resumes: Option<u16>,
     /// Bios that the next poll hands over: split bios whose parts are all done, and bios that
     /// reached no drive.
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
-    /// Counts this channel's I/O, to decide whether workers serve the volume faster (`auto` mode).
+    /// Measures this channel's I/O: in `auto` mode, workers serve the volume if they are faster.
     pub(crate) chooser: Chooser,
-    /// Index of the drive that is served first in the next batch. The index changes from batch to
-    /// batch for fairness, because later drives wait for earlier ones.
+    /// Index of the drive that is served first in the next batch. Changes from batch to batch,
+    /// because later drives wait for earlier ones.
     pub(crate) first_member: usize,
     /// Single plug for all drives, while the volume is served in `per-volume` mode (baseline.rs).
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
@@ -198,7 +197,7 @@ impl<M: Machine> Submission<M> {
     /// Variant of [`Submission::admit`] for parts of split bios, which never take the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // The time is set just before the part is plugged, so that no other bio gets this time.
+        // Set just before the part is plugged, so that no other bio gets the time `parts_ns`.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -206,8 +205,6 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Calls [`Submission::flush`] without inlining, for callers where the cost of a call does not
-    /// matter.
     #[inline(never)]
     pub(crate) fn flush_called(&mut self) {
         self.flush();
@@ -235,8 +232,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Records a trace message about a range of sectors for the drive that holds the range, or for
-    /// the first drive if several drives hold it.
+    /// Records a trace message about a range of sectors, for the drive that holds the range. If
+    /// several drives hold the range, records the message for the first drive.
     fn note(
         &mut self,
         sector: Sector,
@@ -289,7 +286,7 @@ impl<M: Machine> Submission<M> {
 
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
-            // The flag keeps these bios off the fast path, which does not record waits for limits.
+            // Keeps the bio off the fast path, which does not record waits for limits.
             self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }

@@ -33,14 +33,14 @@ const LOOK_NS: u64 = 20_000_000;
 /// Nanoseconds that a bio may book ahead, unless no bio waits before it. So a client with one I/O
 /// in flight waits only about this long behind a client with many I/Os under the same limit.
 const AHEAD_NS: u64 = 1_000_000;
-/// Stands in `dev_sector` of a waiting bio that has not booked a time.
+/// Value of `dev_sector` of a waiting bio that has not booked a time.
 const NO_TIME: u64 = u64::MAX;
 
-/// Token bucket at which a bio continues, as an index into the buckets that the bio passes.
+/// The token bucket at which a bio continues: `from` is its index among all buckets of the bio.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio was the first in its queue without a booked time, and must book one now.
+    /// True for the first bio without a booked time in a queue: the bio must book a time now.
     is_first: bool,
 }
 
@@ -53,8 +53,8 @@ impl BucketStep {
 /// Bios of a group that wait at one token bucket, in order of their booked times.
 struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// Identifies the token bucket: level of the group (own or parent), number of the bucket, and
-    /// true for reads.
+    /// The token bucket: level of the group (0: own, 1: parent), number of the bucket, true for
+    /// reads.
     gate: (usize, usize, bool),
     /// Waiting bios whose time to pass the bucket is booked. The time is stored in `dev_sector`,
     /// which is unused until a bio is mapped to a drive.
@@ -83,8 +83,8 @@ pub(crate) struct Throttle<M: Machine> {
     /// For the trace: earliest time at which the bio that last started to wait may continue.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// Indexed by group number: the last report about the group's waiting bios, and the group to
-    /// whose account this report was added.
+    /// By group number: last report about the group's waiting bios, and the group that it was added
+    /// to.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -153,11 +153,11 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has passed all earlier buckets, except those that the change has added.
+                // The bio has passed all earlier buckets that existed before the change.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
-                // A bio that may continue at once is queued with time 0, which has passed.
+                // A bio that passed all buckets is queued with time 0, for the next `take_due`.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
@@ -218,7 +218,7 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // The next bio of a queue may be one without a booked time, so all queues are checked soon.
+        // The next bio of a queue may have no booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
@@ -250,12 +250,12 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // The next bio of a queue may be one without a booked time, so all queues are checked soon.
+        // The next bio of a queue may have no booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
 
-    /// Books the cost of a bio at its token buckets, from the bucket with index `unpaid` on.
+    /// Books the cost of a bio at those of its token buckets whose index is `unpaid` or higher.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
         for place in unpaid..PLACES {
             if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
@@ -270,8 +270,8 @@ impl<M: Machine> Throttle<M> {
         self.pass_from(BucketStep::from(0), slot, now_ns)
     }
 
-    /// Books the bio's cost at each token bucket from `way` on. If the bio must wait at a bucket,
-    /// queues the bio there and returns `None`.
+    /// Books the bio's cost at its token buckets in order, beginning with `way`. If the bio must
+    /// wait at a bucket, queues the bio there and returns `None`.
     fn pass_from(
         &mut self,
         way: BucketStep,
@@ -336,7 +336,7 @@ impl<M: Machine> Throttle<M> {
         self.say(slot.bio.account_key.group, now_ns, |said| said.without(slot.q_ns));
     }
 
-    /// Counts a change in the number of waiting bios in the group's account.
+    /// Reports a change in the number of a group's waiting bios to the group's account.
     fn say(
         &mut self,
         group: GroupId,
@@ -389,8 +389,8 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Removes the next bio that may continue from the queue with index `at`. Returns the bio, and
-    /// the token bucket at which the bio continues.
+    /// Takes the next bio that may continue out of the queue `lines[at]`. Returns the bio, and the
+    /// token bucket at which the bio continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;

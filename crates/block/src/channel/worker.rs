@@ -22,7 +22,7 @@ use crate::disk::worker_drive::WorkerDrive;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread};
 use crate::trace::tracer::Tracer;
 
-/// Default nanoseconds for which a worker polls before it sleeps: about a sleep and a wake-up.
+/// Default nanoseconds for which a worker polls before it sleeps: about the time to sleep and wake.
 pub const WORKER_SPIN_NS: u64 = 5_000;
 /// Longest time in nanoseconds between two checks for timed-out requests.
 const TICK_NS: u64 = 100_000_000;
@@ -75,9 +75,9 @@ impl<M: Machine> Worker<M> {
 
     /// Dispatches the bios handed over to the worker, and collects completions. Does not wait.
     pub fn turn(&mut self) {
-        // The flag `is_broken` stays true if this function ends by a panic.
+        // Set to false at the end, so that a panic in this function leaves the flag true.
         self.is_broken = true;
-        // After a panic, the batch may still hold tags of another queue.
+        // A call that ended by a panic may have left tags of another queue in the batch.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
@@ -101,8 +101,8 @@ impl<M: Machine> Worker<M> {
         self.is_broken = false;
     }
 
-    /// Returns true if there is work for the worker. Call this function once more after the
-    /// doorbell is armed, before sleeping.
+    /// Returns true if the worker has work. Before a thread sleeps, it arms the doorbell and then
+    /// calls this function once more.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.drives.iter().any(WorkerDrive::has_work)

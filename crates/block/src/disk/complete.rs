@@ -23,7 +23,6 @@ use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
 use crate::trace::blktrace::EventCode;
 
-/// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureLogging {
     /// The bios entered the failure log earlier, when their request timed out.
@@ -206,8 +205,8 @@ pub(crate) fn end_requests<M: Machine>(
     again
 }
 
-/// Ends the next requests of the batch whose only bio is this channel's and whose times are those
-/// of `equal`. Stops at the first request that failed or differs.
+/// Ends the next requests of the batch, as long as each succeeded, has the times of `equal`, and
+/// has only one bio, which is this channel's.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -22,8 +22,8 @@ use crate::queue::serve::ServeGuard;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
-/// Returns true if a batch may take the fast path. Pending marks that other threads set just now do
-/// not matter: those threads also leave a flag or ring the owner, which then polls all its queues.
+/// Returns true if a batch may take the fast path. Pending marks are not checked: threads that set
+/// one also leave a flag or ring the owner, which then polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,
@@ -46,7 +46,7 @@ fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> b
     context.run.stamp == Stamp::Batch && is_open(context.run, serve)
 }
 
-/// Returns true if no other work must be dispatched first and the queue may dispatch.
+/// Returns true if the queue may dispatch, and no other work must go first.
 #[inline(always)]
 fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
     run.woken.is_empty()
@@ -222,7 +222,7 @@ fn stage_single<'a, M: Machine>(
     Ok(())
 }
 
-/// Handles the driver's completions, unless the only one is that of the bio just dispatched.
+/// Ends the requests that the driver completed while a single bio was dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,

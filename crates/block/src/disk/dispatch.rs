@@ -23,8 +23,7 @@ use crate::queue::{CtxState, HctxState};
 pub(crate) type CtxGuard<'a, M> =
     <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
 
-/// Largest number of rounds in which a thread serves work of other threads that found the queue
-/// busy.
+/// Largest number of rounds in which a thread also serves work of other threads.
 const SERVE_ROUNDS: u32 = 32;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
@@ -122,8 +121,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// Called if the owner of a queue found the lock held by a thread that only inspects the queue.
-    /// The pending mark keeps the owner from sleeping, because no other thread polls the queue.
+    /// Called if the owner of a queue cannot serve it, because another thread is inspecting the
+    /// queue. The pending mark keeps the owner from sleeping: no other thread polls the queue.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -180,7 +179,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `left_busy` must describe this queue, but `run_woken` sets it for other queues.
+            // `left_busy` must include this queue, but `run_woken` sets it for other queues.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -238,8 +237,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Dispatches the requests that already have tags, because the driver returned them as busy or
-    /// they got their tags in the plug. Returns the number of requests dispatched.
+    /// Dispatches the requests that already have tags: those that a busy driver returned, and those
+    /// that got their tags in the plug. Returns the number of requests dispatched.
     #[cold]
     fn dispatch_requeued(&mut self, serve: &mut HctxState<M>, now_ns: &mut u64) -> u32 {
         let (hctx, mut sent) = (self.hctx, 0);

@@ -39,7 +39,7 @@ impl<M: Machine> Disk<M> {
         // was already checked. So the disk is drained only if there was no flush before and after
         // the check, and no move in between. Bios that a worker leaves behind move in the same way.
         let moves = || {
-            // Two statements are needed, because no other lock may be taken under the flush lock.
+            // Two statements, so that no other lock is taken under the flush lock.
             let flushes = self.flush.lock().moves_while_idle();
             (flushes, worker_moves(self))
         };
@@ -52,8 +52,8 @@ impl<M: Machine> Disk<M> {
     /// not call this function.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // Polling threads only try to take the locks that a check takes. A pause between checks
-        // lets these threads succeed.
+        // Polling threads only try to take the locks that a check holds. Pauses between checks let
+        // these threads succeed.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {
@@ -104,7 +104,7 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
     }
 }
 
-/// Returns the number of times that bios moved from a worker's queue to other software queues.
+/// Returns how often bios moved from a worker's queue to other software queues.
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
     if let Some(worker_state) = &disk.worker_state {

@@ -46,7 +46,7 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains added to the worker's queue. Removals are counted too, so none may be missed.
+/// Counts chains added to the worker's queue. No chain may be missed: removals are counted, too.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
@@ -153,8 +153,8 @@ impl<M: Machine> QueueContext<'_, M> {
     }
 
     /// Updates the count of dispatched chains before the serving thread leaves the worker's queue.
-    /// If another thread leaves work in the queue, that thread wakes the worker, because only the
-    /// worker polls for the completions.
+    /// If work remains and the thread is not the worker, wakes the worker, because only the worker
+    /// polls for the completions.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk
@@ -168,7 +168,7 @@ impl<M: Machine> QueueContext<'_, M> {
         // Relaxed: a statistic that only the holder of the serve lock writes.
         worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
-        // Relaxed: if this thread is the worker, it reads the value that it wrote itself.
+        // Relaxed: a thread that is the worker reads the value that it wrote itself.
         if serve.holds_handed && worker_state.owner.load(Order::Relaxed) != self.run.owner {
             // Relaxed: the fence of `Doorbell::ring` orders this access.
             worker_state.rounds.fetch_add(1, Order::Relaxed);

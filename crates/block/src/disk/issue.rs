@@ -59,7 +59,7 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
                 false if sent < MOST_AT_ONCE => tags.take(&mut context.run.hint, rest.len()),
                 false => None,
             };
-            // One call takes tags from only one bitmap word, so the batch may need further calls.
+            // One call takes tags from one bitmap word only, so the batch may need several calls.
             let Some(more) = more else { break };
             batch = more;
         }

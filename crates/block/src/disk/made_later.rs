@@ -53,7 +53,6 @@ impl<M: Machine, T> MadeLater<M, T> {
         unsafe { &*self.value.get() }
     }
 
-    /// Makes the value, unless it is made already.
     #[cold]
     pub(crate) fn make(&self, make: impl FnOnce() -> T) {
         let Some(MakeState { is_made, lock }) = &self.making else { return };

@@ -17,14 +17,14 @@ use crate::queue::HardwareQueue;
 pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) hctx: &'a HardwareQueue<M>,
-    /// State of the thread, the same for all queues at which the thread works.
+    /// State of the thread, shared by all queues at which the thread works.
     pub(crate) run: &'a mut SubmitContext<M>,
     /// The statistics in which the thread counts its work at this queue.
     pub(crate) stats: &'a DiskStats<M>,
 }
 
-/// Charges the simulated cost of a stage between software queue and driver. Does nothing if the
-/// disk's design has no such stages.
+/// Charges the simulated cost of a stage between software queue and driver, unless the disk's
+/// design has no such stages.
 #[inline(always)]
 pub(crate) fn work<M: Machine>(disk: &Disk<M>, stage: Stage, count: u32) {
     if disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
@@ -43,7 +43,6 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         QueueContext { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
     }
 
-    /// Charges the simulated cost of a stage between software queue and driver, as [`work`] does.
     #[inline(always)]
     pub(crate) fn work(&self, stage: Stage, count: u32) {
         work(self.disk, stage, count);

@@ -22,7 +22,7 @@ use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
 pub(crate) struct QueueShape {
     /// Hardware queues that the driver supports.
     pub(crate) hw: HwQueues,
-    /// Number of software queues, and number of hardware queues without the worker's.
+    /// Number of software queues, and number of hardware queues other than the worker's.
     pub(crate) shared: (usize, usize),
     /// Index of the worker's hardware queue, if the disk may have a worker.
     pub(crate) worker: Option<u16>,
@@ -79,7 +79,6 @@ impl<M: Machine> DiskQueues<M> {
     }
 }
 
-/// The queues of a disk, which may be made later.
 pub(crate) struct LazyQueues<M: Machine> {
     pub(crate) shape: QueueShape,
     queues: MadeLater<M, DiskQueues<M>>,
@@ -174,9 +173,9 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Returns true if a serving thread's own batch may bypass the software queue: the software queue
-/// feeds no other hardware queue, or the thread owns the hardware queue. In the second case,
-/// pending marks show the bios that other threads inserted.
+/// Returns true if a batch may bypass the software queue: the software queue feeds only one
+/// hardware queue, or the thread owns the hardware queue and finds other threads' bios by pending
+/// marks.
 fn passes_software_queue<M: Machine>(
     config: &DiskConfig<M>,
     kind: QueueKind,
@@ -187,7 +186,7 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// Returns the path of batches to the driver; `counts`: numbers of software and hardware queues.
+/// Returns the path of batches to the driver. `counts`: number of software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),

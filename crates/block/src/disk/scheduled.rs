@@ -46,7 +46,7 @@ impl<M: Machine> Disk<M> {
             None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
             Some(made) => set_all(self, Some(kind), |hctx| (made.queue)(hctx))?,
         }
-        // Set last, because the previous scheduler may change the size until it is gone. Relaxed:
+        // The size is set last, because the previous scheduler may set it until replaced. Relaxed:
         // no other data depends on this size.
         self.sizes.piece_sectors.store(sectors.map_or(UNBOUNDED, u64::from), Order::Relaxed);
         Ok(())

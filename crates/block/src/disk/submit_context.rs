@@ -50,7 +50,7 @@ pub(crate) struct SubmitContext<M: Machine> {
     /// Identity of the thread, to compare with the owners of queues.
     pub(crate) owner: u64,
     pub(crate) stamp: Stamp,
-    /// Bitmap word at which the next search for a tag starts.
+    /// Index of the bitmap word at which the next search for a tag starts.
     pub(crate) hint: u32,
     pub(crate) done: BioList<M>,
     pub(crate) batch: CompletionBatch,
@@ -60,7 +60,7 @@ pub(crate) struct SubmitContext<M: Machine> {
     outbox_set: *const BioSet<M>,
     /// Queues that this thread must run, because a tag was freed for them.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Spare list that `run_woken` swaps with `woken`; `None` while woken queues run.
+    /// Empty list that `run_woken` swaps with `woken`; `None` while woken queues run.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
     /// True if the queue served last still has waiting work or requests in flight.
     pub(crate) left_busy: bool,
@@ -70,7 +70,7 @@ pub(crate) struct SubmitContext<M: Machine> {
     pub(crate) trace_context: TraceContext,
 }
 
-/// Fields of trace events that are not known where the events are emitted.
+/// Values for trace events, stored because the code that emits the events does not know them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     /// Time of the last insertion into a queue while tracing.
@@ -167,7 +167,7 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// If the driver polled last has asked for another poll, stores the time of that poll.
+    /// Stores the time at which the driver wants another poll, if the last poll asked for one.
     #[inline(always)]
     pub(crate) fn take_wake(&mut self) {
         if let Some(wake_ns) = self.batch.take_wake() {

@@ -42,7 +42,7 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     }
 }
 
-/// Ends requests that were dispatched from this queue at least the timeout before `now_ns`.
+/// Ends the queue's requests that have been at the driver for the timeout or longer at `now_ns`.
 pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) {
     let timeout_ns = context.disk.config.timeout_ns;
     let hctx = context.hctx;

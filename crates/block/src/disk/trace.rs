@@ -27,9 +27,9 @@ use crate::trace::{TraceEvent, UnplugReason};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlugPlace {
-    /// The plug was empty before.
+    /// The bio is the first in its plug.
     First,
-    /// The plug already had bios.
+    /// The bio follows others in its plug.
     Later,
 }
 
@@ -95,7 +95,7 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Records the first events of a bio that starts a request. `drives` is the number of the
-    /// volume's drives; `place` tells if the plug was empty before.
+    /// volume's drives; `place` tells if the bio is the first in its plug.
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
@@ -120,7 +120,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio starts a request; `place` tells if the bio's plug was empty before.
+    /// Records that a bio starts a request, and a plug event if the bio is the first in its plug.
     pub(crate) fn plugged(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
         self.record_get(bio, entry_ns(bio));
         if place == PlugPlace::First {
@@ -203,7 +203,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that `count` requests are unplugged; `bio` belongs to one of them.
+    /// Records the unplugging of `count` requests; `bio` belongs to one of them.
     pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
             UnplugReason::Explicit => TraceStep::One(EventCode::Unplug),
@@ -214,8 +214,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Prepares for the insertion of a list into a queue: sends events to the sink, and takes the
-    /// time for the recording.
+    /// Sends the insertion of a list to the sink, and notes the time of insertion for the
+    /// recording.
     #[inline(always)]
     pub(crate) fn begin_insert(&mut self, list: &BioList<M>) {
         if self.is_on() {
@@ -409,8 +409,8 @@ fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
-/// Returns the subject of a bio's events. A flush has no sectors, so its submission time takes the
-/// place of the sector and distinguishes it from other flushes.
+/// Returns the fields that describe a bio in its events. A flush has no sectors, so its submission
+/// time takes the place of the sector and distinguishes it from other flushes.
 #[inline(always)]
 fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> TraceSubject {
     let categories = categories(bio.bio.op, bio.bio.flags);
@@ -421,7 +421,7 @@ fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -
     }
 }
 
-/// Returns the subject of plug events, which have no operation. The number of requests takes the
+/// Returns the fields of a plug event, which has no operation. The number of requests takes the
 /// place of the sector.
 fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> TraceSubject {
     let group = group_of(disk.config.device, bio.bio.account_key.tenant, 0);

@@ -30,8 +30,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return None;
         }
         if !self.run.woken.is_empty() && self.owes_others() {
-            // The free tags are meant for another queue, which was woken for them and has not run
-            // yet.
+            // The free tags are for another queue, which was woken and has not run yet.
             self.join_waiters(chain);
             return None;
         }
@@ -41,8 +40,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if this thread must still run another queue that was woken for a tag. Wake-ups
-    /// of this queue itself do not count, because other threads could pass them on for ever.
+    /// Returns true if this thread must still run another queue that was woken for a tag. Ignores
+    /// wake-ups of this queue itself, which threads could otherwise pass on for ever.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -119,8 +118,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
-                // A queue may start to wait again during its own completions, and is then woken in
-                // each round. One list entry is enough.
+                // A queue that starts to wait again during its own completions is woken in each
+                // round, but needs only one list entry.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

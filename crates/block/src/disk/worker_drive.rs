@@ -28,7 +28,7 @@ pub(crate) struct WorkerDrive<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     stats: Arc<DiskStats<M>>,
     hctx: u16,
-    /// Last seen value of `WorkerState::rounds`.
+    /// Value of `WorkerState::rounds` before the last `turn` that served the queue.
     rounds: u64,
     /// True if another thread served the queue during the worker's last `turn`.
     missed: bool,
@@ -80,9 +80,8 @@ impl<M: Machine> WorkerDrive<M> {
         &self.disk.queues.hctxs()[usize::from(self.hctx)]
     }
 
-    /// Returns true if there is new work since the last `turn`. Returns false while the thread that
-    /// kept that `turn` out of the queue still serves it: spinning would only take the CPU from
-    /// that thread.
+    /// Returns true if there is new work since the last `turn`. Returns false while another thread
+    /// still serves the queue since that `turn`: spinning would only take the CPU from that thread.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -113,7 +112,7 @@ impl<M: Machine> WorkerDrive<M> {
     /// the submitters. An `OwnerOnly` queue stays the worker's until [`WorkerDrive::close`].
     pub(crate) fn leave(&self, owner: u64) {
         let Some(worker_state) = self.worker_state() else { return };
-        // Relaxed: the comparison is true only for a value that this thread wrote itself.
+        // Relaxed: `owner` has this thread's identity only if this thread wrote it.
         if self.disk.kind == QueueKind::AnyThread
             && worker_state.owner.load(Order::Relaxed) == owner
         {

@@ -12,7 +12,7 @@ pub(crate) struct WorkerState<M: Machine> {
     pub(crate) owner: M::Word,
     /// Total number of chains put into software queues for the worker.
     pub(crate) handed: M::Word,
-    /// Number of chains in `handed` that were dispatched or merged; written by the serving thread.
+    /// Part of `handed`: chains that were dispatched or merged; written by the serving thread.
     pub(crate) settled: M::Word,
     /// Number of times that another thread served the worker's queue and left work in it.
     pub(crate) rounds: M::Word,

@@ -11,7 +11,7 @@ use millrace_machine::nanoseconds;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 
-/// Priority classes of groups: I/O of a higher class goes first, whatever the weights.
+/// Priority classes of groups. I/O of a higher class goes first, whatever the groups' weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Priority {
     /// I/Os of this class go before those of all other classes.
@@ -48,13 +48,13 @@ impl LatencyTarget {
 /// count as writes but carry no bytes. Flushes are not limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupLimits {
-    /// I/Os of both directions a second, 1 or more.
+    /// I/Os a second, reads and writes together; 1 or more.
     pub iops: Option<u64>,
     /// Reads a second, 1 or more.
     pub read_iops: Option<u64>,
     /// Writes a second, 1 or more.
     pub write_iops: Option<u64>,
-    /// Bytes a second in both directions, 4,096 or more.
+    /// Bytes a second, read and written together; 4,096 or more.
     pub bandwidth: Option<u64>,
     /// Bytes read a second, 4,096 or more.
     pub read_bandwidth: Option<u64>,

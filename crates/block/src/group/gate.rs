@@ -20,7 +20,7 @@ const FRACTION_BITS: u32 = 8;
 /// Number of additional fractional bits in the cost of a sector.
 const SECTOR_BITS: u32 = 16;
 
-/// Limits that an I/O may have to pass: I/Os and bytes of its direction, I/Os and bytes in total.
+/// Number of limits for an I/O: on I/Os and bytes of its direction, and on both in total.
 pub(crate) const BUCKETS_PER_BIO: usize = 4;
 
 /// Cost of an I/O at one bucket, in units of 2^-`FRACTION_BITS` ns.
@@ -50,15 +50,14 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts `booked`, a time charged at the cost `old`, to the time charged at this cost.
-    /// Returns 0 if there is no limit before or after.
+    /// Converts a time booked at the cost `old` to the time at this cost; 0 if either means no
+    /// limit.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
         if old == 0 || new == 0 { 0 } else { booked.saturating_mul(new) / old }
     }
 
-    /// Returns the cost of an I/O of `sectors` sectors.
     pub(crate) fn of(self, sectors: SectorCount) -> u64 {
         let bytes = (u128::from(self.sector) * u128::from(sectors)) >> SECTOR_BITS;
         self.io + bytes.min(1 << 56) as u64
@@ -106,11 +105,11 @@ pub(crate) struct TokenBuckets<M: Machine> {
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
-/// Stage of the limit (index in `LimitCosts`), operation, and number of sectors of an I/O.
+/// An I/O at a limit: index of the limit in `LimitCosts`, operation, and number of sectors.
 pub(crate) type BucketIo = (usize, Op, SectorCount);
 
-/// Returns the index of an I/O's bucket. Stages 0 and 1 have separate buckets for reads and writes;
-/// stages 2 and 3 do not.
+/// Returns the index of an I/O's bucket. Limits 0 and 1 have separate buckets for reads and writes;
+/// limits 2 and 3 do not.
 fn place_of((stage, op, _): BucketIo) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
@@ -185,7 +184,7 @@ impl<M: Machine> TokenBuckets<M> {
     }
 
     /// Removes an I/O's cost from the time booked by waiting I/Os; the I/O stays charged. `costs`
-    /// must be those given to `wait`.
+    /// must equal the `costs` given to `wait`.
     pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: a counter that only `changed` reads.
         self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);

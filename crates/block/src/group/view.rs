@@ -20,16 +20,13 @@ pub(crate) struct GroupRow<M: Machine> {
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
     pub(crate) target: Option<LatencyTarget>,
-    /// Costs and token buckets of the group's own limits, and the number of changes of these
-    /// limits.
+    /// Costs, token buckets and number of changes of the group's own limits; `None` without limits.
     pub(crate) limits: Option<(LimitCosts, Arc<TokenBuckets<M>>, u64)>,
 }
 
-/// A thread's copy of the group table.
 pub(crate) struct GroupView<M: Machine> {
     version: u64,
     rows: Vec<GroupRow<M>>,
-    /// True if any group has limits.
     pub(crate) has_limits: bool,
 }
 
@@ -45,7 +42,6 @@ impl<M: Machine> GroupView<M> {
         self.version != groups.version()
     }
 
-    /// Copies the table again.
     #[cold]
     pub(crate) fn renew(&mut self, groups: &Groups<M>) {
         let table = groups.table.lock();

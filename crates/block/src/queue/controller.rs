@@ -3,11 +3,11 @@
 //! Hardware keeps tags in one of three places: in each hardware queue (NVMe, 1,024), in each drive
 //! (AHCI, 32), or in a controller for all its drives (SCU 250, HBA 10,140). A driver knows only its
 //! own drive. A `Controller` in a `DiskConfig` adds the limits that several drives share, and
-//! `queue_tags` makes tag sets from both. Invariant: a hardware queue never has more requests in
-//! flight than its driver accepts, however many tags the controller has. Further requests wait
-//! without a tag, so that a slow drive does not take the tags of other drives. Flushes may exceed
-//! this limit by the reserved tags. Kernel counterparts: host tags (`scsi_host->can_queue`,
-//! `BLK_MQ_F_TAG_HCTX_SHARED`) and a device's `queue_depth`.
+//! `queue_tags` makes tag sets within the limits of driver and controller. Invariant: a hardware
+//! queue never has more requests in flight than its driver accepts, however many tags the
+//! controller has. Further requests wait without a tag, so that a slow drive does not take the tags
+//! of other drives. Flushes may exceed this limit by the reserved tags. Kernel counterparts: host
+//! tags (`scsi_host->can_queue`, `BLK_MQ_F_TAG_HCTX_SHARED`) and a device's `queue_depth`.
 
 use alloc::format;
 use alloc::string::String;
@@ -134,9 +134,9 @@ pub(crate) struct TagSettings<'a, M: Machine> {
     pub(crate) queue_depth: Option<u32>,
 }
 
-/// Returns the largest number of hardware queues that a disk may have. One queue is the limit for a
-/// drive with `PerDrive` tags if its controller shares more tags among drives than this drive
-/// accepts requests: the drive's limit is enforced in each queue, so there must be only one.
+/// Returns the largest number of hardware queues of a disk. Each queue enforces the drive's limit
+/// of requests for itself. So a drive with `PerDrive` tags gets only one queue if its controller's
+/// shared tags exceed that limit.
 pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
     let own = own_depth(settings.queue_depth, hw);
     let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own;
@@ -146,7 +146,7 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
     }
 }
 
-/// Largest number of tags in a set.
+/// Largest number of tags in a tag set.
 const DEPTH_MAX: u32 = 65_536;
 
 /// Returns the number of requests that the drive accepts per queue, or in total with `PerDrive`.
@@ -155,8 +155,8 @@ fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
 }
 
-/// Creates the tags of each lane. `lanes` names the hardware queue of each lane; lanes of the same
-/// hardware queue share their tags.
+/// Creates the tags of lanes (parts of hardware queues). `lanes` holds the hardware queue of each
+/// lane; lanes of one queue share their tags.
 pub(crate) fn lane_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,

@@ -116,7 +116,6 @@ impl DriverData {
         self.len == 0
     }
 
-    /// Appends as many of `bytes` as fit.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let len = usize::from(self.len);
         let fits = bytes.len().min(Self::BYTES - len);
@@ -183,7 +182,7 @@ pub trait Driver<M: Machine>: Send + Sync {
     /// answered. The caller treats a smaller size as an error and keeps the old one.
     ///
     /// # Errors
-    /// If the size cannot be read, or the drive cannot grow. The text names the drive's location.
+    /// If the size cannot be read, or the drive cannot grow. The error names the drive's location.
     #[doc(alias = "revalidate_disk")]
     fn revalidate(&self) -> Result<Sector, Error> {
         Ok(self.capacity())
@@ -196,10 +195,9 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
         ctx * hctxs / ctxs
     }
-    /// Returns true if a `poll` right after `commit_rqs` completes every request. Such a drive has
-    /// no request in flight while no thread serves its queue, so several threads may serve a
-    /// hardware queue at once, each with its own driver queue (`Inside::Each`). Allowed only if any
-    /// thread may run the drive's queues.
+    /// Returns true if a `poll` right after `commit_rqs` completes every request. Several threads
+    /// may then serve a hardware queue at once, each with a driver queue of its own. Allowed only
+    /// if any thread may run the drive's queues.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -224,8 +222,8 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.open_queue(index, depth)
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must then be quick, and wait for no other thread. Only
-    /// a thread's first such queue may take scarce resources.
+    /// them instead of at the start. Opening must then be quick and wait for no other thread. Of a
+    /// thread's queues, only the first one opened may take scarce resources.
     fn may_open_late(&self) -> bool {
         false
     }
@@ -240,8 +238,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn is_polled_idle(&self) -> bool {
         false
     }
-    /// Returns true while the drive has lost its server and is reconnecting. During that time,
-    /// requests fail when the drive's own time limit is over, and no request timeout runs.
+    /// Returns true while the drive has lost its server and is reconnecting. A request that waits
+    /// for a connection then fails at the drive's own time limit, not at the request timeout.
     fn is_reconnecting(&self) -> bool {
         false
     }
@@ -299,8 +297,8 @@ pub trait Driver<M: Machine>: Send + Sync {
 pub trait DriverQueue<M: Machine>: Send {
     /// Hands a request to the driver, which may delay it until `commit_rqs`.
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
-    /// Returns true if [`DriverQueue::is_bounced`] and [`DriverQueue::trace_data`] can return
-    /// anything. Called only while the disk is traced.
+    /// Returns false if [`DriverQueue::is_bounced`] is never true and [`DriverQueue::trace_data`]
+    /// is always empty. Called only while the disk is traced.
     fn has_trace_data(&self) -> bool {
         true
     }
@@ -335,18 +333,18 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of entries whose requests are known to have been in flight.
+    /// Number of entries whose tags were checked to be in flight.
     checked: usize,
     taken: usize,
     wake_ns: Option<u64>,
 }
 
-/// Iterator over the checked requests that are still in a batch.
+/// Iterator over the requests left in a batch whose tags were checked to be in flight.
 pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
     at: usize,
-    /// The batch's number of entries taken out, updated when the iterator is dropped.
+    /// Counter `taken` of the batch, updated when the iterator is dropped.
     taken: &'a mut usize,
 }
 
@@ -452,19 +450,19 @@ impl CompletionBatch {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Returns true if the only completion is a success of `tag` and no further poll was asked for.
+    /// Returns true if the batch holds only a success of `tag` and asks for no further poll.
     #[inline(always)]
     pub(crate) fn is_just(&self, tag: Tag) -> bool {
         let (first, status) = self.entries[0];
         self.len == 1 && first == tag && status.is_ok() && self.wake_ns.is_none()
     }
 
-    /// Takes the time at which a driver asked to be polled again, if any.
+    /// Returns and clears the time set by [`CompletionBatch::wake_at`], if any.
     pub fn take_wake(&mut self) -> Option<u64> {
         self.wake_ns.take()
     }
 
-    /// Empties a batch without checked entries.
+    /// Empties the batch, of which no entry was checked.
     #[inline(always)]
     pub(crate) fn clear_untaken(&mut self) {
         debug_assert_eq!((self.checked, self.taken), (0, 0));
@@ -484,8 +482,8 @@ impl CompletionBatch {
         self.checked = self.len;
     }
 
-    /// Returns an iterator that takes out the requests that were checked and not taken out yet.
-    /// `tags` is the tag set of the queue that filled the batch.
+    /// Returns an iterator that takes the remaining checked requests out of the batch. `tags` is
+    /// the tag set of the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn rest<'a, M: Machine>(
         &'a mut self,
@@ -495,7 +493,7 @@ impl CompletionBatch {
         CheckedRequests { tags, entries: &entries[..*checked], at: *taken, taken }
     }
 
-    /// Returns references to the requests that were checked and not taken out yet.
+    /// Returns references to the checked requests that are left in the batch.
     pub(crate) fn looks<'a, M: Machine>(
         &'a mut self,
         tags: &'a TagSet<M>,
@@ -520,8 +518,7 @@ impl Default for CompletionBatch {
     }
 }
 
-/// Shrinks a range to whole units of `granularity_sectors`: the part of the range that can be
-/// discarded.
+/// Returns the part of a range that consists of whole units of `granularity_sectors`.
 #[must_use]
 pub fn align_inwards(sector: Sector, nr: SectorCount, granularity_sectors: u32) -> (Sector, u32) {
     let unit = u64::from(granularity_sectors.max(1));

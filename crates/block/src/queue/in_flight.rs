@@ -13,7 +13,6 @@ use crate::queue::driver::CompletionBatch;
 use crate::queue::request::{Request, RequestRef, Tag};
 use crate::queue::tag::TagSet;
 
-/// The requests that the driver has from one hardware queue.
 pub(crate) struct InFlight {
     /// Dispatch time of each tag in nanoseconds; 0 if the tag is not in flight in this queue.
     issued_ns: Box<[u64]>,
@@ -40,8 +39,8 @@ impl InFlight {
         self.count
     }
 
-    /// Records that the driver has accepted a request. The request has no handle until the driver
-    /// completes its tag.
+    /// Records that the driver has accepted a request, and forgets the request's handle
+    /// (`RequestRef`).
     #[inline(always)]
     pub(crate) fn lend<M: Machine>(&mut self, rq: RequestRef<M>, now_ns: u64) {
         self.issued_ns[rq.tag().0 as usize] = stamp(now_ns);
@@ -56,7 +55,7 @@ impl InFlight {
     /// If a tag is not in flight in this queue. The message names `drive`.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
-        // As a local variable, `issued_ns` stays in a register.
+        // A local variable, so that the compiler keeps the table's address in a register.
         let issued_ns = &mut *self.issued_ns;
         for (tag, _) in batch.entries() {
             let issued = &mut issued_ns[tag.0 as usize];
@@ -91,7 +90,7 @@ impl InFlight {
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The first call also finds a pause since the oldest dispatch of a request in flight.
+            // The clock starts at the oldest dispatch: the first call finds later pauses, too.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);

@@ -29,12 +29,12 @@ pub struct IoThread<M: Machine> {
     pub turn: Option<ThreadTurn<M>>,
 }
 
-/// A function that starts the I/O handed to an I/O thread's drives, and collects completions. It
-/// sleeps until there is work, the doorbell rings, or the deadline has come. It does not sleep if
-/// `has_work`, which it calls after arming the doorbell, returns true.
+/// A function that starts the I/O handed to an I/O thread's drives, sleeps, and collects
+/// completions. The sleep ends when there is work, the doorbell rings or the deadline has come. The
+/// function does not sleep if `has_work`, called after arming the doorbell, returns true.
 ///
 /// # Errors
-/// If the thread's ring itself fails.
+/// If the thread's ring (such as its io_uring) fails.
 pub type ThreadTurn<M> = fn(
     bell: &Doorbell<M>,
     deadline_ns: Option<u64>,

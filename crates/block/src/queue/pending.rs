@@ -10,10 +10,9 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Bitmap of the software queues that have bios for a hardware queue.
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// For a lane (a part of a hardware queue): the lane's bit, and the software queue of that bit.
+    /// For a lane (a part of a hardware queue): its bit and its software queue; else `None`.
     own: Option<(u64, usize)>,
 }
 
@@ -83,7 +82,7 @@ impl<M: Machine> PendingQueues<M> {
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         let mask = self.own.map_or(u64::MAX, |(bit, _)| bit);
-        // Relaxed: the fence of `Doorbell::arm` orders this load where it decides about sleeping.
+        // Relaxed: before a thread sleeps, the fence of `Doorbell::arm` orders this load.
         self.words.iter().any(|word| word.load(Order::Relaxed) & mask != 0)
     }
 }

@@ -88,7 +88,7 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Fills the request from a chain of bios. Flags that are not in `taken` are dropped.
+    /// Fills the request from a chain of bios, with those of its flags that are in `taken`.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(
@@ -128,7 +128,7 @@ impl<M: Machine> Request<M> {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Returns an empty `EqualIos` with this request's operation and times, for comparisons.
+    /// Returns an empty count of I/Os with this request's operation and times, completed at `c_ns`.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
@@ -137,9 +137,9 @@ impl<M: Machine> Request<M> {
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Returns true if the request is in flight with the operation and times of `times`, and
-    /// consists of a single bio, which is of this channel and waited in no queue. A flush never
-    /// matches, because flushes always wait.
+    /// Returns true if the request is in flight, has the operation and times of `times`, and
+    /// consists of one bio of this channel that waited in no queue. Flushes always wait, so none
+    /// matches.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
@@ -149,7 +149,7 @@ impl<M: Machine> Request<M> {
             && bio.bio_set == bio_set
     }
 
-    /// Takes the chain out and makes the request idle.
+    /// Takes the bios out and makes the request idle.
     #[inline]
     pub(crate) fn empty(&mut self) -> BioRef<M> {
         self.state = RequestState::Idle;
@@ -177,21 +177,21 @@ impl<M: Machine> Request<M> {
         self.flags
     }
 
-    /// Returns the first sector on the drive.
+    /// Returns the request's first sector, counted from the drive's start.
     #[inline]
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.sector
     }
 
-    /// Returns the length in sectors; 0 for a flush.
+    /// Returns the request's length in sectors; 0 for a flush.
     #[inline]
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.nr_sectors
     }
 
-    /// Returns the length of the data in bytes; 0 if the operation carries none.
+    /// Returns the length of the request's data in bytes; 0 if the operation carries none.
     #[inline]
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
@@ -231,7 +231,7 @@ impl<M: Machine> Request<M> {
 ///
 /// A handle comes from a batch of tags, goes to the driver's queue (`InFlight::lend`), comes back
 /// when the driver returns the tag (`CompletionBatch::take`), and ends when the tag is freed
-/// (`TagSet::give`). It is not `Clone`. Dropping one would lose a tag, and panics.
+/// (`TagSet::give`). The handle is not `Clone`. Dropping a handle would lose a tag, and panics.
 pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 
 // SAFETY: the handle is the only way to the request, which is Send.

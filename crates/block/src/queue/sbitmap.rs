@@ -17,9 +17,8 @@ pub(crate) struct TagBits {
 }
 
 impl TagBits {
-    /// The empty set of bits.
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
-    /// Placeholder for a reserved tag, whose number is in another map.
+    /// Stands for a reserved tag, whose bit is in a bitmap of its own.
     pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 
@@ -64,13 +63,11 @@ impl<M: Machine> Sbitmap<M> {
         self.depth
     }
 
-    /// Returns the number that a bit stands for.
     #[inline]
     pub(crate) fn number(&self, word: u32, bit: u32) -> u32 {
         (word << self.shift) | bit
     }
 
-    /// Returns word and mask of a number.
     #[inline]
     pub(crate) fn bit_of(&self, number: u32) -> TagBits {
         TagBits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
@@ -90,7 +87,7 @@ impl<M: Machine> Sbitmap<M> {
         (mask != 0).then_some(TagBits { word: *hint, mask })
     }
 
-    /// Searches all words once, starting after the hint's word. Returns 0 if all bits are taken.
+    /// Takes bits of the first word after `hint` that has free ones; returns 0 if all are taken.
     #[inline(never)]
     fn take_elsewhere(&self, hint: &mut u32, want: u32) -> u64 {
         let count = self.words.len() as u32;
@@ -106,7 +103,7 @@ impl<M: Machine> Sbitmap<M> {
         0
     }
 
-    /// Takes up to `want` bits of a word. Returns 0 if none is free.
+    /// Takes up to `want` free bits of a word and returns them; 0 if none is free.
     #[inline(always)]
     fn take_from(&self, word: &M::Word, want: u32) -> u64 {
         loop {
@@ -125,7 +122,6 @@ impl<M: Machine> Sbitmap<M> {
         }
     }
 
-    /// Frees numbers.
     #[inline(always)]
     pub(crate) fn give(&self, bits: TagBits) {
         // SeqCst includes a Release for the next user of the number, and orders this store before

@@ -45,7 +45,6 @@ const REST_NOTED_NS: u64 = 10_000_000;
 #[derive(Debug)]
 pub struct BioChain<M: Machine> {
     pub(crate) bio: BioRef<M>,
-    /// Drive that the chain is for.
     drive: DriveMark,
 }
 
@@ -55,17 +54,14 @@ pub struct BioChain<M: Machine> {
 pub(crate) struct DriveMark(usize);
 
 impl DriveMark {
-    /// Mark of a chain that belongs to no drive.
     pub(crate) const NONE: DriveMark = DriveMark(0);
 
-    /// Creates a chain of this drive.
     pub(crate) fn chain<M: Machine>(self, bio: BioRef<M>) -> BioChain<M> {
         BioChain { bio, drive: self }
     }
 }
 
 impl<M: Machine> BioChain<M> {
-    /// Returns the first bio of the chain.
     pub(crate) fn head(&self) -> &BioSlot<M> {
         &self.bio
     }
@@ -82,19 +78,19 @@ impl<M: Machine> BioChain<M> {
         self.bio.bio.flags
     }
 
-    /// Returns the first sector on the drive.
+    /// Returns the chain's first sector, counted from the drive's start.
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.bio.dev_sector
     }
 
-    /// Returns the length in sectors, at least 1.
+    /// Returns the chain's length in sectors, at least 1.
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.bio.chain_sectors
     }
 
-    /// Returns the sector after the last one.
+    /// Returns the sector after the chain's last sector.
     #[must_use]
     pub fn end(&self) -> Sector {
         self.bio.chain_end()
@@ -119,13 +115,13 @@ impl<M: Machine> BioChain<M> {
         self.bio.q_ns
     }
 
-    /// Returns the first bio's submission time plus its delay by its group's limits, at most 4 s.
+    /// Returns the time when group limits let the first bio pass, at most 4 s after submission.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// Returns the time at which the first bio was inserted into the queue. If that was more than 4
-    /// s after submission, returns the present time.
+    /// Returns the time at which the first bio was inserted into the queue; the present time if the
+    /// bio was inserted more than 4 s after submission.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
@@ -154,7 +150,6 @@ impl<'a, M: Machine> ChainBatch<'a, M> {
         self.list.is_empty()
     }
 
-    /// Returns the drive that the chains are for.
     pub(crate) fn drive(&self) -> DriveMark {
         self.drive
     }
@@ -184,7 +179,6 @@ impl<'a, M: Machine> ChainBatch<'a, M> {
 impl<M: Machine> Iterator for ChainBatch<'_, M> {
     type Item = BioChain<M>;
 
-    /// Takes the oldest chain that is left.
     fn next(&mut self) -> Option<BioChain<M>> {
         self.list.pop_front().map(|bio| self.drive.chain(bio))
     }
@@ -219,8 +213,8 @@ pub enum SchedulerPick<M: Machine> {
     /// Chains wait, but none may go now. The layer asks again after a completion, or at this time
     /// in nanoseconds of the machine's clock.
     WaitUntil(u64),
-    /// No chain may go before the next insertion or completion. If chains wait, allowed only while
-    /// the driver has requests that came from this scheduler.
+    /// No chain may go before the next insertion or completion. A scheduler in which chains wait
+    /// may answer so only while the driver has requests from it.
     Nothing,
 }
 
@@ -280,9 +274,9 @@ pub trait Scheduler<M: Machine>: Send {
     fn completed(&mut self, done: &CompletedChain);
 
     /// Returns true if chains of a group may bypass the scheduler because there is nothing to
-    /// order. `ios` holds the number of chains and their sum of sectors. All were submitted at
-    /// `queued_ns`. Called only while no chain waits in the scheduler. The completion of chains
-    /// that bypassed the scheduler is not reported.
+    /// order. `ios` holds the number of chains and the sum of their sectors; `queued_ns` is the
+    /// first chain's submission time. Called only while no chain waits in the scheduler. The
+    /// completion of bypassing chains is not reported.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
     /// Gives up all waiting chains, because another scheduler takes over or the queue closes.
@@ -293,7 +287,7 @@ pub trait Scheduler<M: Machine>: Send {
 /// A request in flight that came from a scheduler's chain.
 #[derive(Debug, Clone, Copy)]
 struct IssuedChain {
-    /// Length of the chain; 0 if the request did not come from this scheduler.
+    /// Length of the chain in sectors; 0 if the request did not come from this scheduler.
     nr_sectors: SectorCount,
     op: Op,
     tenant: u16,
@@ -312,7 +306,6 @@ impl IssuedChain {
         picked_ns: 0,
     };
 
-    /// Creates the record of a chain that the scheduler has just named.
     fn of<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> IssuedChain {
         IssuedChain {
             nr_sectors: chain.chain_sectors,
@@ -341,16 +334,14 @@ pub(crate) struct Scheduling<M: Machine> {
     len: u32,
     /// Requests in flight that came from this scheduler, indexed by tag.
     issued: Box<[IssuedChain]>,
-    /// Number of requests in flight that came from this scheduler.
     in_flight: u32,
-    /// True if the drained scheduler kept chains, or returned chains of another drive.
+    /// True if a drain left chains in the scheduler, or returned chains of another drive.
     pub(crate) has_lost: bool,
-    /// Time until which the trace gets no further message about a pause in dispatching.
+    /// Time in nanoseconds before which no further pause in dispatching is traced.
     rests_until_ns: u64,
-    /// The drive's wait accounts.
     drive: Arc<DriveWaits<M>>,
-    /// Wait accounts of this queue: for waits for a tag and, unless `counts` is true, for waits in
-    /// the scheduler.
+    /// Accounts of this queue's waits for a tag and, if `counts` is false, of waits in the
+    /// scheduler.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
@@ -358,7 +349,6 @@ pub(crate) struct Scheduling<M: Machine> {
 }
 
 impl<M: Machine> Scheduling<M> {
-    /// Wraps a scheduler for a queue with `depth` tags.
     pub(crate) fn new(
         name: Option<&'static str>,
         scheduler: Box<dyn Scheduler<M>>,
@@ -439,8 +429,8 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns true if a pause until `until_ns` is to be traced: the scheduler does not report its
-    /// decisions itself, and no pause was traced recently.
+    /// Returns true if a pause until `until_ns` should be traced, because the scheduler does not
+    /// report its decisions itself and no pause was traced recently.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
@@ -469,7 +459,6 @@ impl<M: Machine> Scheduling<M> {
         forget(self.picked.replace(chain.bio));
     }
 
-    /// Returns the identity of the scheduler's drive.
     fn mark(&self) -> DriveMark {
         DriveMark(Arc::as_ptr(&self.drive).addr())
     }
@@ -480,7 +469,7 @@ impl<M: Machine> Scheduling<M> {
         chain.drive == self.mark()
     }
 
-    /// Records in the account of `group` that a chosen chain starts or stops waiting for a tag.
+    /// Records that a chain of `group`, named by `next`, starts or stops waiting for a tag.
     fn say_picked(&mut self, group: GroupId, next: ReportedWaits, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
@@ -503,13 +492,13 @@ impl<M: Machine> Scheduling<M> {
         chain.bio
     }
 
-    /// Records why queue `hctx` dispatches no chains, if the reason lies outside the scheduler.
+    /// Records the reason outside the scheduler that keeps queue `hctx` from dispatching.
     pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }
 
-    /// Adds the wait time of a chain that goes to the driver now to its group's account, unless the
-    /// scheduler counts wait times by itself.
+    /// Adds the wait time of a chain, which now goes to the driver, to the account of the chain's
+    /// group. Does nothing if the scheduler counts wait times itself.
     #[inline]
     pub(crate) fn account(&mut self, chain: &BioChain<M>, (hctx, now_ns): (u16, u64)) {
         if !self.counts {
@@ -544,7 +533,6 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns the chain that waits for a tag.
     pub(crate) fn picked(&self) -> Option<&BioSlot<M>> {
         self.picked.as_deref()
     }
@@ -561,8 +549,8 @@ impl<M: Machine> Scheduling<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // Leaked, so that chains that the scheduler returns later are recognised by the
-            // accounts' address.
+            // The wait accounts are leaked, because their address must still identify chains that
+            // the scheduler returns later.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

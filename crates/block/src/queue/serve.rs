@@ -115,8 +115,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Takes the lock if it is free. `tried_ns` is the time of the first attempt if this one
-    /// repeats it.
+    /// Takes the lock if it is free. `tried_ns` is the time of the first attempt, if this is a
+    /// repeated one.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`. Relaxed: a failed attempt reads no protected
@@ -133,7 +133,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Like `attempt`, if `METERED` is set: statistics are or were enabled.
+    /// Does the work of `attempt` if lock statistics are or were enabled (`METERED`).
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -144,7 +144,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // Statistics were enabled meanwhile, and the exchange has cleared their bit.
+            // The exchange has cleared `METERED`, but statistics are on by now.
             self.meter();
         }
         Some(ServeGuard { lock: self })
@@ -240,7 +240,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Like `leave`, if `METERED` is set: statistics are or were enabled.
+    /// Does the work of `leave` if lock statistics are or were enabled (`METERED`).
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {
@@ -257,13 +257,13 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         core::mem::forget(self);
         count::<M>(ended);
         if free == FREE && M::Meter::is_on() {
-            // Statistics were enabled meanwhile, and the exchange has cleared their bit.
+            // The exchange has cleared `METERED`, but statistics are on by now.
             lock.meter();
         }
         None
     }
 
-    /// Clears the flag.
+    /// Clears the flag and keeps the lock.
     #[inline]
     fn stay(self) -> Self {
         // Acquire pairs with the Release of every thread that flagged so far, even of one that

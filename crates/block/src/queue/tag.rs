@@ -20,8 +20,8 @@ use crate::queue::sbitmap::{Sbitmap, TagBits};
 
 /// A drive whose queues wait for tags. The tag set uses this trait to notify it.
 pub(crate) trait TagUser: Any + Send + Sync {
-    /// Makes a thread that may run queue `hctx` try to take a tag. The queue is no longer in the
-    /// list of waiters.
+    /// Makes a thread that may run queue `hctx` try to take a tag. Called after the queue was taken
+    /// off the list of waiters.
     fn look_for_tag(&self, hctx: u16);
 }
 
@@ -127,7 +127,7 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Frees a reserved tag at once. Otherwise frees the batch, and begins a new one with the tag.
+    /// Frees a reserved tag at once. For other tags, frees the batch and begins a new one.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -227,7 +227,7 @@ impl<M: Machine> TagSet<M> {
 }
 
 impl<M: Machine> Drop for TagSet<M> {
-    /// Leaks the bios that a drive never completed: their bio set was leaked for the same reason.
+    /// Leaks the bios that a drive never completed, because their memory (`BioSet`) is leaked.
     fn drop(&mut self) {
         for line in &self.requests {
             // SAFETY: no other thread has the tag set any more.

@@ -150,7 +150,7 @@ impl EventCode {
         ACTS.into_iter().find(|act| act.letters() == letters && !letters.is_empty())
     }
 
-    /// Returns the number of data bytes that must follow a record of this event.
+    /// Returns how many bytes of data must at least follow a record of this event.
     #[must_use]
     pub fn pdu_bytes_min(self) -> usize {
         match self {
@@ -188,7 +188,7 @@ pub struct Record {
     pub sequence: u32,
     /// Time in nanoseconds of the recorder's clock.
     pub time_ns: u64,
-    /// First sector, in units of 512 bytes.
+    /// First sector of the I/O, in units of 512 bytes.
     pub sector: u64,
     /// Length in bytes.
     pub bytes: u32,
@@ -200,7 +200,7 @@ pub struct Record {
     pub device: u32,
     /// CPU on which the event occurred; also the number of its trace file.
     pub cpu: u32,
-    /// Result of a completion: 0, or the 16 bits of a negative errno.
+    /// Result of a completion: 0, or the low 16 bits of a negative errno.
     pub error: u16,
     /// Bytes of data that follow the record.
     pub pdu_len: u16,
@@ -259,13 +259,13 @@ impl Record {
         (self.action >> 16) as u16 & categories != 0
     }
 
-    /// Returns the length in whole sectors.
+    /// Returns the I/O's length in whole sectors.
     #[must_use]
     pub fn sectors(&self) -> u32 {
         self.bytes >> 9
     }
 
-    /// Returns the sector after the last one.
+    /// Returns the sector after the I/O's last sector.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.sector.wrapping_add(u64::from(self.sectors()))
@@ -317,7 +317,7 @@ impl Record {
     }
 }
 
-/// Returns `N` bytes at `at`, which must lie inside the record.
+/// Returns the `N` bytes at offset `at` of a record.
 fn word<const N: usize>(bytes: &[u8; RECORD_BYTES], at: usize) -> [u8; N] {
     let mut word = [0; N];
     word.copy_from_slice(&bytes[at..at + N]);
@@ -349,7 +349,7 @@ impl RemapData {
         bytes
     }
 
-    /// Decodes a record's data; `None` if it is too short.
+    /// Decodes a remap record's data; `None` if the data is too short.
     #[must_use]
     pub fn decode(data: &[u8]) -> Option<RemapData> {
         let (from, rest) = data.split_first_chunk::<4>()?;
@@ -369,7 +369,7 @@ pub fn encode_number(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Decodes the data of an unplug or a split; `None` if it is too short.
+/// Decodes the data of an unplug or a split; `None` if the data is too short.
 #[must_use]
 pub fn decode_number(data: &[u8]) -> Option<u64> {
     data.split_first_chunk::<8>().map(|(number, _)| u64::from_be_bytes(*number))

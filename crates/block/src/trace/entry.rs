@@ -15,7 +15,6 @@ use crate::queue::driver::DriverData;
 use crate::trace::blktrace::{EventCode, NotifyKind};
 use crate::trace::note::TraceNote;
 
-/// One word of a trace ring.
 pub(crate) type RingWord = [u64; 2];
 /// Largest number of words of one event: a group word, the driver's data and a step word. Instead
 /// of driver data, a remap has one word for its source.
@@ -42,7 +41,7 @@ const INSERT_ISSUE: u8 = 35;
 pub struct TraceEntry {
     /// Time of the event in nanoseconds.
     pub time_ns: u64,
-    /// First sector on the drive; for an unplug, the number of requests.
+    /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub sector: u64,
     /// For a remap, the first sector on the volume. For a flush that joined another flush, the
     /// sector that the trace shows for the other flush.
@@ -66,7 +65,6 @@ pub struct TraceEntry {
 /// Events of an I/O that are recorded together: at the same time, or at two times close together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TraceStep {
-    /// A single event.
     One(EventCode),
     /// Completed (C), with a negative errno, or 0 for success.
     Complete(i16),
@@ -108,7 +106,7 @@ impl TraceStep {
 pub(crate) struct TraceSubject {
     /// Device, tenant and categories, packed by [`group_of`].
     pub(crate) group: u64,
-    /// First sector on the drive; for an unplug, the number of requests.
+    /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub(crate) sector: u64,
     /// Length in bytes.
     pub(crate) bytes: u32,
@@ -157,8 +155,7 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
 /// Decodes the words of a ring into entries in order of time.
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// D (dispatch) events of steps that contain I (insert) and D, all with the same time, kept
-    /// until the last I event is emitted.
+    /// Dispatch (D) events held back until the insert (I) events of the same steps are emitted.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,
@@ -193,7 +190,7 @@ impl RingDecoder {
         }
     }
 
-    /// Emits the D events in `issued`.
+    /// Emits the events that are held back.
     pub(crate) fn end(&mut self, out: &mut Vec<TraceEntry>) {
         out.append(&mut self.issued);
     }

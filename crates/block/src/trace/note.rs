@@ -20,11 +20,11 @@ pub enum TraceMessage {
     /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
     /// pause; the group and the wait reason are given if the scheduler reports them.
     Rests(Option<(GroupId, WaitReason)>),
-    /// The drive's scheduler starts to hold back I/Os of the group. The number is the limit of
-    /// requests at the drive that stops the group's hardware queue; `u32::MAX` for no limit.
+    /// The drive's scheduler starts to hold back the group's I/Os in a hardware queue. The number
+    /// is the queue's limit of requests at the drive; `u32::MAX` for no limit.
     Held(GroupId, WaitReason, u32),
-    /// New limits of the hardware queue with this number: of its reads and of its other requests at
-    /// the drive. Equal numbers limit both together; `u32::MAX` for no limit.
+    /// New limits of requests at the drive for the hardware queue with this number: of reads, and
+    /// of other requests. Equal limits apply to all requests together; `u32::MAX` for no limit.
     Depth(u16, [u32; 2]),
     /// Number of events that are missing before this note, because the thread's ring was full.
     Dropped(u32),
@@ -51,7 +51,7 @@ const DEPTH: u64 = 5;
 const DROPPED: u64 = 6;
 
 impl TraceNote {
-    /// Encodes the note as two numbers: the kind in 36 bits, and the time or the depth.
+    /// Encodes the note as two numbers: kind, wait reason and group in 36 bits; time or limit.
     pub(crate) fn parts(self) -> (u64, u64) {
         let of = |code: u64, group: GroupId, hold: WaitReason| {
             code << 32 | (hold as u64) << 16 | u64::from(group.0)

@@ -22,7 +22,7 @@ use crate::trace::entry::{
 };
 use crate::trace::note::{TraceMessage, TraceNote};
 
-/// Default number of events in a ring, which takes 2 MiB.
+/// Default number of events in a ring. A ring of this size takes 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
 /// Number of ring words for each event; enough even if each event has a group word of its own.
 const WORDS_PER_EVENT: usize = 2;
@@ -51,8 +51,7 @@ struct TraceRing<M: Machine> {
     dropped: M::Word,
     /// 1 if each event has its own time.
     exact: M::Word,
-    /// Decoder with the state from the words read so far. Its lock ensures that there is only one
-    /// reader.
+    /// Decoder with the state from the words read so far. The lock admits only one reader.
     reader: M::Lock<RingDecoder>,
     cpu: CpuId,
 }
@@ -63,7 +62,7 @@ unsafe impl<M: Machine> Sync for TraceRing<M> {}
 unsafe impl<M: Machine> Send for TraceRing<M> {}
 
 impl<M: Machine> TraceRing<M> {
-    /// Reads all published entries and passes them to `take` in pieces.
+    /// Passes all published entries to `take`, at most [`ENTRIES_AT_ONCE`] in each call.
     fn read(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) {
         let mut decoder = self.reader.lock();
         // Acquire pairs with the Release of `publish`. Relaxed: only the reader writes `tail`.
@@ -77,7 +76,7 @@ impl<M: Machine> TraceRing<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // At the end of a published batch, no later word belongs to these entries.
+            // All published words are read, so no event needs to be held back.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -93,7 +92,7 @@ pub(crate) struct TraceWriter<M: Machine> {
     ring: Arc<TraceRing<M>>,
     mask: u64,
     head: u64,
-    /// Value of `head` at which the ring is full, from the reader's position when last read.
+    /// Value of `head` at which the ring is full, by the reader's position seen last.
     limit: u64,
     /// Number of dropped events that no note has reported yet.
     untold: u32,
@@ -219,7 +218,7 @@ impl<M: Machine> TraceWriter<M> {
 /// State of a recording's rings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceStatus {
-    /// Events that found their ring full since the recording began.
+    /// Number of events dropped, because a ring was full, since the recording began.
     pub dropped: u64,
     /// Number of threads that have a ring.
     pub writers: usize,
@@ -314,10 +313,10 @@ impl<M: Machine> Tracer<M> {
         writer
     }
 
-    /// Empties the rings. `take` gets the entries of each ring in pieces, in the order in which
-    /// they were written, with the CPU on which the thread's recording began.
+    /// Empties the rings. Calls `take` with some entries of one ring at a time, in the order in
+    /// which they were written, and with the CPU on which the ring's thread began to record.
     pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
-        // New threads can add rings while `take` runs.
+        // A copy of the list, so that new threads can add rings while `take` runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
         // Relaxed: a statistic; no other data depends on it.
         let mut dropped = self.dropped.load(Order::Relaxed);

@@ -9,8 +9,7 @@ use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
 
 pub(crate) trait Placement {
-    /// Returns the drive and the sector on that drive, if the whole range lies on one drive in one
-    /// piece.
+    /// Returns the drive and sector of a range that is contiguous on one drive; else `None`.
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)>;
 
     /// Returns the first drive that a range touches, and the number of drives that it touches,
@@ -28,9 +27,8 @@ pub(crate) trait Placement {
     /// `at`.
     fn run_from(&self, at: Sector) -> u64;
 
-    /// Finds the first drive whose growth to its size in `sizes` would move the data of other
-    /// drives. Returns the drive with its present size in the layout. All sizes are in whole
-    /// blocks.
+    /// Finds a drive whose growth to its size in `sizes` would move data of other drives. Returns
+    /// the drive and its present size. All sizes are in whole blocks.
     fn moved(&self, sizes: &[Sector]) -> Option<(usize, Sector)>;
 }
 

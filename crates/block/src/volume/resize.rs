@@ -58,8 +58,8 @@ pub struct DriveNeed {
     pub name: String,
     /// Present size in sectors.
     pub has: Sector,
-    /// Size in sectors that this drive needs for the volume to grow by its smallest step, provided
-    /// that the other drives in the list also get the sizes that they need.
+    /// Size in sectors that this drive needs for the volume to grow by its smallest step, if the
+    /// other drives in the list get the sizes that they need.
     pub needs: Sector,
 }
 
@@ -96,8 +96,8 @@ impl<M: Machine> VolumeSize<M> {
         }
     }
 
-    /// Returns the size that the volume had when it was made. This size may be outdated, but
-    /// reading it costs nothing.
+    /// Returns the size that the volume had when it was made: perhaps outdated, but read at no
+    /// cost.
     pub(crate) fn made(&self) -> Sector {
         self.made
     }
@@ -184,7 +184,7 @@ impl<M: Machine> Volume<M> {
         Ok(Resized { old, new, drives, needs })
     }
 
-    /// Checks that growth does not move the data of drives behind the one that grew.
+    /// Checks that growth of a drive does not move the data of other drives.
     fn check_places(&self, sizes: &[Sector]) -> Result<(), Error> {
         let blocks = sizes.iter().map(|size| whole_blocks(*size, self.limits()));
         let blocks: Vec<Sector> = blocks.collect();
@@ -201,8 +201,8 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Registers `call`, which gets the new size in sectors after each growth until the returned
-    /// watch is dropped. The thread that made the volume grow calls it, without holding a lock. The
-    /// callback must not block for long or resize the volume. To miss no size, first watch and then
+    /// watch is dropped. The thread that made the volume grow runs `call`, without holding a lock.
+    /// `call` must not block for long or resize the volume. To miss no size, first watch and then
     /// read the capacity.
     pub fn watch_size(
         self: &Arc<Self>,

@@ -3,10 +3,10 @@
 //! A `Volume` has a `Serving`, its settings, and a `ServingChoice` that its channels share. Each
 //! channel counts its own I/O (`Chooser`) and adds the counts to the shared state only every
 //! quarter of a millisecond, so that batches do not write shared memory. `auto` measures the
-//! throughput of all channels together. It uses each mode for a while, keeps the faster one, and
-//! tries the other again after increasing intervals. A channel that measured only itself would hand
-//! its work to workers that take the CPUs from the other channels. Source: \[FALCON\] (watermarks,
-//! per-drive serving; "per-volume" is its description of Linux).
+//! throughput of all channels together. The mode `auto` uses each of the two modes for a while,
+//! keeps the faster one, and tries the other again after increasing intervals. A channel that
+//! measured only itself would hand its work to workers that take the CPUs from the other channels.
+//! Source: \[FALCON\] (watermarks, per-drive serving; "per-volume" is its description of Linux).
 
 use alloc::format;
 use alloc::string::String;
@@ -61,7 +61,7 @@ pub struct ServingConfig {
     /// Low watermark: smallest number of bios in a batch that workers serve; submitters serve
     /// smaller batches. \[FALCON\]: 16.
     pub plug_low: u32,
-    /// High pressure point: number of chains waiting for workers above which `submit` returns bios.
+    /// High pressure point: number of chains waiting for workers above which `submit` refuses bios.
     pub pressure_high: u32,
     /// Low pressure point: number of chains waiting for workers at which `submit` accepts bios
     /// again.
@@ -209,7 +209,7 @@ pub(crate) struct ServingChoice {
     settling: bool,
     /// Number of further measuring windows in the present mode before the other mode is tried.
     stay: u32,
-    /// Value of `stay` after the next failed trial.
+    /// Value of `stay` if the next trial fails.
     patience: u32,
 }
 
@@ -255,14 +255,14 @@ impl ServingChoice {
         }
     }
 
-    /// Returns the shortest length of a measuring window, in nanoseconds; more for more channels.
+    /// Returns the shortest length of a measuring window, in nanoseconds, for the active channels.
     fn shortest_ns(&self) -> u64 {
         let channels = self.channels[0].max(self.channels[1]).max(1);
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
     }
 
-    /// Returns how long, in nanoseconds, a trial of a mode may take for `bios` bios: a multiple of
-    /// the time that the other mode would take. `u64::MAX` if this is no trial.
+    /// Returns the time in nanoseconds after which a trial of a mode with `bios` bios ends early, a
+    /// multiple of the time that the other mode would take; `u64::MAX` outside a trial.
     fn limit(&self, bios: u64) -> u64 {
         let other = self.rates[usize::from(!self.workers)];
         let is_trial = other > self.rates[usize::from(self.workers)];
@@ -285,8 +285,8 @@ impl ServingChoice {
         self.channels = [0, self.channels[0]];
     }
 
-    /// Ends the present window if it has lasted long enough, or the unmeasured time after a change
-    /// of mode (`settling`), and begins a new window.
+    /// Begins a new window if the present one has lasted long enough, or if the unmeasured time
+    /// after a change of mode (`settling`) is over.
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {

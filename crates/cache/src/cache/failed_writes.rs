@@ -4,13 +4,14 @@
 //! A drive is failing from a failed write on, until one of its writes succeeds and `RETRY_NS` have
 //! passed. A drive is stuck if it has writes in flight and has completed none for a second. A stuck
 //! drive is treated like a failing one, but its writes in flight may still complete. So a write
-//! beyond its share of dirty pages waits instead of failing, and no probe (trial write) is sent.
+//! beyond the drive's share of dirty pages waits instead of failing, and no probe (trial write) is
+//! sent.
 //!
-//! Dirty pages of a failing drive are stranded. The dirty limit excludes them, so that writers to
-//! other drives are not slowed down. They are written only as probes of a few extents each. A write
-//! that would strand more than the drive's share of pages fails at once. Once a write over several
-//! drives has failed, or a drive has been stuck, no write spans two drives any more, so each error
-//! is due to one known drive.
+//! Dirty pages of a failing drive are stranded. The dirty limit excludes stranded pages, so that
+//! writers to other drives are not slowed down. Stranded pages are written only as probes, a few
+//! extents at a time. A write that would strand more than the drive's share of pages fails at once.
+//! Once a write over several drives has failed, or a drive has been stuck, no write spans two
+//! drives any more, so each error is due to one known drive.
 //!
 //! A page belongs to the drive of its first sector. Counts change with the page's shard locked.
 //! `settle` strands the pages that are already dirty when a drive begins to fail: a writer either
@@ -29,10 +30,10 @@ use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent, place_of};
 use crate::memory::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
-/// Minimum time for which a drive counts as failing, and between two probes (trial writes) of it,
-/// in nanoseconds.
+/// Minimum time, in nanoseconds, for which a drive counts as failing, and between two probes (trial
+/// writes) of the drive.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
-/// Used instead of a drive's index for a write that spans several drives.
+/// Drive index of a write that spans several drives.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
 const FINE: u64 = 0;
@@ -71,7 +72,7 @@ struct Member<M: Machine> {
     is_stuck: M::Word,
     /// Number of this drive's stranded pages.
     pages: M::Word,
-    /// Number of pages being written as probes of the drive.
+    /// Number of pages being written as probes (trial writes) to the drive.
     probing: M::Word,
     errors: M::Word,
     /// Number of the drive's writes that succeeded while any drive was failing.
@@ -79,8 +80,8 @@ struct Member<M: Machine> {
     last: M::Word,
 }
 
-/// Counts of failed writes when the drive last recovered, and of successful writes when it last
-/// began to fail; time of the next probe.
+/// `errors`: failed writes of the drive when it last recovered. `good`: successful writes when the
+/// drive last began to fail. `retry_ns`: time of the next probe (trial write).
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
@@ -190,7 +191,7 @@ impl<M: Machine> FailedWrites<M> {
         self.state(member) == FAILS
     }
 
-    /// Adds to the numbers of stranded pages, of one drive and of all drives. `pages` is 1 or -1.
+    /// Adds `pages` (1 or -1) to the numbers of stranded pages of the drive and of all drives.
     fn add(&self, member: usize, pages: i64) {
         self.members[member].pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
         self.pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
@@ -226,8 +227,8 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Returns true if the dirty limit allows a write to a clean page. The caller has made
-    /// `newly_dirty` pages dirty that are not counted yet.
+    /// Returns true if the dirty limit allows a write to a clean page. `newly_dirty` is the number
+    /// of dirty pages that are not counted yet.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -267,14 +268,14 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Ends the stranding of a page, if it is stranded. The caller must hold the lock of its shard.
+    /// Removes the mark that `strand` set. The caller must hold the lock of the page's shard.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
         if shard.unstrand(at, place_of(page).1) {
             self.failed_writes.add(self.member_of(page), -1);
         }
     }
 
-    /// Drops failed pages of an extent of a write-through cache once all their writers have
+    /// In a write-through cache, drops an extent's failed pages once all their writers have
     /// received the error. Returns the number of dropped pages.
     pub(crate) fn drop_failed(&self, shard: &mut Shard, at: u32) -> u32 {
         let extent = shard.extent(at);
@@ -395,9 +396,9 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Returns the pages with data only in memory, in ascending order, each with a mask of its
-    /// eighths that hold such data. A page that is being written is left out if its drive has no
-    /// write in flight and has never failed one.
+    /// Returns the pages with data only in memory, in ascending order, each with a mask of the
+    /// eighths with such data. A page being written counts as written if its drive has completed
+    /// all writes without an error.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
         let has_all = |disk: &Arc<Disk<M>>| {
             let stats = disk.stats();
@@ -459,7 +460,7 @@ impl<M: Machine> Cache<M> {
     }
 }
 
-/// Calls `f` for each page on this drive in the extents of the shards' dirty lists, with the page's
+/// Calls `f` for each page of a drive in the extents that are listed as dirty, with the page's
 /// shard locked.
 fn for_listed<M: Machine>(cache: &Cache<M>, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
     let sectors = cache.sectors();

@@ -39,8 +39,6 @@ impl<M: Machine> FirstDirty<M> {
         }
     }
 
-    /// Runs the callback. Several threads may run the callback at once, so it must make the later
-    /// ones wait for the first.
     #[cold]
     fn run(&self) {
         let call = self.call.lock().clone();

@@ -1,5 +1,4 @@
-//! `Signal`: wakes a queue that has blocked jobs when something happens that these jobs may wait
-//! for.
+//! `Signal`: wakes a queue with blocked jobs after an event that these jobs may wait for.
 //!
 //! Each queue has one signal. A queue that is about to wait sets a flag and then checks its
 //! condition once more. A thread that changes a condition checks the flags afterwards. So either

@@ -21,7 +21,7 @@ use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 const DEPTH: u32 = 1024;
 /// Maximum number of bios in flight to the volume below: four for each tag of the queue.
 const BELOW_DEPTH: u32 = 4096;
-/// Maximum number of write-back I/Os of one queue in flight, over all drives.
+/// Maximum number of write-backs in flight from one queue, over all drives.
 const WRITES: u32 = 128;
 const EXTENTS_MAX: usize = 1024;
 const SECTORS_MAX: u32 = 2048;
@@ -113,8 +113,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
-    /// Returns 0 pages for a write-through cache: its dirty pages belong to failed writes, whose
-    /// writers received the error.
+    /// Returns 0 pages for a write-through cache: its only dirty pages are from failed writes,
+    /// whose writers received the error.
     fn unwritten(&self) -> Unwritten {
         match self.cache.is_write_through() {
             true => Unwritten::default(),

@@ -37,15 +37,15 @@ pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages still to be copied. For a FUA write whose data are all in memory: pages that the job
-    /// has not written to the volume with FUA.
+    /// Pages still to be copied; in a FUA write whose data are all in memory, pages still to be
+    /// written to the volume with FUA.
     pub(crate) todo: Vec<Range<u64>>,
-    /// Last pages of a write-through request, which are copied to memory once its first pages are
-    /// on the volume.
+    /// Remaining pages of a write-through request. The job copies these pages to memory once the
+    /// request's earlier pages are on the volume.
     pub(crate) rest: Range<u64>,
     /// End of the pages that the job has begun to write to the volume.
     pub(crate) below_to: u64,
-    /// First page whose extent counts this job in `FailedPages::claims`.
+    /// First page whose extent counts this job as a writer (`FailedPages::claims`).
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,
     pub(crate) status: Status,

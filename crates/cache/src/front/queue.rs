@@ -1,9 +1,9 @@
 //! `CacheQueue`: one queue of a cache, on the I/O thread that owns it.
 //!
 //! Hits are answered at once, with a shard locked. A request that must wait becomes a `CacheJob`
-//! (read.rs, write.rs, sync.rs). A job that waits for another thread is retried when the cache's
-//! signal says that something happened. The block layer calls the queue on one thread at a time,
-//! under the queue's serve lock.
+//! (read.rs, write.rs, sync.rs). A job that waits for another thread is retried when the queue is
+//! woken (signal.rs). The block layer calls the queue on one thread at a time, under the queue's
+//! serve lock.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
@@ -26,7 +26,7 @@ use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// While all requests are cache hits, one of this many polls also polls the volume below.
+/// While all requests are cache hits, only one poll in this many also polls the volume below.
 const POLLS_PER_LOOK: u32 = 16;
 /// Kinds of bios on the channel to the volume below, stored in the low `KIND_BITS` of a bio's
 /// `user_data`.
@@ -151,7 +151,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Marks a job as blocked, to be retried when the cache's signal is raised.
+    /// Marks a job as blocked, to be retried when another thread wakes the queue.
     pub(crate) fn block(&mut self, at: usize) {
         if !core::mem::replace(&mut self.jobs[at].is_blocked, true) {
             self.blocked.push(at);
@@ -179,7 +179,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Returns true if this poll must include the volume below: always while I/O is in flight,
-    /// otherwise every 16th time if other threads may have left work there.
+    /// otherwise every 16th time if there is work.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -328,8 +328,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        // A thread may sleep after a poll without completions, so the channel to the volume is
-        // polled first.
+        // The thread may sleep after a poll that finds nothing, so such a poll includes the volume
+        // below.
         if self.is_turn_due() || self.done.is_empty() {
             self.turn();
         }

@@ -1,11 +1,11 @@
 //! Reads of a queue: copies pages that are in memory, and reads missing pages from the volume
 //! below.
 //!
-//! A page is read into a free frame. If a write gave the page another frame meanwhile, only the
-//! eighths that this frame lacks are copied to it, because its data are newer. Reads in flight use
+//! A page is read into a free frame. If a write gave the page another frame meanwhile, that frame's
+//! data are newer, so only the eighths that the frame lacks are copied to it. Reads in flight use
 //! at most half of the memory, so that a drive that does not answer leaves memory for others.
-//! Beyond that, data are read straight into the request's memory. A read of the volume below covers
-//! one drive only, unless the stripe chunks are small.
+//! Further reads go straight into the request's memory. A read of the volume below covers one drive
+//! only, unless the stripe chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -228,8 +228,8 @@ impl<M: Machine> CacheQueue<M> {
 }
 
 /// Returns how many pages one read may cover, starting at `page`. A read stays on one drive, so
-/// that no read waits for two. If stripe chunks are small, reads may span drives until a drive has
-/// failed or been stuck.
+/// that it never waits for two drives. With small stripe chunks, reads may span drives until a
+/// drive has failed or been stuck.
 fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     let may_span = cache.has_small_chunks() && !cache.failed_writes.is_cautious();
     if cache.below.disks().len() == 1 || may_span {

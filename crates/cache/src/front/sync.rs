@@ -86,8 +86,8 @@ impl<M: Machine> CacheQueue<M> {
         });
     }
 
-    /// Returns true if all data that became dirty in this epoch or earlier are on the volume.
-    /// Otherwise starts writing them.
+    /// Returns true if all data that became dirty in `epoch` or earlier are on the volume.
+    /// Otherwise starts writing these data.
     fn sync_all(&mut self, epoch: u64) -> bool {
         let cache = &self.cache;
         if cache.is_below(epoch) {
@@ -109,7 +109,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // Extents whose dirty data were all discarded have left the dirty list without a write.
+        // If no write started, discards may have removed the last data of the epoch.
         !started && self.cache.is_below(epoch)
     }
 
@@ -134,8 +134,8 @@ impl<M: Machine> CacheQueue<M> {
         self.writeout.start(&self.cache, items);
     }
 
-    /// Returns true if all data of the request's range that became dirty in this epoch or earlier
-    /// are on the volume. Otherwise starts writing them.
+    /// Returns true if all data of the request's range that became dirty in `epoch` or earlier are
+    /// on the volume. Otherwise starts writing these data.
     fn sync_range(&mut self, job: usize, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
         let rq = self.jobs[job].rq();
@@ -150,13 +150,13 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // Pages that became dirty only in a later epoch are written, too, but stay in
-                    // the job's list, because the job does not wait for their FUA writes.
+                    // If all dirty pages of the extent are of a later epoch, the job does not wait
+                    // for their writes, so the pages stay in the job's list.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
-                    // Other dirty pages of the extent are written as well, except pages of a
-                    // failing drive. A FUA write leaves them out: nobody asked to make them
-                    // durable.
+                    // Without FUA, the extent's other dirty pages are written as well, except pages
+                    // of a failing drive. With FUA, these pages would become durable, which nobody
+                    // asked for.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {

@@ -1,9 +1,9 @@
 //! Writes of a queue: blocks are copied to memory and are dirty from then on.
 //!
-//! If the page's frame is being written to a drive, the data go to a new frame. A write to a clean
-//! page waits while the dirty limit is reached or no frame is free. If its drive is failing and has
-//! used up its share of dirty pages, the write fails instead. FUA writes, and all writes of a
-//! write-through cache, are then written to the volume (sync.rs).
+//! A write to a page whose frame is being written to a drive goes to a new frame. A write to a
+//! clean page waits while the dirty limit is reached or no frame is free. The write fails instead
+//! if the page's drive is failing and has used up its share of dirty pages. FUA writes, and all
+//! writes of a write-through cache, then continue to the volume (sync.rs).
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -22,9 +22,9 @@ impl<M: Machine> CacheQueue<M> {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
 
-    /// Copies pages of a write to memory, up to the first page for which there is no room. Returns
-    /// that page and the ones after it. In a write-through cache, also counts the request as a
-    /// writer (`FailedPages::claims`) of the extents from page `claims_from` on.
+    /// Copies pages of a write to memory, up to the first page without room. Returns that page and
+    /// the later ones. In a write-through cache, counts the request as a writer of the extents from
+    /// page `claims_from` on (`FailedPages::claims`).
     #[inline]
     pub(crate) fn write_pages(
         &mut self,
@@ -118,7 +118,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Subtracts a write that is about to be answered from `FailedPages::claims` of its extents.
+/// Removes a write from the writers of its extents (`FailedPages::claims`), before its answer.
 pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     let rq = job.rq();
     if rq.op() != Op::Write || !cache.is_write_through() {
@@ -160,8 +160,8 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Writes the pages of a write-through request that are in memory to the volume. If there are none,
-/// waits for memory, which writes in flight will free.
+/// Begins to write those pages of a write-through request to the volume that are in memory. If no
+/// page is, waits until writes in flight free memory.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -172,9 +172,9 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues with the remaining pages of a write-through request. Returns false if none remain.
-/// First removes the request from the writers of the finished extents (`claims`), so that their
-/// failed pages can be dropped and free memory.
+/// Continues a write-through request with its remaining pages. Returns false if none remain. The
+/// request no longer counts as a writer of the finished extents, so that their failed pages can be
+/// dropped and free memory.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

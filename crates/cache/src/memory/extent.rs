@@ -11,7 +11,6 @@ use core::ops::Range;
 use millrace_block::Status;
 
 pub(crate) const EXTENT_PAGES: usize = 16;
-/// Marks a page without a frame.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
 pub(crate) const NO_EXTENT: u32 = u32::MAX;
 pub(crate) const WHOLE: u8 = 0xff;
@@ -32,11 +31,10 @@ pub(crate) struct Extent {
     pub(crate) dirty: [u8; EXTENT_PAGES],
     /// Pages that were hit since the CLOCK eviction last passed them.
     pub(crate) hit: u16,
-    /// Pages that are being written to the volume.
     pub(crate) writing: u16,
     /// Pages that are being read from the volume.
     pub(crate) filling: u16,
-    /// Pages in `filling` whose data changed after the read began, so that its result is discarded.
+    /// Pages in `filling` whose data changed since the read began. The data read are discarded.
     pub(crate) stale: u16,
     /// Dirty pages that wait for failing drives (see failed_writes.rs).
     pub(crate) stranded: u16,
@@ -56,8 +54,8 @@ pub(crate) struct DirtyStamp {
     pub(crate) at_ns: u64,
 }
 
-/// Dirty pages of an extent that a flush of the extent's own epoch need not wait for, because they
-/// became dirty in a later epoch.
+/// Pages of an extent that became dirty after the extent's epoch. A flush of that epoch need not
+/// wait for these pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YoungPages {
     /// Epoch in which the first of `pages` became dirty.
@@ -66,19 +64,18 @@ pub(crate) struct YoungPages {
     pub(crate) pages: u16,
     /// Milliseconds from `Extent::dirtied` until the first of `pages` became dirty, saturating.
     pub(crate) after_ms: u16,
-    /// True if the extent's older pages are written. `Extent::dirtied` is then later than the
-    /// extent's position in the dirty list suggests.
+    /// True if the extent's older pages were written. The extent then keeps its position in the
+    /// dirty list, although `Extent::dirtied` is later.
     pub(crate) is_all: bool,
 }
 
-/// Epochs of the pages that are being written to the volume, in two groups.
+/// Pages being written to the volume form up to two groups, each with an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
     /// Epoch of the first group: all pages in `Extent::writing` except `later`.
     pub(crate) epoch: u64,
-    /// Second group: pages whose write began before the first group was written.
+    /// Pages of the second group, whose write began while the first group was being written.
     pub(crate) later: u16,
-    /// Epoch of the second group.
     pub(crate) later_epoch: u64,
 }
 
@@ -87,7 +84,7 @@ pub(crate) struct FailedPages {
     pub(crate) pages: u16,
     pub(crate) status: Status,
     /// In a write-through cache: number of unanswered write requests that have written to the
-    /// extent. Failed pages are dropped when it is 0, as every writer has then received the error.
+    /// extent. At 0, every writer has received the error, so the failed pages are dropped.
     pub(crate) claims: u32,
 }
 

@@ -11,7 +11,6 @@ use crate::memory::extent::{EXTENT_PAGES, WHOLE, runs};
 
 /// Page size in bytes unless the logical block of the volume below is larger.
 const PAGE_BYTES_MIN: u32 = 4096;
-/// Base-2 logarithm of the number of eighths in a page.
 const EIGHTHS_SHIFT: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::memory::extent::{DirtyStamp, Extent, NO_EXTENT, NO_FRAME, YoungPages,
 use crate::memory::frames::Frames;
 use crate::stats::CacheStats;
 
-/// Hashes an extent's number: some bits choose the shard, others the bucket in its table.
+/// Hashes an extent's number: some bits choose the shard, others the bucket in the shard's table.
 pub(crate) fn hash_of(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
@@ -67,12 +67,12 @@ impl WriteOutcome {
     }
 }
 
-/// Decision of a collector of dirty pages about one extent of the dirty list.
+/// Decision about one extent of the dirty list while dirty pages are collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
-    /// Collect these pages (bit mask) with `Shard::collect_one`.
+    /// Collect the pages in this bit mask (`Shard::collect_one`).
     Pages(u16),
-    /// Collect these pages with `Shard::collect_beside`; other pages wait for a drive.
+    /// Collect the pages in this bit mask although others wait for a drive (`collect_beside`).
     Beside(u16),
     /// Skip this extent and continue with the next one.
     Later,
@@ -97,8 +97,8 @@ pub(crate) struct Shard {
     hand: usize,
     /// First and last extent of the dirty list. The first is the one that has been dirty longest.
     listed: [u32; 2],
-    /// Epochs with unwritten data, oldest first, each with its number of references: one for each
-    /// listed extent, and one for each group of an extent's pages in flight.
+    /// Epochs with unwritten data, oldest first. Each has a count of its listed extents and of its
+    /// groups of pages in flight.
     epochs: VecDeque<(u64, u32)>,
     stranded: u32,
     filling: u32,
@@ -168,7 +168,7 @@ impl Shard {
     }
 
     /// Returns a free frame, or evicts a clean page and returns its frame. Returns `None` if all
-    /// pages are dirty or in use. The extent `keep` stays in the shard even if it becomes empty.
+    /// pages are dirty or in use. The extent `keep` stays in the shard even when empty.
     pub(crate) fn take_frame(&mut self, keep: u32) -> Option<u32> {
         self.free.pop().or_else(|| self.evict(keep))
     }
@@ -234,8 +234,8 @@ impl Shard {
         self.filling as usize >= self.owners.len() / 2
     }
 
-    /// Drops a page from memory, even if it is dirty. The result of a read of the page in flight
-    /// becomes stale: it may be older than the dropped data.
+    /// Drops a page from memory, even if it is dirty. A read of the page in flight becomes stale,
+    /// because its data may be older than the dropped data.
     pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
         extent.stale |= extent.filling & 1 << page;
@@ -252,8 +252,7 @@ impl Shard {
     pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
-        // If the page became dirty again while it was written to the volume, it already has a new
-        // frame.
+        // A page that became dirty again during its write to the volume already has a new frame.
         if own != NO_FRAME && !(is_written && extent.dirty[page] == 0) {
             return Some(own);
         }
@@ -310,16 +309,16 @@ impl Shard {
         }
     }
 
-    /// Collects those dirty pages of an extent that are in the bit mask `pages`, and marks them as
-    /// being written. Collects nothing if two groups (`WriteEpochs`) of its pages are in flight.
+    /// Marks those dirty pages of an extent that are in the mask `pages` as being written, and
+    /// appends them to `items`, unless two groups (`WriteEpochs`) of the extent are in flight.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// Like `collect_one`, but adds the pages to the second group if two are in flight. That group
-    /// then has the older of the two epochs. Used if some pages of the extent wait for a drive.
+    /// Like `collect_one`, but if two groups are in flight, adds the pages to the second group,
+    /// which then has the older epoch. For extents with pages that wait for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -366,8 +365,8 @@ impl Shard {
         }
     }
 
-    /// If only dirty pages of a later epoch remain, gives the extent that epoch, so that a flush of
-    /// the earlier one does not wait for it.
+    /// If all remaining dirty pages are of a later epoch, moves the extent to that epoch, so that a
+    /// flush of the earlier epoch does not wait for the extent.
     fn grow_younger(&mut self, at: u32) {
         let extent = &mut self.extents[at as usize];
         let (epoch, young) = (extent.dirtied.epoch, extent.young);
@@ -381,8 +380,8 @@ impl Shard {
         self.count_epoch(young.epoch);
     }
 
-    /// Appends the dirty pages of extents that are due to `items`, longest dirty first, until it
-    /// has `most` entries.
+    /// Appends the dirty pages of due extents to `items`, longest dirty first, until `items` has
+    /// `most` entries.
     pub(crate) fn collect(
         &mut self,
         most: usize,
@@ -402,8 +401,8 @@ impl Shard {
         }
     }
 
-    /// Ends the write of a page. If it failed, the page is dirty again. Returns how many pages
-    /// became clean.
+    /// Ends the write of a page. If the write failed, the page is dirty again. Returns how many
+    /// pages became clean.
     pub(crate) fn end_write(&mut self, item: &DirtyPage, ended: WriteOutcome) -> u32 {
         let is_ok = ended == WriteOutcome::Ok;
         let (number, page) = place_of(item.page);
@@ -418,7 +417,7 @@ impl Shard {
             false => (extent.writing == extent.batches.later, extent.batches.epoch),
         };
         if is_last && !is_later {
-            // Only the second group of pages is left, and becomes the first.
+            // The first group has ended, so the second group becomes the first.
             (extent.batches.epoch, extent.batches.later) = (extent.batches.later_epoch, 0);
         }
         let mut clean = 1;

@@ -1,16 +1,16 @@
 //! `StreamDetector`: detects sequential readers among a queue's reads, and decides how far to read
 //! ahead.
 //!
-//! A read that starts where another one ended continues its stream. The read-ahead window doubles
-//! with each such read up to the configured maximum, and is refilled when half of it is used.
-//! Kernel counterpart: `ondemand_readahead`.
+//! A read that starts where another read ended belongs to the same stream. The read-ahead window
+//! doubles with each such read up to the configured maximum, and is refilled when half of it is
+//! used. Kernel counterpart: `ondemand_readahead`.
 
 use core::ops::Range;
 
 use crate::memory::page::PageSize;
 
 const STREAMS: usize = 16;
-/// A stream with read-ahead counts as active for this many reads of the queue after its last one.
+/// A stream with read-ahead stays active for this many reads of the queue after its last read.
 const PATIENCE: u64 = 256;
 /// Size of a stream's first read-ahead window, in bytes; one page if a page is larger.
 const FIRST_BYTES: u64 = 32 << 10;
@@ -19,7 +19,7 @@ const FIRST_BYTES: u64 = 32 << 10;
 struct SequentialStream {
     /// Page at which the stream's next read is expected to begin.
     next: u64,
-    /// First page after those that were read ahead.
+    /// First page that was not read ahead yet.
     ahead: u64,
     /// Read-ahead window in pages.
     window: u64,
@@ -52,7 +52,7 @@ impl StreamDetector {
         }
         self.clock += 1;
         let clock = self.clock;
-        // A read that starts inside the page in which the previous read ended touches that page
+        // If the previous read ended inside a page, a read that continues there touches that page
         // again.
         let continues = |s: &&mut SequentialStream| {
             s.used != 0 && (s.next == pages.start || s.next == pages.start + 1)

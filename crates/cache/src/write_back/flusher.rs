@@ -22,19 +22,19 @@ use crate::write_back::writeout::Writeout;
 /// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Amount of data in flight, in bytes, that the drives share equally. The rest of `IN_FLIGHT_BYTES`
-/// leaves room for one drive if all others are stuck.
+/// Part of `IN_FLIGHT_BYTES` that the drives share equally. The rest leaves room for one drive if
+/// all others are stuck.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
-/// Time to the next collection of dirty pages, in nanoseconds, if the last one found pages only for
-/// drives that have used up their shares. Also the maximum time with `WriteLists::PerDrive`.
+/// Pause, in nanoseconds, after a collection that found no pages because drives had used up their
+/// shares. If each drive has its own list, also the maximum time between collections.
 const LOOK_NS: u64 = 10_000_000;
-/// While a flush waits, other pages must be older by this time, in nanoseconds, to be written.
+/// Additional age, in nanoseconds, at which other pages are due while a flush waits.
 const HURRY_NS: u64 = 500_000_000;
 const RATE_NS: u64 = 50_000_000;
-/// Maximum pause between writes, in nanoseconds, that counts as time of writing.
+/// Maximum time without a completed write, in nanoseconds, that counts for the write-back rate.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Amount of data in bytes that is enough to raise the write-back rate early. The rate is far too
-/// low after a pause of the drives, and slows down the writers.
+/// Number of bytes after which a much higher write-back rate takes effect early. After a pause of
+/// the drives, the old rate is far too low and slows down the writers.
 const FASTER_BYTES: u64 = 1 << 20;
 const PROBE_EXTENTS: usize = 8;
 
@@ -46,12 +46,11 @@ pub struct Flusher<M: Machine> {
     cache: Arc<Cache<M>>,
     below: Channel<M>,
     writeout: Writeout,
-    /// Index of the shard at which the next collection of dirty pages continues.
     next_shard: usize,
     rate: WriteRate,
     errors_seen: u64,
-    /// Number of a failing drive's extents that the next probe skips, because earlier ones tried
-    /// them.
+    /// Number of extents of a failing drive that the next probe (trial write) skips, because
+    /// earlier probes tried these extents.
     probe_at: usize,
     /// True if a client's write waits for memory, and no pages were collected for it yet.
     is_short: bool,
@@ -226,7 +225,7 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(nanoseconds(cache.config.dirty_age));
-        // Pages that a flush waits for are written before pages that are up to `HURRY_NS` too old.
+        // While a flush waits, its pages come first: other pages are due `HURRY_NS` later.
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };
@@ -242,9 +241,8 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // Later extents may be due: the list is ordered by age, except for extents with
-                // stranded pages (pages of a failing drive) and extents whose older pages were
-                // written.
+                // Later extents in the list may be due, because this extent is out of order: some
+                // of its pages wait for a failing drive, or its older pages were written.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };
@@ -286,8 +284,8 @@ impl<M: Machine> Flusher<M> {
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {
-                // If pages are already due, they wait for writes in flight, whose completions ring
-                // the doorbell. The minimum of 1 ms avoids a busy loop.
+                // Pages that are already due wait for writes in flight, whose completions ring the
+                // doorbell. The minimum of 1 ms avoids a busy loop.
                 let due_ns = oldest_ns.saturating_add(nanoseconds(self.cache.config.dirty_age));
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }

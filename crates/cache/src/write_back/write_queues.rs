@@ -57,7 +57,7 @@ struct WriteQueue {
     pages: usize,
     /// True if a write of this queue has ended since the last call of `WriteQueues::turn`.
     has_moved: bool,
-    /// Time of the last `turn` after a write had ended, or with no write in flight.
+    /// Time of the last `turn` at which no write was in flight, or a write had just ended.
     moved_ns: u64,
     /// True if writes were added since the last call of `WriteQueues::begin`.
     is_fed: bool,
@@ -137,7 +137,7 @@ impl WriteQueues {
         queue.ready.push_front(number);
     }
 
-    /// Frees the slot of a write that has ended, or that continues without a slot.
+    /// Frees the slot of a write that has ended, or that no longer needs a slot (`Writeout::cut`).
     pub(crate) fn ended(&mut self, member: u16, pages: usize) {
         let queue = self.queue_mut(member);
         (queue.inside, queue.pages) = (queue.inside - 1, queue.pages - pages);
@@ -148,14 +148,13 @@ impl WriteQueues {
         self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
 
-    /// Subtracts the pages of a write that `take_ready` removed.
+    /// Reduces the queue's page count by a write that `take_ready` removed.
     pub(crate) fn forget(&mut self, member: u16, pages: usize) {
         self.queue_mut(member).pages -= pages;
     }
 
-    /// Checks which drives are stuck. Calls `note` for each stuck drive and for each that has
-    /// recovered. Returns the change in the number of pages that wait for stuck drives since the
-    /// last check.
+    /// Updates which drives are stuck. Calls `note` for each stuck drive and for each that has
+    /// recovered. Returns by how much the number of pages that wait for stuck drives has changed.
     pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, DriveProgress)) -> i64 {
         let (drives, mut more) = (self.drives(), 0);
         for (drive, queue) in self.of[..drives].iter_mut().enumerate() {
@@ -184,8 +183,8 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if more dirty pages should be collected: no write is ready, or the last
-    /// collection added none, or some drive has sent all writes of that collection and half of its
+    /// Returns true if more dirty pages should be collected. Reasons: no write is ready; the last
+    /// collection added no write; a drive has sent all writes of that collection, and half of its
     /// slots are free. Collecting late makes longer writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
@@ -204,7 +203,7 @@ impl WriteQueues {
         self.of[drive].pages >= pages / self.drives()
     }
 
-    /// Returns true if a drive's queue holds at least an equal share of `pages`.
+    /// Returns true if some drive's queue has used up its equal share of `pages`.
     pub(crate) fn has_full(&self, pages: usize) -> bool {
         (0..self.drives()).any(|drive| self.is_full(drive, pages))
     }

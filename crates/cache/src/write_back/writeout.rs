@@ -36,11 +36,11 @@ struct WriteBio {
     batch: usize,
     /// Indexes in the batch of the first and last page that the write carries.
     pages: (usize, usize),
-    /// Number of pages that this write counts for in its queue. A page that several writes carry
-    /// counts for the first of them; a page of a failing drive does not count.
+    /// Number of pages for which this write counts in its queue: pages that no earlier write
+    /// carries, without pages of a failing drive.
     counted: usize,
     sector: u64,
-    /// Limit for the end of the write, that is, for the sector after its last one.
+    /// Sector before which the write must end.
     until: u64,
     /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several
     /// drives.
@@ -108,8 +108,8 @@ impl Writeout {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
-    /// Starts writing pages. With any flag set, no write spans two drives, so that each failure
-    /// counts against one drive.
+    /// Starts writing pages. A write with flags stays on one drive, so that a failure counts
+    /// against that drive.
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
@@ -217,8 +217,8 @@ impl Writeout {
                         cache.counts.write_requests.fetch_add(1, Order::Relaxed);
                         has_sent = true;
                         if is_alone {
-                            // Flushes the channel so that the next write is not merged with this
-                            // one.
+                            // Flushes the channel, so that it does not merge this write with the
+                            // next one.
                             below.flush();
                         }
                     }
@@ -236,7 +236,7 @@ impl Writeout {
         has_sent
     }
 
-    /// Detects stuck drives. From the first one on, no write spans two drives.
+    /// Detects stuck drives. Once a drive was stuck, no write spans two drives.
     fn look_for_stuck<M: Machine>(&mut self, cache: &Cache<M>, now_ns: u64) {
         if self.is_single {
             return;
@@ -401,7 +401,7 @@ impl WriteBio {
         self.sector + u64::from(bytes / 512)
     }
 
-    /// Appends the next sectors of a batch. Returns false if they do not follow the write's last
+    /// Appends a segment to the write. Returns false if `sector` does not follow the write's last
     /// sector, or if the write is full.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
         let nr_sectors = (self.end() - self.sector) as u32;

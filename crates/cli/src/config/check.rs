@@ -97,7 +97,7 @@ fn volumes<'a>(
     unused.map(|(drive, _)| drive).collect()
 }
 
-/// Collects the NBD addresses. The export names on one address must differ.
+/// Groups the exports by NBD address. Reports exports of one address that have the same name.
 fn listeners(
     config: &ServeConfig,
     lines: &PlanLines,

@@ -1,5 +1,5 @@
-//! A TOML document split into sections that record the line of each key, and the tables that read
-//! them.
+//! Sections of a TOML document with the line of each key, and the tables of functions that read
+//! keys.
 //!
 //! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
 //! function that reads the value into the settings. Errors list these rows as the known keys.
@@ -48,8 +48,8 @@ impl Document<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Records a section that could not be read, by its name with and without control characters,
-    /// since a reference may have either.
+    /// Records the name of a section that could not be read. References may have the name with or
+    /// without control characters, so both forms are recorded.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
@@ -63,9 +63,9 @@ impl Document<'_> {
 }
 
 pub struct Section<'a> {
-    /// Name in messages, such as `[[drive]]`.
+    /// Name of the section in messages, such as `[[drive]]`.
     title: String,
-    /// Prefix of the section's keys in messages, such as `cost.`; mostly empty.
+    /// Prefix of the keys in messages, such as `cost.`; empty for most sections.
     prefix: String,
     begin: usize,
     pub lines: KeyLines,
@@ -244,8 +244,8 @@ impl<'a> Section<'a> {
     /// Reports each remaining key as unknown. Returns the lines of the keys that were read.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // If another section has a key of exactly this name, that section is suggested rather
-            // than a similar key. Sub-sections do not count as keys.
+            // If another section has exactly this key, the error suggests that section. Otherwise,
+            // and for a sub-section, the error suggests the most similar key.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
@@ -258,7 +258,7 @@ impl<'a> Section<'a> {
         self.lines
     }
 
-    /// Reports each remaining section as unknown, but no references to these sections.
+    /// Reports each remaining section as unknown. References to these sections are not reported.
     pub fn finish_root(self) {
         for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
             let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
@@ -336,8 +336,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// Stores the number that `parse` returns. `parse` gets the digits and radix of an integer, or
-    /// the text of a string without a radix.
+    /// Stores the number that `parse` returns for an integer's digits and radix, or for a string
+    /// alone.
     pub fn digits(
         self,
         place: &mut Option<u32>,
@@ -364,8 +364,7 @@ impl<'a> KeyValue<'_, 'a> {
         }
     }
 
-    /// Refuses control characters, because a line feed in a name could make one message look like
-    /// two.
+    /// Stores a name. Refuses control characters: a line feed could make one message look like two.
     pub fn name<T: From<String>>(self, place: &mut T) {
         let text = self.entry.value.get_ref().as_str().unwrap_or_default();
         if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {

@@ -31,8 +31,8 @@ pub const KEYS: &[KeyReader<DriveDraft>] = &[
     key("driver", |to, at| at.text(&mut to.driver)),
 ];
 
-/// Rates of reads and writes for the cost model, which is that of Linux's io.cost. Data sheets
-/// state these rates, and `millrace-lab bench --calibrate` measures them.
+/// Rates of reads and writes for the cost model of Linux's io.cost. Data sheets state these rates,
+/// and `millrace-lab bench --calibrate` measures them.
 const COST: &[KeyReader<[OpRates; 2]>] = &[
     key("read-iops", |[to, _], at| at.set(|text| set_iops(to, text))),
     key("read-sequential-iops", |[to, _], at| at.word(&mut to.sequential_iops, iops)),
@@ -150,7 +150,7 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // The key is only missing because this loop has removed its invalid value.
+            // The key had an invalid value, which an earlier turn has reported and removed.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };
@@ -200,7 +200,7 @@ pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     cost
 }
 
-/// Sets the IOPS of random and sequential I/O. A later key may override those of sequential I/O.
+/// Sets the IOPS of random and of sequential I/O. A later key may override the sequential IOPS.
 fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
     rates.random_iops = iops(text)?;
     rates.sequential_iops = rates.random_iops;

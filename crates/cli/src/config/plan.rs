@@ -24,7 +24,7 @@ pub struct ServePlan {
     pub warnings: Vec<String>,
 }
 
-/// Line numbers of the parts of a configuration, in lists with the order of those in `ServeConfig`.
+/// Lines of a configuration's sections and keys, in the order of the lists in `ServeConfig`.
 #[derive(Debug, Default)]
 pub struct PlanLines {
     pub server: KeyLines,
@@ -78,7 +78,7 @@ pub struct ListenerPlan {
 }
 
 impl ListenerPlan {
-    /// Returns the path of a Unix socket that the daemon itself binds.
+    /// Returns the path if the address is a Unix socket that the daemon itself binds.
     pub fn unix_path(&self) -> Option<&Path> {
         match &self.address {
             Listen::Unix(path) => Some(path),

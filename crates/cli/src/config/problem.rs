@@ -90,8 +90,8 @@ impl fmt::Display for Problems {
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
-/// Converts a text about a configuration key to one for a user of the command line. Only the remedy
-/// names the flag, because a socket's path may be a default that the user did not write.
+/// Adapts an error text for a user of the command line, who wrote flags and no keys. Only the
+/// remedy names the flag, because a socket's path may be a default that the user did not write.
 fn with_flag(text: &str) -> String {
     let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
     let keys = [

@@ -29,7 +29,7 @@ pub struct Sections {
     pub drives: Vec<(DriveConfig, KeyLines)>,
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
     pub lost: HashSet<String>,
-    /// True if there are `[[export]]` sections, or problems that may hide some.
+    /// True if there are `[[export]]` sections, or if a problem may have hidden one.
     pub has_exports: bool,
 }
 
@@ -71,8 +71,7 @@ pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Probl
 
 type KeyList = fn() -> Vec<(&'static str, bool)>;
 
-/// All sections by their titles in messages, with their keys except `name`, which most sections
-/// have.
+/// Titles and keys of all sections. `name`, which most sections have, is left out.
 const SECTIONS: [(&str, KeyList); 7] = [
     ("[server]", || names(server::SERVER).chain(names(server::DAEMON)).collect()),
     ("[[listener]]", || names(listener::KEYS).collect()),

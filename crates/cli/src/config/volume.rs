@@ -1,7 +1,7 @@
 //! `[[volume]]`: the layout, serving mode and cache of a volume.
 //!
-//! This module owns the key table; the queue keys are in drive.rs and those of the cache in
-//! millrace-console. sections.rs calls it; check.rs resolves the drives by name.
+//! This module owns the key table; the queue keys are in drive.rs and the cache keys in
+//! millrace-console. sections.rs calls this module; check.rs resolves the drives by name.
 
 use millrace::{
     CHUNK_SECTORS, CacheConfig, DriveOptions, Stack, VolumeConfig, default_layout, default_serving,
@@ -32,8 +32,8 @@ pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
-/// Keys that are read after the queue settings, in this order. A key for a high mark, such as
-/// `plug-high`, also limits the low mark, unless the key of the low mark follows.
+/// Keys that are read after the queue settings, in this order: the key of a high mark, such as
+/// `plug-high`, changes the low mark, too, and the key of the low mark may override that change.
 pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {
@@ -86,7 +86,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
         config.serving.serving = default_serving(&vec![Stack::Mq; drives]);
     }
     if let Err(text) = config.serving.validate() {
-        // The error text begins with the name of the key.
+        // The error text begins with the key's name, which selects the line to report.
         let key = text.split(' ').next().unwrap_or_default();
         section.problem(key, text.as_str());
     }

@@ -68,9 +68,9 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Returns warnings about group settings without effect, one for each volume that the group's
-/// exports use. Schedulers cannot apply shares and targets to cached volumes. A latency target may
-/// have no scheduler that keeps it, or a drive that is too slow for it.
+/// Returns a warning for each group setting that has no effect on a volume of the group's exports:
+/// shares and targets on a cached volume, and a latency target without a scheduler that keeps it,
+/// or with a drive that is too slow.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {

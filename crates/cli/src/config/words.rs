@@ -83,7 +83,6 @@ pub fn cpu(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("this process may not use such a CPU; it may use {}", ranges(&cpus)))
 }
 
-/// `noun` names the setting in the error text.
 pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
@@ -92,8 +91,8 @@ pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Re
     Err(unknown_word(noun, text, &names))
 }
 
-/// Returns the text of a problem: the setting as written, then the error. The error about an
-/// unknown word stands alone, because it contains the setting.
+/// Returns the text of a problem: the setting as written, then the error. An error about an unknown
+/// word already contains the setting.
 pub fn refusal(setting: &str, error: &str) -> String {
     match error.starts_with("unknown ") {
         true => error.to_owned(),
@@ -132,8 +131,7 @@ pub enum LayoutWord {
     Linear,
 }
 
-/// Parser of the layout flag for clap, which lists the words for shell completion. Errors are those
-/// of [`layout`].
+/// Parser of the layout flag, in a form that lets shell completion list the words.
 #[derive(Debug, Clone)]
 pub struct LayoutParser;
 

@@ -1,9 +1,9 @@
 //! `millrace ctl`: subcommands that send requests to a running daemon, and the table of the
 //! requests that a daemon answers.
 //!
-//! Each file in the `ctl` directory has one subcommand, and the daemon's answer to its request if
-//! no other part of the daemon gives it. If the daemon refuses a request, the subcommand fails with
-//! the daemon's reason.
+//! Each file in the `ctl` directory has one subcommand. If no other part of the daemon answers the
+//! subcommand's request, the file has the answer, too. If the daemon refuses a request, the
+//! subcommand fails with the daemon's reason.
 
 mod acknowledge;
 mod clients;

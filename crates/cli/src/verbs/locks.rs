@@ -2,7 +2,7 @@
 //!
 //! The program makes the daemon take statistics, queries them repeatedly so that the daemon
 //! continues, and ends them after the given time or at Ctrl-C. If this program dies, the daemon
-//! ends the statistics by itself. The table is that of `bench --locks`.
+//! ends the statistics by itself. `bench --locks` prints the same table.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -149,8 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let waiting = move || {
         signals.wait(&theirs);
         drop(alive);
-        // After a failed start the main thread no longer waits for `signals`, so this send may
-        // fail.
+        // If the start has failed, the main thread no longer receives, so sending may fail.
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
@@ -211,7 +210,7 @@ fn serve(
     watch.watch(done);
     let signals = signals.recv().context("the thread of signals panicked")?;
     let code = stop(signals, (watch, daemon, marks));
-    // The views are dropped last, so that clients of the control socket can watch the stop.
+    // The control socket closes last, so that its clients can watch the stop.
     drop(views);
     Ok(code)
 }
@@ -279,7 +278,7 @@ fn stop(
         drop(stopping);
         outcome
     });
-    // Reports failures since the last check, including those of the last flush.
+    // Reports failures since the last check, also of the last flush.
     watch.last_look();
     match outcome.is_clean() {
         true => tracing::info!("{}", report::stopped(&outcome)),

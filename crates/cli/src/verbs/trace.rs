@@ -1,4 +1,4 @@
-//! `millrace trace`: records and reads blktrace files, those of millrace and those of the kernel.
+//! `millrace trace`: records blktrace files, and reads those of millrace and of the kernel.
 //!
 //! This module owns the list of subcommands, one file each, and the arguments that select traces.
 //! cli.rs calls it; millrace-trace reads the files.

@@ -66,7 +66,7 @@ impl Client {
         Client::greeted(socket, path)
     }
 
-    /// Takes over a connected socket. `path` is only for messages.
+    /// Reads the greeting on a connected socket. Error texts name `path`.
     pub fn greeted(socket: UnixStream, path: &Path) -> anyhow::Result<Client> {
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;

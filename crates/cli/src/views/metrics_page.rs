@@ -45,7 +45,7 @@ impl MetricsPage {
         lines.into_iter().for_each(|(labels, value)| self.sample(name, labels.as_ref(), value));
     }
 
-    /// Writes a family for each counter of a table, with one line for each labelled table in `all`.
+    /// Writes a metric family for each counter of a table, with a line for each table in `all`.
     pub fn counters<T, const N: usize>(&mut self, prefix: &str, all: &[(Labels, T)])
     where
         T: CounterTable<N>,

@@ -155,8 +155,8 @@ impl Session {
                 break;
             }
         }
-        // The input buffer may hold another complete request, which makes no event on the socket.
-        // While a reply is being sent, the socket wakes the thread when it is writable.
+        // The socket reports no event for a request that is already in the input buffer, so that
+        // request is taken now, or once the pending reply is sent.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(true);
@@ -228,7 +228,7 @@ impl Session {
 
     fn take_line(&mut self, answers: &Arc<dyn Answers>) -> Option<Vec<u8>> {
         let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
-            // A line beyond the limit is refused before its end has arrived.
+            // A line that is too long is refused before its end has arrived.
             return (self.input.len() > LINE_BYTES_MAX).then(|| {
                 self.input = Vec::new();
                 self.last = true;

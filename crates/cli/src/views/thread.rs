@@ -147,7 +147,7 @@ impl ViewLoop {
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Some(vec![false; fds.len() - 1]),
-            // The thread cannot handle this error and ends, so the daemon continues without views.
+            // Any other error of poll(2) ends this thread, but not the daemon.
             Err(_) => return None,
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -160,7 +160,7 @@ impl ViewLoop {
             let Some((socket, _)) = self.accepted(accepted, now) else { break };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
-            // At the limit, a new administrator replaces the oldest read-only client.
+            // At the maximum number of clients, an administrator replaces the oldest read-only one.
             let has_place = count < CLIENTS_MAX
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);
@@ -172,8 +172,8 @@ impl ViewLoop {
         while let Some(metrics) = metrics {
             let Some((socket, _)) = self.accepted(metrics.accept(), now) else { break };
             let count = self.sessions.iter().filter(|session| !session.is_control()).count();
-            // At the limit, a new client replaces the oldest one that has not sent a complete
-            // request.
+            // At the maximum number of clients, a new one replaces the oldest one that has not sent
+            // a complete request.
             if count < CLIENTS_MAX || drop_oldest(&mut self.sessions, Session::awaits_page_request)
             {
                 self.sessions.extend(Session::metrics(socket));

@@ -8,12 +8,12 @@ use std::fmt;
 
 use millrace_block::{DriverData, Moment, Status, Tag};
 
-/// Requests to complete: `ended` at submission (refused, or executed at once), or `taken` as
+/// Requests that a queue must complete. `ended` were refused or executed at submission; `taken` are
 /// completions of type `C` from the I/O engine.
 pub(crate) struct Outcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,
-    /// Number of processed entries of `taken`.
+    /// Number of entries of `taken` that `next` has returned.
     seen: usize,
 }
 
@@ -50,7 +50,7 @@ impl<C: Copy> Outcomes<C> {
     }
 }
 
-/// Returns `text` as trace data when a request completes, and nothing when it is issued.
+/// Returns `text` as trace data for the completion of a request, and nothing for its issue.
 pub(crate) fn completion_data(moment: Moment, text: fmt::Arguments<'_>) -> DriverData {
     match moment {
         Moment::Issue => DriverData::default(),

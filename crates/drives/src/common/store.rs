@@ -13,7 +13,6 @@ use crate::common::mapping::Mapping;
 
 const GRANULE_SHIFT: u32 = 16;
 
-/// Memory of a drive, and which parts of it were written.
 #[derive(Debug)]
 pub(crate) struct SparseStore {
     data: Mapping,

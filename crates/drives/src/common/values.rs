@@ -1,6 +1,6 @@
 //! Parses the values of drive specs: switches, ranges, and lists of `key=value`.
 //!
-//! `None` means that the text is not a valid value; the caller names the key in its error.
+//! The functions return `None` for an invalid value; the caller names the key in its error.
 //! `units.rs` parses numbers with units.
 
 use super::units::size_bytes;

@@ -29,7 +29,6 @@ struct Images {
 }
 
 impl Cache {
-    /// Creates a drive of `nr_sectors` zero sectors.
     pub(crate) fn new(nr_sectors: Sector, seed: u64) -> Result<Cache, Error> {
         let images = Images {
             durable: Mapping::new(nr_sectors << 9)?,
@@ -41,7 +40,7 @@ impl Cache {
         Ok(Cache { images: Mutex::new(images) })
     }
 
-    /// Executes a request. Returns the number of power cuts so far.
+    /// Executes a request. Returns the number of power cuts before the request.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
         let mut images = lock_unpoisoned(&self.images);
         match rq.op() {
@@ -96,7 +95,7 @@ impl Images {
         self.current.clear(rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
     }
 
-    /// Marks sectors as dirty. One in four that were dirty before first becomes durable as it is.
+    /// Marks sectors as dirty. A random quarter of those already dirty becomes durable first.
     fn note_dirty(&mut self, rq: &Request<Native>) {
         for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
             if !self.dirty.insert(sector) && self.random.next() & 3 == 0 {

@@ -91,7 +91,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Returns the most severe of the faults as text for traces.
+    /// Describes the faults for traces: a failure, else a stuck request, else the delay.
     pub(crate) fn data(&self) -> DriverData {
         match (self.fails, self.sticks) {
             (Some(status), _) => DriverData::text(format_args!("fail {}", -status.errno())),

@@ -21,7 +21,7 @@ const STUCK_LOOK_NS: u64 = 2_000_000;
 
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Faults of a request that the inner queue was too busy for, until the request comes again.
+    /// Faults of a request that was refused as busy, kept until the request comes again.
     decided: Option<Verdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,

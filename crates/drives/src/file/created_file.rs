@@ -28,7 +28,6 @@ impl CreatedFile {
         Ok(Some(CreatedFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) }))
     }
 
-    /// Keeps the file, because the drive was opened.
     pub(super) fn keep(mut self) {
         self.path = PathBuf::new();
     }

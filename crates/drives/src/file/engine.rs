@@ -59,7 +59,7 @@ impl Ring {
         for arena in &arenas {
             let piece_bytes = piece_bytes(arena.len_bytes());
             // SAFETY: the arena stays mapped while it is in the list `arenas`.
-            // `drop` takes the arena back from the ring, or leaks the list.
+            // `drop` takes the arena's memory back from the ring, or leaks `arenas`.
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
             handle.register_lent(arena.start(), arena.len_bytes());
         }
@@ -73,7 +73,7 @@ impl Drop for Ring {
             self.handle.unregister_file(self.file);
             for arena in &self.arenas {
                 // SAFETY: no operation of this drive is in flight.
-                // Other drives that use the arena lend it to the ring separately.
+                // Each drive lends the arena to the ring separately, and takes back its own loan.
                 unsafe { self.handle.take_back(arena.start(), arena.len_bytes()) };
             }
         } else {
@@ -172,8 +172,8 @@ impl Engine {
             (Engine::Ring(ring), [piece]) => {
                 ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
             }
-            // Several segments are looked up only if a cache above the drive has lent memory. In
-            // other memory, they rarely lie in one region.
+            // Several segments are looked up only if a cache above the drive has lent memory.
+            // Segments of other memory rarely lie in one registered region.
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }

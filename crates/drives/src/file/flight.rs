@@ -36,7 +36,7 @@ pub(crate) struct Flight {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) done: u64,
-    /// Memory of the remaining bytes: `memory[first..]`.
+    /// Memory segments; `memory[first..]` are for the remaining bytes.
     pub(crate) memory: Vec<iovec>,
     pub(crate) first: usize,
     /// Memory segments of the request while the data go through `bounce`.
@@ -113,8 +113,8 @@ impl Flight {
         }
     }
 
-    /// Counts `bytes` as transferred, in multiples of `unit` until the end of the request. Returns
-    /// false if there is no progress.
+    /// Counts `bytes` as transferred. Before the end of the request, only whole multiples of `unit`
+    /// count. Returns false if there is no progress.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
         let done = (self.done + bytes).min(self.len);

@@ -43,8 +43,8 @@ pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sect
     Ok(now_bytes.min(fixed_bytes) >> 9)
 }
 
-/// Returns an error if the path of a drive that has not grown names a different file now, which the
-/// user probably moved there. A path that is missing or cannot be read is no error.
+/// Returns an error if the path now names another file, which a user may have moved there instead
+/// of growing the drive. A missing or unreadable path is no error.
 fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let now = match meta.file_type().is_block_device() {

@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// performs on the image, and byte `FORBIDS` + operation for one that it forbids to others.
 const DOES: i64 = 100;
 const FORBIDS: i64 = 200;
-/// Operations, as offsets from `DOES` and `FORBIDS`.
+/// Operations on a disk image, whose lock bytes are at `DOES` and `FORBIDS` plus this number.
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
@@ -74,7 +74,7 @@ pub(super) fn lock(
     // background.
     let until = match (dry_run, &config.opened_at) {
         (Some(dry_run), _) => dry_run.until,
-        // With `opened_at`, a file that another process has locked fails at once.
+        // A drive that finds its file through `opened_at` does not wait for another process's lock.
         (None, Some(_)) => Instant::now(),
         (None, None) => Instant::now() + PATIENCE,
     };
@@ -87,8 +87,8 @@ pub(super) fn lock(
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),
         };
-        // The program itself has the file open as another drive, so waiting is useless. Files that
-        // only a ring keeps open after their drive was closed are no longer in `HELD`.
+        // Another drive of this process has locked the file, so waiting is useless. Closed drives
+        // have left `HELD`, even if a ring still keeps their files open.
         if lock_unpoisoned(&HELD).contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
@@ -119,7 +119,7 @@ enum HeldLock {
     Bytes,
 }
 
-/// Takes both kinds of locks. Returns the kind that another process holds, if any.
+/// Takes flock(2) and QEMU's byte locks. Returns the kind that another process holds, if any.
 fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     let kind = match access {
         FileAccess::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -134,8 +134,8 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
         FileAccess::ReadWrite => &[READ, WRITE, RESIZE],
     };
     let forbids = [WRITE, RESIZE];
-    // This process takes its own locks before it checks for others, so that of two processes at
-    // least one sees the other.
+    // Own locks are taken before foreign locks are checked, so that of two processes at least one
+    // sees the other.
     let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
     for byte in own {
         if !share(file, byte)? {

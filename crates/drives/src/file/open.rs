@@ -299,8 +299,8 @@ fn has_folder(config: &FileConfig) -> bool {
     folder.is_none_or(Path::is_dir)
 }
 
-/// Returns the geometry of the file, but with the size of the drive. Extends the file if it is
-/// shorter than the drive.
+/// Returns the file's geometry with the drive's size. Extends the file if it is shorter than the
+/// drive.
 fn geometry_of(
     file: &File,
     config: &FileConfig,

@@ -17,8 +17,8 @@ use millrace_machine::lock_unpoisoned;
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, fstatvfs, seek, statx};
 use rustix::io::Errno;
 
-// ioctl numbers of linux/fs.h, because the libc crate lacks some of them. The values are those of
-// the generic ABI (x86, Arm, RISC-V, s390).
+// ioctl numbers of linux/fs.h, because the libc crate lacks some of them. The values belong to the
+// generic ABI (x86, Arm, RISC-V, s390).
 const BLKROGET: u64 = 0x125e;
 const BLKSSZGET: u64 = 0x1268;
 const BLKPBSZGET: u64 = 0x127b;

@@ -28,7 +28,7 @@ use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 const BOUNCES_MAX: usize = 16;
 /// Number of times that EAGAIN is retried before the request fails.
 const RETRIES_MAX: u16 = 1000;
-/// Number of low bits of an operation's user data that hold the tag, below its generation.
+/// Number of low bits of an operation's user data that hold the tag. Its generation is above them.
 const TAG_BITS: u32 = 24;
 
 // Values from linux/fs.h.
@@ -100,7 +100,7 @@ impl FileQueue {
         })
     }
 
-    /// Makes the memory of a flight suitable for direct I/O. Returns false if all bounce buffers
+    /// Makes the memory of a request suitable for direct I/O. Returns false if all bounce buffers
     /// are in use.
     #[inline]
     fn align(&mut self, index: usize) -> bool {
@@ -127,7 +127,7 @@ impl FileQueue {
         true
     }
 
-    /// Pushes operations of a flight until one does not complete at once, or the request is
+    /// Starts operations of a request until one does not complete at once, or until the request is
     /// complete.
     fn start(&mut self, index: usize) {
         while let Some(result) = self.push_next(index) {
@@ -137,7 +137,7 @@ impl FileQueue {
         }
     }
 
-    /// Pushes the next operation of a flight. Returns its result if it completed at once.
+    /// Starts the next operation of a request. Returns its result if it completed at once.
     #[inline]
     fn push_next(&mut self, index: usize) -> Option<i32> {
         let flight = &mut self.flights[index];

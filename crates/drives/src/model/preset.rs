@@ -92,12 +92,12 @@ const PRO_950: ModelPreset = ModelPreset {
     disk: None,
 };
 
-/// Intel's product specification (325968) states up to 50 K random reads for the family; the writes
-/// are those of the 480 GB model. The 120 GB model has 25 K and 40 K (all three from memory), but
-/// these rates bound all commands here, not only random ones. A read takes about 200 us: AnandTech
-/// measured 60 MB/s at depth 3 (February 2012). ITmedia counted 16 GB in a package at 240 GB: two
-/// dies of 64 Gbit, so 16 dies at 120 GB. A flash page of 16 KiB, in two planes of 8 KiB, is an
-/// assumption.
+/// Intel's product specification (325968) states up to 50 K random reads for the family, and 42 K
+/// random writes for the 480 GB model. The 120 GB model has 25 K and 40 K, but the rates here bound
+/// all commands, not only random ones. These figures are quoted from memory. A read takes about 200
+/// us: AnandTech measured 60 MB/s at depth 3 (February 2012). ITmedia counted 16 GB in a package at
+/// 240 GB: two dies of 64 Gbit, so 16 dies at 120 GB. A flash page of 16 KiB, in two planes of 8
+/// KiB, is an assumption.
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
     about: "SATA III, MLC without a buffer: 120 GB, with the rates of the larger Intel SSD 520",

@@ -93,7 +93,8 @@ impl Timing {
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
-        // The buffer is full when the units are behind by the time of writing a full buffer.
+        // A write waits for room in the buffer: until the units are behind by less than a full
+        // buffer.
         let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
     }

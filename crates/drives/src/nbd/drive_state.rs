@@ -110,7 +110,7 @@ pub(crate) enum LossCause {
 pub(crate) struct ConnectionLoss<'a> {
     pub(crate) cause: LossCause,
     pub(crate) why: &'a str,
-    /// Time at which the connection was made, or `None` if the export itself is lost.
+    /// Time at which the lost connection was made; `None` if the export itself is lost.
     pub(crate) since: Option<Instant>,
 }
 
@@ -146,7 +146,7 @@ pub(crate) struct NbdState {
     pub(crate) late: AtomicBool,
     /// Epoch: number of times that the drive has grown. Connections of older epochs are replaced.
     pub(crate) epoch: AtomicU32,
-    /// Generation: incremented when one of its connections is lost, which gives up all the others.
+    /// Generation of connections: incremented when one is lost, which gives up the others.
     pub(crate) generation: AtomicU32,
     pub(crate) backoff: Mutex<ReconnectBackoff>,
     /// Number of queues with requests that wait for the server to come back.
@@ -188,7 +188,7 @@ impl NbdState {
         }
     }
 
-    /// Returns the number of short-lived connections in a row, or `None` if the loss is not logged.
+    /// Returns the number of short-lived connections in a row, if the last loss is to be logged.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short)

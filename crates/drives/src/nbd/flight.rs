@@ -39,7 +39,7 @@ pub(crate) struct Flight {
     pub(crate) silence: bool,
     /// Queue and tag that a forwarded request belongs to; `None` for the queue's own requests.
     origin: Option<Origin>,
-    /// `Origin::id` of the last time that the request was forwarded to another queue.
+    /// Number of the last forwarding of the request to another queue (`Origin::id`).
     pub(crate) forwarding: u64,
 }
 
@@ -49,7 +49,7 @@ impl Flight {
         Flight { request, ..Flight::guest() }
     }
 
-    /// Creates a free flight for a request of another queue, which brings its own `memory` list.
+    /// Creates an entry for requests of other queues, which bring their own `memory` lists.
     pub(crate) fn guest() -> Flight {
         Flight {
             state: FlightState::Idle,

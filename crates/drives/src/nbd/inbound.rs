@@ -2,8 +2,8 @@
 //!
 //! There is a single receive operation in flight. Headers and small payloads are received into a
 //! buffer. The payload of a longer read is received straight into the request's memory, and the
-//! bytes after it into the buffer, in the same operation. Invariant: the operation uses no
-//! request's memory except that of the read whose payload is incomplete.
+//! bytes after it into the buffer, in the same operation. Invariant: the operation uses the memory
+//! of no request but the read whose payload is incomplete.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -172,8 +172,8 @@ impl Inbound {
     }
 }
 
-/// Guesses whether the next reply is that of a long read: true if the last request sent is one. The
-/// guess only decides where the first bytes of the reply are received.
+/// Guesses whether the next reply answers a long read: true if the last request sent is a long
+/// read. The guess only decides where the first bytes of the reply are received.
 fn has_long_read(answers: &Answers, flights: &[Flight]) -> bool {
     let Some(index) = answers.newest() else { return false };
     let request = &flights[index as usize].request;

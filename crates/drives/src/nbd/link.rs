@@ -51,7 +51,7 @@ pub(crate) struct NbdLink {
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
-    /// Value of `NbdState::epoch` for the drive size that the server reported to this connection.
+    /// Growth of the drive, as counted by `NbdState::epoch`, that this connection's server knows.
     epoch: u32,
     generation: u32,
     answers: Answers,
@@ -66,12 +66,12 @@ pub(crate) struct NbdLink {
     since: Instant,
 }
 
-/// State that all links of a queue share. The queue lends it to one link at a time.
+/// State that a queue's connections share; the queue lends the state to one of them at a time.
 pub(crate) struct LinkContext<'a> {
     pub(crate) shared: &'a Arc<NbdState>,
     pub(crate) ring: &'a Ring,
     pub(crate) flights: &'a mut [Flight],
-    /// Indexes of the requests that wait for a link.
+    /// Indexes of the requests that wait for a connection.
     pub(crate) waiting: &'a mut VecDeque<u32>,
     pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
@@ -87,8 +87,8 @@ struct NextConnection {
 }
 
 impl NbdLink {
-    /// Creates a link for a queue of at most `slots` requests. The link is up if a connection is
-    /// given, whose generation was read before it was made. Otherwise the link starts reconnecting.
+    /// Creates a link for a queue of at most `slots` requests. Without a connection, the link
+    /// starts reconnecting. The generation must have been read before the connection was made.
     pub(crate) fn new(
         place: LinkPlace,
         (connected, generation): (Option<Connected>, u32),
@@ -361,7 +361,7 @@ impl NbdLink {
                     self.closed(context);
                 }
             }
-            // In a new generation other links were connected, so the time limit starts again.
+            // A new generation means that the server was reached, so the time limit starts again.
             LinkState::Away | LinkState::Late
                 if self.next.generation != context.shared.generation() =>
             {
@@ -482,7 +482,7 @@ impl NbdLink {
             // Other connections carry the requests; the reconnecting thread keeps trying.
             Some(Outcome::Late(_)) if context.shared.siblings.has_connection() => {}
             Some(Outcome::Late(text)) => {
-                // The first link whose time limit passes logs this for all links.
+                // The first connection whose time limit passes logs this for all connections.
                 if self.state == LinkState::Away && context.shared.became_late() {
                     context.shared.say(format!("{text}; requests fail until the server is back"));
                 }
@@ -546,7 +546,7 @@ impl NbdLink {
         unsafe { libc::send(socket.as_raw_fd(), header.as_ptr().cast(), len, flags) };
     }
 
-    /// Closes the link because its queue is closed. Its operations end soon after.
+    /// Closes the connection because the queue is closed. The operations end soon after.
     pub(crate) fn leave(&mut self, shared: &NbdState) {
         self.redial.forget();
         self.take_leave();

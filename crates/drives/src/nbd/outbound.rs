@@ -51,8 +51,8 @@ impl Outbound {
         }
     }
 
-    /// Makes a batch of up to `share` waiting requests for link `link` to send. No send operation
-    /// may be in flight.
+    /// Makes a batch of up to `share` waiting requests for `link` to send. No send operation may be
+    /// in flight.
     pub(crate) fn load(
         &mut self,
         (waiting, share): (&mut VecDeque<u32>, usize),
@@ -126,7 +126,6 @@ impl Outbound {
         self.first == self.iov.len() && session.output().is_empty()
     }
 
-    /// Starts to send the rest of the batch.
     pub(crate) fn send(&mut self, ring: &Ring, fd: RawFd, user_data: u64) {
         if self.first == self.iov.len() {
             return;

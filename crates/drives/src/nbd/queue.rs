@@ -34,7 +34,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum sleep in one reactor iteration while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Flights for requests of other queues, at the end of `NbdQueue::flights`.
+/// Entries for requests of other queues, at the end of `NbdQueue::flights`.
 struct GuestFlights {
     max: usize,
     free: Vec<u32>,
@@ -45,7 +45,7 @@ pub(crate) struct NbdQueue {
     number: usize,
     ring: ThreadBound<Ring>,
     links: Vec<NbdLink>,
-    /// One flight for each tag, then those for requests of other queues.
+    /// Requests of the queue by tag, then requests of other queues.
     flights: Vec<Flight>,
     depth: usize,
     guests: GuestFlights,
@@ -55,9 +55,9 @@ pub(crate) struct NbdQueue {
     waiting: VecDeque<u32>,
     done: Vec<(Tag, Status)>,
     inbox: Vec<Completion>,
-    /// Index of the link that takes requests first, round robin.
+    /// Index of the connection that takes requests first, round robin.
     turn: usize,
-    /// True if `NbdState::searching` counts this queue.
+    /// True if `NbdState::searching` counts this queue as waiting for the server.
     searches: bool,
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct NbdQueue {
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
-    /// Creates a queue with `depth` tags over these links. Other queues may send up to `guests_max`
-    /// requests through it.
+    /// Creates a queue with `depth` tags over these connections. Other queues may send up to
+    /// `guests_max` requests through it.
     pub(crate) fn new(
         shared: &Arc<NbdState>,
         (number, wake): (usize, Arc<OwnedFd>),
@@ -275,7 +275,7 @@ impl NbdQueue {
         });
     }
 
-    /// Passes waiting requests to the links that can take them.
+    /// Passes waiting requests to connections that can send.
     fn pump(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -284,7 +284,7 @@ impl NbdQueue {
             self.end_needless_flushes();
         }
         if !self.has_hope() {
-            // A reconnecting thread may have a connection that no link has taken yet.
+            // A reconnecting thread may have made a connection that is not in use yet.
             self.with_links(|link, context| link.advance(context));
         }
         if !self.has_hope() {
@@ -425,7 +425,7 @@ impl Drop for NbdQueue {
 }
 
 impl NbdQueue {
-    /// Runs the reactor until the links' operations have ended, for a limited time.
+    /// Runs the reactor until the connections' operations have ended, for a limited time.
     fn drain(&mut self) {
         let mut limit = Deadline::<Native>::after(DRAIN);
         while self.ring.is_here() && !limit.is_over() {

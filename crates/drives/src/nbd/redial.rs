@@ -39,14 +39,14 @@ pub(crate) struct Patience {
     pub(crate) generation: u32,
     /// Maximum time that I/O waits for the server.
     pub(crate) limit: Duration,
-    /// Number of open connections that the new one replaces.
+    /// Number of open connections of the link that the new connection replaces.
     pub(crate) own: usize,
 }
 
 #[derive(Debug, Default)]
 struct RedialState {
     outcome: Option<Outcome>,
-    /// Number of the link's last request for a connection. Threads of earlier requests end.
+    /// Number of the last request for a connection. Threads of earlier requests end.
     wish: u64,
 }
 
@@ -69,7 +69,7 @@ impl Redial {
         let _detached = Native::spawn("millrace-nbd", None, body);
     }
 
-    /// Returns the outcome since the last call, if there is one.
+    /// Returns the outcome that the thread has reported since the last call, if any.
     pub(crate) fn take(&self) -> Option<Outcome> {
         lock_unpoisoned(&self.state).outcome.take()
     }

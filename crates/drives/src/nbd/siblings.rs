@@ -203,8 +203,8 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if a new connection may be used in place of `own` open ones and beside the
-    /// others. Only `connection_up` decides for certain.
+    /// Returns true if a new connection may replace `own` open ones and be used beside the others.
+    /// The answer is preliminary: `connection_up` decides.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
@@ -271,8 +271,8 @@ impl SiblingQueues {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards the requests that `next` returns, until `next` returns `None`. The argument of
-    /// `next` is the `Origin::id` to use.
+    /// Forwards all requests that `next` returns. The argument of `next` is the `Origin::id` to
+    /// use.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {

@@ -27,7 +27,7 @@ pub(crate) struct ReconnectTrouble {
     limit: LogLimit,
     /// Number of connections that were up at the last check.
     seen_up: usize,
-    /// Value of `seen_up` when missing connections were last logged.
+    /// Number of connections that were up when missing connections were last logged.
     said_up: usize,
 }
 
@@ -73,8 +73,8 @@ impl ReconnectTrouble {
         }
     }
 
-    /// Returns a line about missing connections, once, if the last check found the same number of
-    /// connections.
+    /// Returns a line about missing connections, if their number has not changed since the last
+    /// check and was not logged yet.
     pub(crate) fn missing(&mut self, (up, all): (usize, usize)) -> Option<String> {
         let was_so = std::mem::replace(&mut self.seen_up, up) == up;
         let is_new = self.said_up != up && up > 0 && up < all;

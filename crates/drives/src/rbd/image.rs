@@ -64,7 +64,7 @@ impl Drop for RbdImage {
     }
 }
 
-/// I/O to start. Numbers are its byte offset, and its length in bytes if it has no memory list.
+/// I/O to start. The numbers are byte offset and, without a memory list, length in bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum ImageIo<'a> {
     Read(&'a [iovec], u64),
@@ -302,13 +302,13 @@ unsafe extern "C" fn updated(call: *mut c_void) {
     unsafe { (*call.cast::<UpdateCall>())() }
 }
 
-/// Extents reported so far.
+/// Byte ranges with data that `note_extent` has collected inside `range`.
 struct ExtentList {
     range: Range<u64>,
     list: Vec<Range<u64>>,
 }
 
-/// Records one extent that `rbd_diff_iterate2` reports: data, or a hole if there are snapshots.
+/// Records an extent from `rbd_diff_iterate2`, which may be a hole in an image with snapshots.
 ///
 /// # Safety
 /// `found` must be an `ExtentList` that no other code uses during the call.

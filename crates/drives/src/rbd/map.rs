@@ -65,7 +65,7 @@ impl RbdState {
     pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);
         if self.is_limited() {
-            // Reads beyond the limit fail, so nothing beyond it is reported as zeroes.
+            // Reads behind the limit fail; no hole is reported, because reads of holes are skipped.
             return None;
         }
         let is_plain = image.stripe_unit().ok()? == object && image.overlap().ok()? == 0;

@@ -1,7 +1,7 @@
 //! `ImageName`: name of a Ceph image as users write it: `pool/image` or `pool/namespace/image`,
 //! optionally with `@snapshot`.
 //!
-//! The terms are those of the `rbd` program.
+//! The terms follow the `rbd` program.
 
 use std::fmt;
 use std::str::FromStr;

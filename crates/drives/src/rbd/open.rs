@@ -27,7 +27,7 @@ use crate::open::Opened;
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
 const DISCARD_BYTES: u64 = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(250);
-/// Additional time after the limit, in which the cluster may report why connecting failed.
+/// Additional time after the time limit, for the cluster to report why connecting failed.
 const GRACE: Duration = Duration::from_secs(2);
 /// Maximum time for a cancelled opening to close what it has opened.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);

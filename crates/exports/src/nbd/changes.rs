@@ -30,8 +30,7 @@ pub struct ExportChange {
     renewal: Option<CertificateWatcher>,
     /// Listening addresses in the order of the configuration.
     listens: Vec<Listen>,
-    /// Newly bound sockets with their listener numbers. Listeners that are kept from before are not
-    /// in this list.
+    /// Sockets of new listeners, with their listener numbers.
     bound: Vec<(usize, Listener)>,
 }
 

@@ -59,7 +59,6 @@ pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
     }
 }
 
-/// Disconnects client `number` if it belongs to this thread.
 pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientReport>) {
     let thread = worker.number;
     let is_it = |conn: &&mut Box<Connection>| client_number(thread, conn.index) == number;
@@ -68,7 +67,7 @@ pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientRep
     client_log::ended(thread, conn, "an operator disconnects it");
     let WorkerContext { submitter, pool, .. } = &mut worker.core;
     match conn.phase {
-        // The session is already ending, usually after an earlier call, so it is cut off at once.
+        // The session is already ending, so this call cuts the client off at once.
         ConnectionPhase::Draining => conn.kill(&mut submitter.tickets, pool),
         _ => conn.end_session(&mut submitter.tickets, pool),
     }

@@ -91,8 +91,8 @@ pub struct ServerConfig {
     pub exports: Vec<ExportConfig>,
     /// Listening sockets.
     pub listeners: Vec<ListenConfig>,
-    /// Number of I/O threads, at least 1. The disk of a file drive must be set up with one hardware
-    /// queue for each thread.
+    /// Number of I/O threads, at least 1. A file drive must be opened with one hardware queue for
+    /// each thread.
     pub threads: u16,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,
@@ -104,9 +104,9 @@ pub struct ServerConfig {
     pub handshake_timeout: Duration,
     /// Maximum payload memory of all connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest time for which a thread polls before it sleeps; zero disables polling. A thread does
-    /// not poll while its waits are longer. A polling thread lets others use its CPU. `None` means
-    /// up to 100 us, as long as polling raises throughput.
+    /// Longest time for which a thread polls before it sleeps; zero disables polling. A thread
+    /// whose last waits exceeded this time does not poll. A polling thread lets others use its CPU.
+    /// `None` means up to 100 us, as long as polling raises throughput.
     pub spin: Option<Duration>,
 }
 

@@ -42,14 +42,14 @@ use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
 /// Number of unread reply bytes above which the server delays its next receive until the client has
-/// read most replies. Requests that the client sends meanwhile arrive in one receive.
-/// client_timers.rs limits the delay, because a client may have to send before it reads.
+/// read most replies, so that one receive takes several requests. client_timers.rs limits the
+/// delay, because a client may have to send before it reads.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// Number of unread replies below which the server never delays its next receive: a client that
-/// waits for one long reply after another gains nothing from a delay.
+/// Number of unread replies below which the server never delays its next receive. A client that
+/// waits for each long reply gains nothing from a delay.
 const BACKLOG_REPLIES: u32 = 8;
-/// Bytes of reads that a connection may start per iteration of the event loop; one larger read may
-/// always start. The data are then still in the CPU cache when they are sent.
+/// Number of bytes of reads after which a connection starts no more reads in an iteration of the
+/// event loop. Read data are then still in the CPU cache when they are sent.
 const TURN_BYTES: usize = 256 * 1024;
 /// Number of unsent reply bytes above which the server takes no more requests of a connection.
 /// client_timers.rs limits this wait, because a client may have to send before it reads.
@@ -80,17 +80,16 @@ pub(crate) struct Negotiation {
     pub(crate) sent: usize,
     pub(crate) starts_tls: bool,
     pub(crate) demand: OnDemandState,
-    /// Time, in nanoseconds, of the client's last request for an on-demand export, or of its
-    /// answer.
+    /// Time, in nanoseconds, of the client's last request for an on-demand export, or of the answer
+    /// to that request.
     pub(crate) asked_ns: Option<u64>,
-    /// Outcome of the negotiation, applied once its last answers are sent: a session and its
+    /// Outcome of the negotiation, applied when the last answers are sent: a session and its
     /// export, or `Some(None)` if the client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     pub(crate) counted: Option<NegotiationCount>,
 }
 
 impl Negotiation {
-    /// Returns true while an export is being opened for the client.
     pub(crate) fn waits(&self) -> bool {
         matches!(self.demand, OnDemandState::Waiting { .. })
     }
@@ -110,8 +109,8 @@ impl Negotiation {
 pub(crate) struct IncomingPayload {
     /// ID of the write in the table of requests; `None` if the request was refused.
     pub(crate) ticket: Option<u32>,
-    /// Reply to send once the whole payload was received. The reply cannot be sent earlier, because
-    /// a client may expect replies only to requests that it has sent completely.
+    /// Reply to a refused write, sent once its whole payload was received. A client may not expect
+    /// a reply before it has sent the whole request.
     pub(crate) refused: Option<RefusedRequest>,
     pub(crate) filled: u64,
     pub(crate) total: u64,
@@ -133,8 +132,7 @@ pub(crate) struct TurnUsage {
     read_bytes: usize,
     /// True if received requests are left for the next iteration of the event loop.
     pub(crate) has_more: bool,
-    /// True if the client has read no replies for a while, perhaps because it wants to send more
-    /// first.
+    /// True if the client has read no replies for a while. The client may want to send more first.
     pub(crate) reads_late: bool,
 }
 
@@ -188,8 +186,7 @@ pub(crate) struct ListMembership {
     /// True if the I/O thread will check the connection before the next iteration of its event
     /// loop.
     pub(crate) touched: bool,
-    /// True if the socket is checked regularly for a disconnect, as no operation is outstanding on
-    /// it.
+    /// True if the socket is checked regularly for a disconnect (while it has no operation).
     pub(crate) unwatched: bool,
 }
 
@@ -197,13 +194,12 @@ pub(crate) struct ListMembership {
 pub(crate) struct ClientHistory {
     pub(crate) holes: HoleSearch,
     pub(crate) progress: Progress,
-    /// Time, in nanoseconds, since which the server takes no requests of the client; 0 if it takes
-    /// some.
+    /// Time, in nanoseconds, since which the server takes no requests of the client; 0 while the
+    /// server takes requests.
     pub(crate) stopped_ns: u64,
     pub(crate) lists: ListMembership,
     pub(crate) connected_ns: u64,
     pub(crate) requests: u64,
-    /// Bytes that the client's requests read and wrote.
     pub(crate) bytes: u64,
     pub(crate) export: Option<(Arc<Export>, GroupMembership)>,
 }
@@ -266,8 +262,8 @@ impl Connection {
         })
     }
 
-    /// Sets the TLS policy of the handshake, before any byte is received. Dropping `counted`
-    /// removes the connection from the count of negotiating connections.
+    /// Sets the TLS policy of the handshake, before any byte is received. The connection counts as
+    /// negotiating until `counted` is dropped.
     pub(crate) fn expect(&mut self, mode: TlsMode, counted: NegotiationCount) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.handshake = Handshake::with_tls(mode);
@@ -275,9 +271,9 @@ impl Connection {
         }
     }
 
-    /// Returns the time until which the negotiation may exceed its timeout, or `None` if it may
-    /// not. An export that is being opened for the client extends the negotiation until one timeout
-    /// after the export was opened.
+    /// Returns the extended time limit of the negotiation, or `None` if the limit is not extended.
+    /// The limit is extended while an export is being opened for the client, and for one timeout
+    /// afterwards.
     pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let negotiation = self.negotiation.as_ref()?;
         let since_ns = negotiation.asked_ns?;
@@ -300,15 +296,15 @@ impl Connection {
         }
     }
 
-    /// Returns true if the connection may take another request before more replies have been sent.
+    /// Returns true if the connection may take another request now.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         (self.in_flight as usize) < BATCH_REPLIES
             && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
-    /// Records since when the server takes no requests, unless the reason is a client that does not
-    /// read its replies.
+    /// Records the time at which the server stopped taking requests, unless the reason is a client
+    /// that does not read its replies.
     #[cold]
     pub(crate) fn stop_taking(&mut self) {
         // A large backlog of unsent replies means that the client does not read.
@@ -421,7 +417,7 @@ impl Connection {
             && self.in_flight == replies
     }
 
-    /// Starts the send and the receive that the connection needs now.
+    /// Starts the connection's next send and receive, as its phase demands.
     pub(crate) fn pump(&mut self, ring: &SocketRing, tickets: &mut Tickets, pool: &mut BufferPool) {
         match self.phase {
             ConnectionPhase::Handshake => self.pump_negotiation(ring),
@@ -511,8 +507,8 @@ impl Connection {
         self.out.push(|buffer| reply.failure(buffer, errno, why));
     }
 
-    /// Returns true if no operation is outstanding on the open connection's socket. A disconnect of
-    /// the client would then go unnoticed.
+    /// Returns true if the open connection's socket has no outstanding operation, so that a
+    /// disconnect of the client would go unnoticed.
     #[inline]
     pub(crate) fn is_unwatched(&self) -> bool {
         !self.input.busy && !self.out.busy && self.phase != ConnectionPhase::Dead

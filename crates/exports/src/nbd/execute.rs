@@ -32,7 +32,7 @@ use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
 use millrace_runtime::IoContext;
 
 const EXTENTS_MAX: usize = 1024;
-/// Size, in bytes, of the buffer for a block-status reply: a header, and 16 for each extent.
+/// Size of the buffer for a block-status reply in bytes: a header, and 16 bytes per extent.
 const STATUS_BYTES: usize = 32 * 1024;
 const STUCK: &str = "the drive does not answer";
 
@@ -56,7 +56,7 @@ pub(crate) enum TakeResult {
     /// The request is refused. The reply is sent once the request's payload was received and
     /// discarded.
     Refused(RefusedRequest),
-    /// No memory is free. The connection waits for some, and the caller must present the request
+    /// No memory is free. The connection waits for memory, and the caller must present the request
     /// again.
     NoMemory,
 }
@@ -84,7 +84,6 @@ impl ClientRequest<'_> {
     }
 }
 
-/// Maps the block layer's status to the protocol's error. Returns `None` for success.
 fn errno_of(status: Status) -> Option<Errno> {
     Some(match status {
         Status::Ok => return None,

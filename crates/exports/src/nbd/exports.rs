@@ -34,14 +34,14 @@ const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
 pub(crate) struct ServedVolume {
     pub(crate) volume: Arc<Volume<Native>>,
-    /// Lock table of ranges being written, used once a client writes a part of a block.
+    /// Lock table of ranges being written, used once a client writes partial blocks.
     pub(crate) ranges: RangeLocks,
-    /// True once a client has used an export of the volume, so that the volume may need a flush.
+    /// True once a client has used an export of the volume. The volume may then need a flush.
     was_used: AtomicBool,
     /// Number of I/O threads that have opened the volume.
     lanes: AtomicU32,
-    /// Number of clients that were granted an on-demand export of the volume, and whose I/O threads
-    /// have not opened the volume yet.
+    /// Number of clients that were granted an on-demand export of the volume, until their I/O
+    /// threads open the volume.
     grants: AtomicU32,
 }
 
@@ -73,13 +73,13 @@ impl ServedVolume {
     }
 
     /// Returns true if a client uses the volume, or was granted an export of it. Grants are read
-    /// first, because a grant ends only after the client's I/O thread has opened the volume.
+    /// first, because a grant ends only after an I/O thread has opened the volume.
     pub(crate) fn is_in_use(&self) -> bool {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }
 
     pub(crate) fn was_used(&self) -> bool {
-        // Relaxed: as in `note_used`.
+        // Relaxed: no other memory access depends on the flag.
         self.was_used.load(Ordering::Relaxed)
     }
 }
@@ -90,12 +90,12 @@ pub(crate) struct Export {
     pub(crate) served: Arc<ServedVolume>,
     /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Number of failed requests at the volume's drives, kept when other settings change.
+    /// Counter of failed requests at the volume's drives, which a new configuration continues.
     pub(crate) faults: Arc<IoErrorCounter>,
     pub(crate) group: ClientGroup,
     /// Certificate names of the clients that may use the export. `None` admits all clients.
     pub(super) tls_allow: Option<Vec<String>>,
-    /// True if the export was added on demand, so that no listener lists it.
+    /// True if the export was added on demand; no listener lists such an export.
     is_on_demand: bool,
 }
 
@@ -141,7 +141,6 @@ pub(crate) struct Exports {
 
 pub(crate) struct ListenerCatalog {
     pub(crate) listen: Listen,
-    /// Address of the listener for log lines.
     pub(crate) address: String,
     pub(super) exports: Vec<Arc<Export>>,
     pub(crate) access: SocketAccess,
@@ -174,8 +173,8 @@ impl Exports {
         Exports::default().followed_by(configs, listeners, threads)
     }
 
-    /// Builds the exports of a new configuration. Unchanged exports are shared with this value.
-    /// Listeners with an unchanged address keep their numbers.
+    /// Builds the exports of a new configuration. Reuses unchanged exports. Listeners with an
+    /// unchanged address keep their numbers.
     pub(crate) fn followed_by(
         &self,
         configs: Vec<ExportConfig>,
@@ -218,7 +217,6 @@ impl Exports {
         Ok(Exports { list, volumes: volumes.list, catalogs, places })
     }
 
-    /// Adds an export that no listener lists.
     pub(crate) fn with(&self, config: ExportConfig, threads: u16) -> Result<Exports, Error> {
         let one = Exports::default().followed_by(vec![config], &[], threads)?;
         let mut all = self.cloned();

@@ -16,7 +16,7 @@ use rustix::net::{SocketAddrUnix, sockopt};
 use super::Listen;
 use crate::mailbox::lock;
 
-/// Sockets that were passed and are not in use yet, by name.
+/// Names of the sockets that systemd passed and that are not in use yet, with the sockets.
 static SOCKETS: OnceLock<Mutex<Vec<(String, OwnedFd)>>> = OnceLock::new();
 static ADDRESSES: OnceLock<Vec<(String, Listen)>> = OnceLock::new();
 

@@ -23,11 +23,11 @@ use millrace_reactor::Handle;
 use self::budget::{MemoryBudget, MemoryPart, STUCK};
 use self::waiting_line::{GroupAccount, SIZE_CLASSES, Waiter, size_class};
 
-/// Size in bytes of the area of zeroes: as long as all blocks that the longest read may touch.
+/// Size of the area of zeroes in bytes: all blocks that the longest read may touch.
 const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
 
-/// Returns unused heap memory to the kernel. The allocator would otherwise keep the memory of a
-/// connection burst for ever.
+/// Returns unused heap memory to the kernel. The allocator would otherwise keep this memory after
+/// connections were closed.
 pub fn trim_heap() {
     // SAFETY: gives back memory that the allocator counts as free; takes its own locks.
     #[cfg(target_env = "gnu")]
@@ -116,7 +116,7 @@ pub(crate) struct BufferPool {
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
     /// Limit of memory that is mapped but not in use, in bytes.
     idle_bytes_max: usize,
-    /// Least memory that was mapped but not in use since the last `give_back_unneeded`, in bytes.
+    /// Minimum, since the last `give_back_unneeded`, of the mapped memory not in use, in bytes.
     idle_bytes_least: usize,
     thread: usize,
 }
@@ -158,13 +158,13 @@ impl BufferPool {
     }
 
     /// Takes a buffer for a connection. Returns `None` if other connections come first in the
-    /// waiting line, or if `part` of the memory is used up. While no connection waits, free mapped
-    /// memory is used without asking the budget.
+    /// waiting line, or if the memory that `part` names is used up. While no connection waits, free
+    /// mapped memory is used without asking the budget.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // Once the shared memory is used up, the rest is reserved, a part for each connection.
+        // Once the shared memory is used up, all other memory is reserved for connections.
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
@@ -220,7 +220,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes the buffer off its account, as its request no longer waits for a limit of its group.
+    /// Returns a buffer's bytes to its memory account. The request no longer waits for a limit.
     #[inline]
     pub(crate) fn leave_account(&mut self, buffer: &mut PoolBuffer) {
         if let Some(account) = buffer.account.take() {
@@ -252,15 +252,15 @@ impl BufferPool {
         self.idle_bytes_least = self.idle_bytes();
     }
 
-    /// Unmaps unused memory for the benefit of other threads. Keeps one region if the server
+    /// Unmaps unused memory, so that other threads can use it. Keeps one region if the server
     /// reserves memory for each connection, because the next request would map it again.
     pub(crate) fn trim_for_others(&mut self) {
         let kept_bytes = if self.budget.window_bytes > 0 { REGION_BYTES } else { 0 };
         self.unmap_idle(usize::MAX, kept_bytes);
     }
 
-    /// Unmaps up to `most_bytes` of regions that are not in use. Keeps `kept_bytes` of the smallest
-    /// size class mapped.
+    /// Unmaps up to `most_bytes` of unused regions. `kept_bytes` of the smallest size class stay
+    /// mapped.
     fn unmap_idle(&mut self, mut most_bytes: usize, kept_bytes: usize) {
         for (arena, kept_bytes) in [(2, 0), (1, 0), (0, kept_bytes)] {
             while self.arenas[arena].mapped_bytes() > kept_bytes
@@ -289,7 +289,7 @@ impl BufferPool {
     }
 }
 
-/// Registers a region of small buffers with the ring, which saves the kernel pinning the pages for
+/// Registers a region of small buffers with the ring. The kernel then need not pin the pages for
 /// every I/O of a file drive. Regions of long buffers would pin too much memory.
 fn register(handle: &Handle, region: &Region) -> Option<u16> {
     if region.len_bytes() > REGION_BYTES {

@@ -92,7 +92,7 @@ pub(crate) struct WaitingClient {
 pub(crate) enum OnDemandState {
     #[default]
     None,
-    /// The request is unanswered. `_alive` is dropped when the client stops waiting.
+    /// The client waits for the answer. `_alive` is dropped when the client stops waiting.
     Waiting {
         _alive: Arc<()>,
     },
@@ -200,7 +200,7 @@ impl GrantedExport {
         &self.0
     }
 
-    /// Returns a number that differs from the indices of all listed exports.
+    /// Returns a number for the negotiation, different from the indices of all listed exports.
     pub(crate) fn index(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

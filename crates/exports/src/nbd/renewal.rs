@@ -32,7 +32,7 @@ struct WatchedCertificates {
 }
 
 impl CertificateWatcher {
-    /// Returns `None` if no listener has certificates from files.
+    /// Starts the thread. Returns `None` if no listener has certificates from files.
     pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<CertificateWatcher>, Error> {
         let watched = watched(listeners);
         if watched.is_empty() {
@@ -64,7 +64,7 @@ fn run(mut watched: Vec<WatchedCertificates>, stopped: &Receiver<()>) {
     }
 }
 
-/// Returns each certificate configuration once, with the addresses of the listeners that use it.
+/// Returns each certificate configuration once, with the addresses of its listeners.
 fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
     let mut watched = Vec::<WatchedCertificates>::new();
     for listener in listeners {

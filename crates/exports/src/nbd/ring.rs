@@ -88,7 +88,7 @@ impl SocketRing {
         self.push(index, KIND_RECEIVE, Op::Recv { fd, buf, len });
     }
 
-    /// Starts a receive like [`SocketRing::receive`], into the pieces of a message.
+    /// Starts a receive like [`SocketRing::receive`], into the segments of `msg`.
     pub(crate) fn receive_message(&self, index: usize, fd: RawFd, msg: *mut libc::msghdr) {
         self.push(index, KIND_RECEIVE, Op::RecvMsg { fd, msg, flags: 0 });
     }
@@ -99,7 +99,7 @@ impl SocketRing {
         self.push(index, KIND_SEND, Op::Send { fd, buf, len, flags: 0 });
     }
 
-    /// Starts a send like [`SocketRing::send`], of the pieces of a message.
+    /// Starts a send like [`SocketRing::send`], of the segments of `msg`.
     pub(crate) fn send_message(&self, index: usize, fd: RawFd, msg: *const libc::msghdr) {
         self.push(index, KIND_SEND, Op::SendMsg { fd, msg, flags: 0 });
     }
@@ -125,8 +125,8 @@ impl SocketRing {
 /// Reports when a socket becomes writable. A Unix socket becomes writable when its peer has read at
 /// least three quarters of a full send buffer.
 ///
-/// The descriptor is an epoll instance, because the reactor polls for input only. The instance
-/// becomes readable when the socket is writable or broken.
+/// The reactor polls for input only, so the descriptor is an epoll instance, which becomes readable
+/// when the socket is writable or broken.
 #[derive(Debug)]
 pub(crate) struct SendBacklog(OwnedFd);
 
@@ -140,18 +140,18 @@ impl SendBacklog {
 }
 
 pub(crate) fn empty_message() -> libc::msghdr {
-    // SAFETY: all-zero bytes are a message without address, pieces and control data.
+    // SAFETY: all-zero bytes are a message without address, segments and control data.
     unsafe { std::mem::zeroed() }
 }
 
-/// Borrows a descriptor that the caller keeps open during a call.
+/// Borrows a descriptor for a call. The caller keeps the descriptor open during the call.
 fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: each caller uses the descriptor for one call, during which its connection is open.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Returns true if the peer of a socket has closed it completely; on TCP, only if the peer sent a
-/// reset.
+/// Returns true if the peer of a socket has closed the socket completely. A TCP peer counts only
+/// after a reset.
 pub(crate) fn is_gone(fd: RawFd) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(borrowed(fd), PollFlags::empty())];
     let found = poll(&mut fds, Some(&Timespec::default()));
@@ -171,7 +171,6 @@ pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
     Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }
 
-/// Returns the bytes of one segment of a connection's replies.
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     // SAFETY: the batch keeps the memory of a segment until the segment is taken (replies.rs).
     // No drive writes to a buffer after a reply was made of it.
@@ -203,9 +202,8 @@ pub(crate) fn set_tcp_options(fd: RawFd) {
     let _ = sockopt::set_tcp_keepcnt(fd, 6);
 }
 
-/// Enlarges the send buffer of a Unix socket, as far as the kernel allows. Client and server are
-/// then woken once for several long replies, and not in the middle of each. TCP sizes its own
-/// buffer.
+/// Enlarges the send buffer of a Unix socket, as far as the kernel allows. Then one wake-up of
+/// client and server serves several long replies. TCP sizes its own buffer.
 pub(crate) fn set_send_buffer(fd: RawFd) {
     if sockopt::socket_domain(borrowed(fd)) == Ok(AddressFamily::UNIX) {
         let _ = sockopt::set_socket_send_buffer_size(borrowed(fd), SEND_BUFFER_BYTES);

@@ -29,8 +29,8 @@ pub(crate) struct ShutdownState {
     pub(crate) flushed: AtomicUsize,
 }
 
-/// Guard of a thread's final flush, dropped after the flush or when the thread fails. The other
-/// threads then no longer wait for the flush.
+/// Guard of a thread's final flush. After it was dropped, by the flush or by a failure of the
+/// thread, the other threads no longer wait for the flush.
 pub(crate) struct FlushPart(pub(crate) Arc<ServerState>);
 
 impl Drop for FlushPart {
@@ -52,7 +52,7 @@ impl Connections {
     }
 }
 
-/// Counts a connection as negotiating until dropped.
+/// Guard that counts a connection as negotiating until the guard is dropped.
 pub(crate) struct NegotiationCount(Arc<ServerState>);
 
 impl NegotiationCount {
@@ -79,7 +79,7 @@ impl fmt::Debug for NegotiationCount {
 pub(crate) struct ServedExports {
     current: Mutex<Arc<Exports>>,
     version: AtomicU64,
-    /// For each thread, the version number of the exports that it serves.
+    /// Version number of the exports that each thread serves, by thread number.
     by_thread: Vec<AtomicU64>,
 }
 
@@ -97,8 +97,8 @@ impl ServedExports {
     pub(crate) fn replace(&self, exports: Arc<Exports>) -> u64 {
         let mut current = lock(&self.current);
         *current = exports;
-        // The version is raised under the lock, so that a thread reads a version and exports that
-        // belong together.
+        // Raised under the lock, so that a thread reads exports and the version that belongs to
+        // them.
         self.version.fetch_add(1, Ordering::SeqCst) + 1
     }
 
@@ -127,8 +127,7 @@ pub(crate) enum ThreadMessage {
     Report(Sender<ClientReport>),
     /// Disconnect the client of this number, and report it.
     Disconnect(u16, Sender<ClientReport>),
-    /// Answer to a request for an export on demand, for the connection with this index and serial
-    /// number.
+    /// Answer to an on-demand request of the connection with this index and serial number.
     Answer {
         connection: usize,
         serial: u64,
@@ -154,8 +153,8 @@ pub(crate) struct ServerState {
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Number of events after which other threads must check their connections: memory or a locked
-    /// range was freed, or a thread waits for memory or for a range.
+    /// Number of events after which other threads must check their connections, because memory or
+    /// ranges were freed or are wanted.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }

@@ -42,7 +42,7 @@ pub(crate) struct Submitter {
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,
-    /// Tenant number of the client with index 0 on this thread.
+    /// Tenant number of this thread's first client.
     tenants: u16,
 }
 
@@ -61,7 +61,6 @@ impl Submitter {
         }
     }
 
-    /// Submits the next part of a request to the block layer.
     #[inline]
     pub(crate) fn submit(&mut self, id: u32) {
         self.fresh = true;
@@ -79,8 +78,7 @@ impl Submitter {
         self.push(id);
     }
 
-    /// Submits a ticket to the channel, or queues it behind other tickets that wait for space in
-    /// the channel.
+    /// Submits a ticket to the channel, or queues it if the channel is full or other tickets wait.
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
@@ -125,8 +123,7 @@ impl Submitter {
         moved
     }
 
-    /// Submits a request that waited for the channel. Returns false if the channel still has no
-    /// space.
+    /// Submits a request that waited for the channel. Returns false if the channel is still full.
     fn submit_waited(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         let lane = &mut self.lanes[ticket.lane as usize];
@@ -156,8 +153,7 @@ impl Submitter {
         }
     }
 
-    /// Handles a completed bio of a request. Returns `None` if the request continues with another
-    /// part, else its ticket.
+    /// Handles a completed bio of a request. Returns the ticket, or `None` if another part follows.
     #[inline]
     pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
         let mut ticket = self.tickets.get(id);
@@ -183,8 +179,8 @@ impl Submitter {
         Some(self.end(id))
     }
 
-    /// Removes the ticket of a started request. Releases the locked range and the memory of the
-    /// request.
+    /// Removes the ticket of a started request from the table, and releases its locked range and
+    /// memory.
     #[inline]
     pub(crate) fn end(&mut self, id: u32) -> Ticket {
         let ticket = self.tickets.remove(id);

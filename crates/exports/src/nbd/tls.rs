@@ -28,7 +28,6 @@ impl ListenTls {
 #[derive(Debug)]
 pub(crate) struct TlsSession {
     pub(crate) session: Session,
-    /// True if all received bytes were decrypted and read.
     drained: bool,
     /// True once the negotiation was informed that TLS is established.
     pub(crate) told: bool,
@@ -44,8 +43,8 @@ impl TlsSession {
         self.drained = false;
     }
 
-    /// Decrypts one record into `into` and returns its length. The next record may be payload,
-    /// which must go into another buffer.
+    /// Decrypts one record into `into` and returns its length. One at a time, because the next
+    /// record may be payload, which goes into another buffer.
     pub(crate) fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read_record(into)?;
         self.drained = read == 0;

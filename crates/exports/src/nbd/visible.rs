@@ -22,8 +22,8 @@ pub(crate) struct VisibleExports<'a> {
 }
 
 impl<'a> VisibleExports<'a> {
-    /// Creates a client's view of the listener's exports, given the names in its certificate and
-    /// its request for an on-demand export. Returns `None` if the listener was removed.
+    /// Creates a client's view of the listener's exports from the names in the client's certificate
+    /// and its request for an on-demand export. Returns `None` if the listener was removed.
     pub(crate) fn of(
         exports: &'a Exports,
         listener: usize,
@@ -33,7 +33,6 @@ impl<'a> VisibleExports<'a> {
         exports.catalog(listener).map(|catalog| VisibleExports { catalog, peer, refused, demand })
     }
 
-    /// Returns the export at the index that the negotiation chose.
     pub(crate) fn export(&self, index: usize) -> Option<&Arc<Export>> {
         match self.demand {
             OnDemandState::ExportSession(_, granted) if granted.index() == index => {
@@ -43,8 +42,7 @@ impl<'a> VisibleExports<'a> {
         }
     }
 
-    /// Returns the reason why the client was refused an existing export; `None` if it was not
-    /// refused.
+    /// Returns the reason why the client was refused an existing export, if it was refused one.
     pub(crate) fn take_refused(self) -> Option<String> {
         self.refused.into_inner()
     }

@@ -39,8 +39,8 @@ use super::submit::ticket::{Ticket, TicketMemory, TicketState};
 use crate::descriptors;
 use crate::nbd::memory::waiting_line::MemoryWait;
 
-/// Number of ended connections after which the heap is trimmed if no connection is left
-/// (`CLOSED_FEW`), or else (`CLOSED_MANY`). Each connection used about 200 KiB of heap.
+/// Number of ended connections after which the heap is trimmed: `CLOSED_FEW` if no connection is
+/// open, else `CLOSED_MANY`. Each connection used about 200 KiB of heap.
 const CLOSED_FEW: u32 = 16;
 const CLOSED_MANY: u32 = 256;
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
@@ -170,8 +170,8 @@ impl Worker {
             }
             self.handshakes.pop_front();
         }
-        // The thread wakes up after `LOOK_NS` at the latest, so that a pause of the whole process
-        // is noticed and hardly counts as handshake time.
+        // The thread wakes up after `LOOK_NS` at the latest, so that it notices a pause of the
+        // whole process. The pause then hardly counts as handshake time.
         let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
         let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
@@ -229,8 +229,8 @@ impl Worker {
             return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
         }
         conn.moved(bytes);
-        // The rest of the replies is sent before further requests are processed, so that the client
-        // has something to read meanwhile.
+        // The remaining replies are sent first, so that the client can read them during further
+        // requests.
         if conn.out.has_rest() && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
@@ -310,8 +310,6 @@ impl Worker {
         }
     }
 
-    /// Handles messages of other threads: accepted connections, requests of operators, and answers
-    /// to requests for exports on demand.
     fn take_messages(&mut self) {
         while let Some(message) = self.shared.mailboxes[self.number].take() {
             match message {
@@ -428,8 +426,8 @@ impl Worker {
     }
 
     pub(crate) fn ring_others(&self) {
-        // The counter changes before the doorbells ring. So this thread, too, runs another
-        // iteration: memory that it freed may be for its own connections.
+        // The counter changes before the doorbells ring, so this thread also runs another
+        // iteration. Memory that it freed may be for its own connections.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -457,8 +455,8 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // If the block layer has rejected a bio of `advance` at once, `fresh` is set, and the
-        // thread polls and answers once more.
+        // If the block layer rejects a bio of `advance` at once, `fresh` is set, so the thread
+        // polls again.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
@@ -508,8 +506,8 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // Other tickets of the connection are at the drives, and free their memory later
-            // without it.
+            // Other tickets of the connection are at the drives, and free their memory when they
+            // complete.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);

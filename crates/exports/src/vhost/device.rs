@@ -33,7 +33,7 @@ use super::ring::{RingAreas, RingFeatures};
 use crate::virtio::feature;
 
 const CONFIG_MAX: usize = 256;
-/// Time limit for requests in removed memory to complete before the removal is answered.
+/// Time limit for requests in removed memory to complete, before the frontend gets the reply.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
@@ -44,7 +44,7 @@ struct VringState {
     addresses: Option<[u64; 3]>,
     base: u16,
     enabled: bool,
-    /// Eventfds of the ring. An I/O thread that serves the ring gets those for kicks and
+    /// Eventfds of the ring. The I/O thread that serves the ring takes the eventfds for kicks and
     /// interrupts.
     notifiers: Notifiers,
     /// True while an I/O thread serves the ring.
@@ -54,7 +54,7 @@ struct VringState {
 pub(crate) struct Device {
     common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
-    /// Configuration space for guests, except that the size may be outdated.
+    /// Configuration space for guests. The size in it may be outdated.
     config: Config,
     flags: Arc<DeviceFlags>,
     features: u64,
@@ -102,8 +102,8 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend may continue after a refused message: the device is unchanged,
-    /// and a reply reports the error (REPLY_ACK).
+    /// Returns true if the frontend may continue after a refused message, because the device is
+    /// unchanged and a reply reports the error (REPLY_ACK).
     pub(crate) fn goes_on(&mut self) -> bool {
         std::mem::take(&mut self.whole) && self.answers
     }
@@ -117,8 +117,8 @@ impl Device {
         Err(Error::InvalidParam)
     }
 
-    /// Returns the message for the operator about a guest that cannot continue, because the device
-    /// no longer offers features that the guest uses.
+    /// Returns a message for the operator: the guest cannot continue, because it uses features that
+    /// the device no longer offers.
     fn lacks(&self, missing: u64) -> String {
         let ranges = missing & (feature::DISCARD | feature::WRITE_ZEROES) != 0;
         let mut causes = Vec::new();
@@ -141,8 +141,8 @@ impl Device {
         )
     }
 
-    /// Explains why a frontend may have disconnected before its session began. QEMU does so,
-    /// without an error to the back end, if the back end has fewer queues than the guest.
+    /// Explains why a frontend may have disconnected before its session began. QEMU disconnects
+    /// without an error if the back end has fewer queues than the guest.
     pub(crate) fn why_gone(&self) -> Option<String> {
         let count = self.vrings.len();
         (self.asked_queues && !self.owned).then(|| {
@@ -175,7 +175,7 @@ impl Device {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.common.stop.is_given();
-            // A server that stops may have hundreds of queues whose threads have ended.
+            // A stop does not wait, as there may be hundreds of queues whose threads have ended.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
                 Ok(answer) => return Some(answer),
@@ -212,7 +212,7 @@ impl Device {
     }
 
     /// Stops serving a ring and returns its base (the index of its next request). Returns `None` if
-    /// the export stops meanwhile, because the base is unknown then and must not be guessed.
+    /// the export stops meanwhile; the base is unknown then.
     fn stop(&mut self, index: u32) -> Option<u16> {
         self.vrings.get(index as usize)?;
         if let Some(answer) = self.order_stop(index) {
@@ -270,8 +270,8 @@ impl Device {
         vring.served = true;
         let parts = QueueParts {
             number: index as u16,
-            // Without protocol features no message enables a ring, so the ring is enabled from the
-            // start.
+            // Without protocol features there is no message to enable a ring, so the ring starts
+            // enabled.
             enabled: vring.enabled || !protocol,
             ring: RingParts { areas, size, features: ring_features, taken, used },
             notifiers: vring.notifiers.take(),
@@ -284,9 +284,9 @@ impl Device {
         Ok(())
     }
 
-    /// Switches to new memory regions, and returns when all rings use them. If regions were
-    /// removed, also waits, for a limited time, until no I/O uses them and they are unmapped. QEMU
-    /// stops its guest during this message, so nothing else is waited for.
+    /// Switches to new memory regions, and returns when all rings use them. Also waits, for a
+    /// limited time, until removed regions are unmapped. No other wait is allowed here, because
+    /// QEMU stops its guest during this message.
     fn change_memory(&mut self, regions: Vec<Arc<Region>>) -> Result<()> {
         let memory = match GuestMemory::new(regions) {
             Ok(memory) => Arc::new(memory),
@@ -348,15 +348,15 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend has set up nothing yet. A new frontend reads the configuration
-    /// in this state, before its guest has set the write-back switch. A QEMU that reconnects first
-    /// sets the guest's features.
+    /// Returns true if the frontend has set up nothing yet: a new frontend reads the configuration
+    /// before its guest has set the write-back switch, whereas a QEMU that reconnects first sets
+    /// the features.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }
 
     /// Begins another session on the same connection and drops the state of the last session. The
-    /// protocol features and the channel back to the frontend were set before, and are kept.
+    /// protocol features and the channel back to the frontend stay.
     ///
     /// QEMU begins another session if a device is unplugged and a new one uses the same character
     /// device.
@@ -373,8 +373,8 @@ impl Device {
 
     fn reset(&mut self) {
         self.stop_all();
-        // The inflight region still lists a request that broke its ring, but not one of this
-        // session.
+        // The inflight region may still list a request that broke its ring. The reset drops the
+        // request.
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }

@@ -43,11 +43,9 @@ pub(crate) use self::orders::ThreadOrder;
 
 const CHANNEL_DEPTH: u32 = 1024;
 /// Maximum number of requests that are served per queue and iteration if drives answer at once. The
-/// guest processes these answers while the thread serves the next requests, so that neither sleeps
-/// while the other works.
+/// guest then processes these answers while the thread serves the next requests.
 const AT_ONCE: u32 = 8;
-/// Number of loop iterations without a sleep after which the thread handles kicks, orders and
-/// counters in any case.
+/// Number of loop iterations without a sleep between two checks of kicks, orders and counters.
 const ROUNDS_MAX: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -96,10 +94,8 @@ impl ExportContext {
 }
 
 struct IdleState {
-    /// Polling for any work (index 0), and polling for the guests' reaction to answers that were
-    /// just published (index 1).
+    /// Polling for any work (index 0), and for the guests' reaction to published answers (index 1).
     polling: [Polling; 2],
-    /// Detects if other threads want the CPU of this thread.
     share: CpuShare,
     /// True if answers were published since the last wait.
     answered: bool,
@@ -118,8 +114,7 @@ pub(crate) struct IoThread {
     first: usize,
     common: Arc<ExportContext>,
     state: Arc<ThreadState>,
-    /// True if some drive uses this thread's ring, so that the thread must submit and reap its
-    /// operations.
+    /// True if some drive uses this thread's ring.
     turns: bool,
     pace: PaceState,
     idle: IdleState,
@@ -223,7 +218,7 @@ impl IoThread {
     /// Returns true if the available requests should wait for more before they are submitted.
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
-        // A guest that shares this CPU submits nothing while this thread runs.
+        // A guest on this CPU submits nothing while this thread runs.
         if !self.pace.is_on || self.idle.share.is_shared() {
             return false;
         }
@@ -244,17 +239,16 @@ impl IoThread {
     /// Takes available requests into the channel. Returns their number.
     #[inline]
     fn take(&mut self) -> u32 {
-        // Drives that complete later should get all requests in one submission, up to each queue's
-        // share of the channel. A guest that shares this CPU gains nothing from early answers,
-        // because it runs only while the thread sleeps.
+        // Drives that complete later get all requests in one submission, up to each queue's share
+        // of the channel. Early answers are useless to a guest that runs only while this thread
+        // sleeps.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
-        // Another queue comes first in each iteration, so that no queue is always last when the
+        // Each iteration begins with another queue, so that no queue is always last when the
         // channel is full.
         self.first = (self.first + 1) % count;
-        // Requests that were answered without the drives have no completion, so they are counted
-        // here.
+        // Requests that were answered without the drives have no completion, and are counted here.
         let (mut taken, mut at_once) = (0, 0);
         let (early, late) = self.queues.split_at_mut(self.first);
         let first = early.len();
@@ -306,16 +300,15 @@ impl IoThread {
         // polled.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // Drives spend most of a submission's time on the single requests. So the time per
-            // request is a lower limit of another submission's cost.
+            // Most of the time is spent on individual requests, so the time per request is a lower
+            // limit of the cost of another submission.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }
         Ok(if delivered > 0 || self.channel.has_work() { self.poll() } else { 0 })
     }
 
-    /// Handles everything that is not checked in every iteration: stopped and broken queues,
-    /// timeouts, counters.
+    /// Checks for rare events: stopped and broken queues, timeouts, counters.
     fn look_after(&mut self) {
         let queues = &mut self.queues;
         self.kicks.take(|place| {
@@ -350,8 +343,8 @@ impl IoThread {
         self.publish();
     }
 
-    /// Releases throttled requests of queues that are stopping, whatever their group's limits,
-    /// because the frontend waits for them and the guest's CPUs wait for the frontend.
+    /// Releases throttled requests of stopping queues, whatever their group's limits, because the
+    /// frontend waits for the queues and the guest's CPUs wait for the frontend.
     fn release_stopping(&mut self) {
         let stops = |served: &ServedQueue| served.queue.stopping.is_some();
         let queues = &self.queues;
@@ -371,8 +364,8 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            // Lost memory reads as zeroes, which may look like a broken ring. The loss is then the
-            // reason.
+            // Lost memory reads as zeroes, so the ring may look broken. The loss is reported
+            // instead.
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {

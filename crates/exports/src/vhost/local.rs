@@ -27,9 +27,9 @@ pub struct LocalDevice {
 }
 
 impl LocalDevice {
-    /// Creates a device of a volume. The calling thread becomes I/O thread `number` of its drives.
-    /// The ring has `size` entries at three frontend addresses: descriptor table, avail ring, used
-    /// ring.
+    /// Creates a device of a volume. The calling thread becomes I/O thread `number` of the volume's
+    /// drives. The ring has `size` entries at three frontend addresses: descriptor table, avail
+    /// ring, used ring.
     ///
     /// # Errors
     /// `InvalidSetting` if the ring is not in the memory, `System` if no io_uring or epoll instance

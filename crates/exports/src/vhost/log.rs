@@ -34,7 +34,6 @@ pub(crate) struct ExportLog {
 struct RepeatedLine {
     text: String,
     since_ns: u64,
-    /// Number of repetitions that were suppressed since the line was last logged.
     left_out: u32,
 }
 

@@ -175,8 +175,8 @@ fn page_bytes(system: u64, block_bytes: u64) -> u64 {
     }
 }
 
-/// Returns the number of bytes to map before a region, down to a page boundary, and in total. The
-/// total consists of whole pages, unless the file ends before that.
+/// Returns the number of bytes to map before a region (from a page boundary), and the length of the
+/// whole mapping: whole pages, unless the file ends before.
 fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u64) {
     let lead = offset % page;
     let whole = (lead + len_bytes).next_multiple_of(page);
@@ -186,7 +186,6 @@ fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u6
     }
 }
 
-/// Creates a file of `len_bytes` zeroes that exists in memory only.
 pub(crate) fn memory_file(name: &str, len_bytes: u64) -> Result<File, Error> {
     let made = memfd_create(name, MemfdFlags::CLOEXEC).and_then(|fd| {
         ftruncate(&fd, len_bytes)?;
@@ -227,7 +226,6 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
 /// list.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
-    /// Regions of the guest's memory, sorted by guest address.
     regions: Vec<Arc<Region>>,
 }
 

@@ -55,14 +55,14 @@ pub(crate) struct Queue {
     pub(crate) stopping: Option<Sender<u16>>,
     /// Reason why the queue is out of service.
     pub(crate) broken: Option<String>,
-    /// Counters of the queue; `in_flight` counts requests taken and not answered.
+    /// Counters of the queue. `in_flight` counts requests that were taken and not answered yet.
     pub(crate) stats: QueueStats,
     ring: SplitRing,
     /// True if the ring's memory was removed by the frontend and unmapped.
     is_lost: bool,
     chain: DescriptorChain,
     slots: Box<[RequestSlot]>,
-    /// Segments of each slot's request, if its data are not contiguous.
+    /// Segments of each slot's request; valid only if the request's data are not contiguous.
     parts: Box<[Vec<Segment>]>,
     memory: MemoryVersions,
     tracking: Tracking,
@@ -70,13 +70,12 @@ pub(crate) struct Queue {
     flags: Arc<DeviceFlags>,
 }
 
-/// Records of requests and writes for a later process, and requests left by an earlier process.
+/// State that outlives the process: records for the next process, requests of an earlier process.
 #[derive(Debug)]
 struct Tracking {
     inflight: Option<QueueInflight>,
     /// First descriptors of requests whose answers are not published to the guest yet.
     batch: Vec<u16>,
-    /// First descriptors of requests left by an earlier process, to submit again in this order.
     again: VecDeque<u16>,
     unflushed: QueueUnflushed,
 }
@@ -102,9 +101,7 @@ pub(crate) struct RingParts {
     pub(crate) areas: RingAreas,
     pub(crate) size: u16,
     pub(crate) features: RingFeatures,
-    /// Number of heads taken from the avail ring, modulo 2^16.
     pub(crate) taken: u16,
-    /// Number of heads put on the used ring, modulo 2^16.
     pub(crate) used: u16,
 }
 
@@ -148,8 +145,7 @@ impl Queue {
         &self.memory.now
     }
 
-    /// Returns the reason for failing the queue if the frontend has truncated memory that the queue
-    /// uses.
+    /// Returns an error text if the frontend has truncated memory that the queue uses.
     pub(crate) fn damage(&self) -> Option<&'static str> {
         if self.memory.now.is_damaged() {
             return Some("the frontend truncated the file of its guest's memory");
@@ -164,7 +160,6 @@ impl Queue {
         self.stats.in_flight as u32
     }
 
-    /// Returns true if the queue holds a request for which the channel has no space.
     pub(crate) fn waits(&self) -> bool {
         self.held.is_some()
     }
@@ -196,9 +191,8 @@ impl Queue {
         self.is_open() && self.ring.has_news()
     }
 
-    /// Passes at most `most` requests that [`Queue::available`] has seen to a channel, while the
-    /// channel has space. Returns their number. A bio's user data is `lane << 16` plus the
-    /// request's first descriptor.
+    /// Passes at most `most` available requests to the channel while it has space, and returns
+    /// their number. A bio's user data is `lane << 16` plus the request's first descriptor.
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
@@ -218,8 +212,8 @@ impl Queue {
         count
     }
 
-    /// Submits the bio that waited for the channel, and requests left by an earlier process.
-    /// Returns the number of requests started, and true if the channel has space for more.
+    /// Submits the bio that waited for the channel, then requests left by an earlier process.
+    /// Returns their number, and true if the channel has space for more.
     #[cold]
     fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
         let (waiting, group) = (self.available(), self.flags.group);
@@ -323,8 +317,8 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // The copy may have hit guest memory whose file was truncated (SIGBUS). Then the
-                // queue stops, so that the thread finds and fails the device that owns this memory.
+                // The copy may have hit guest memory whose file was truncated (SIGBUS). The queue
+                // then stops, and the thread fails the device that owns the memory.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {
@@ -420,8 +414,8 @@ impl Queue {
         }
     }
 
-    /// Cleans up after a request with many segments, a request taken before a change of memory, or
-    /// a flush that may clear the mark of unflushed writes.
+    /// Cleans up after a request with many segments, a request from before a change of memory, or a
+    /// flush.
     #[cold]
     fn tidy_up(&mut self, (head, state): (u16, u32), status: u8) {
         if state & LONG != 0 {
@@ -468,7 +462,7 @@ impl Queue {
     /// Asks the guest for a kick. Returns true if the thread need not wait for the kick, because a
     /// request is already available.
     pub(crate) fn request_kick(&mut self) -> bool {
-        // A bio waits for space in the channel. A completion makes space, and wakes the thread.
+        // A completion makes space for the waiting bio, and wakes the thread.
         self.held.is_none()
             && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
@@ -502,8 +496,7 @@ impl Queue {
         self.lose("its ring is not in the new memory".to_owned());
     }
 
-    /// Fails the queue without further answers, because the data of its requests were transferred
-    /// to or from memory that no longer exists.
+    /// Fails the queue without answers to its requests, because their memory no longer exists.
     pub(crate) fn lose(&mut self, why: String) {
         self.is_lost = true;
         self.fail(why);

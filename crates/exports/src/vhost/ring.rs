@@ -55,8 +55,8 @@ pub struct DescriptorChain {
     pub readable: usize,
     /// True if the chain has a buffer of length 0, which is not allowed.
     pub has_empty: bool,
-    /// True if there were more than [`PARTS_MAX`] segments. Only the last one is kept then, if it
-    /// is writable.
+    /// True if there were more than [`PARTS_MAX`] segments. Then only the last segment is kept, and
+    /// only if it is writable.
     pub is_long: bool,
 }
 
@@ -259,7 +259,7 @@ impl<C: RingWords> SplitRing<C> {
         self.taken
     }
 
-    /// Reads avail.idx. The heads before that index may be read after this call.
+    /// Reads avail.idx with Acquire order, so that the heads before this index can be read.
     #[inline]
     fn avail_idx(&self) -> u16 {
         // Acquire pairs with the driver's release store of avail.idx.
@@ -483,7 +483,7 @@ impl SplitRing {
         while len > 0 {
             let place = memory.translate(addr).ok_or(wrong)?;
             let len_bytes = u64::from(len).min(place.room_bytes) as u32;
-            // Too many segments also fail only the request. Only its status byte is needed then.
+            // Too many segments also fail only the request, so only its status byte is needed.
             if chain.is_long || chain.parts.len() >= PARTS_MAX {
                 chain.is_long = true;
                 chain.parts.clear();

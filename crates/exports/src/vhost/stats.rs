@@ -9,8 +9,8 @@ use crate::counters::PublishedCounters;
 use crate::mailbox::lock;
 
 crate::counter_table! {
-/// Counters of one queue of an export, over all guests that have used it. The last two are 0 or 1
-/// for a queue, so their sum over queues is a number of queues.
+/// Counters of one queue of an export, over all guests that have used it. The gauges `queues` and
+/// `waiting` are 0 or 1 for a queue, so their sums over queues are numbers of queues.
 pub struct QueueStats {
     requests counter "requests" "/requests" "Requests of guests taken off rings.",
     errors counter "errors" "/errors" "Requests of guests answered with an error.",
@@ -46,10 +46,8 @@ pub struct VhostStats {
     pub queues: Vec<(u16, QueueStats)>,
 }
 
-/// Published counters of a queue.
 pub(crate) type QueueCounters = PublishedCounters<{ QueueStats::COUNT }>;
 
-/// Published counters of an I/O thread and its queues.
 #[derive(Default)]
 pub(crate) struct PublishedStats {
     pub(crate) thread: PublishedCounters<{ ThreadStats::COUNT }>,

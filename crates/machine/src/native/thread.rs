@@ -20,7 +20,7 @@ use crate::{CpuId, Machine, Native, Thread, lock_unpoisoned};
 
 /// Stack size of a thread that only tests whether it can be started, in bytes.
 const TRIAL_STACK_BYTES: usize = 64 << 10;
-/// Maximum time to wait until test threads that have ended disappear, in nanoseconds.
+/// Maximum time to wait until the kernel no longer counts ended test threads, in nanoseconds.
 const GONE_NS: u64 = 200_000_000;
 /// Number of times a refused thread is retried, at intervals of 5 ms.
 const REFUSED_RETRIES: u32 = 30;
@@ -87,8 +87,8 @@ impl Native {
         let closed = lock_unpoisoned(&gate);
         let mut threads = Vec::new();
         let mut refused = None;
-        // The kernel counts a joined thread until it has removed it, which takes a while on a busy
-        // machine. So a refused thread is tried again.
+        // On a busy machine, the kernel counts a joined thread for a while longer. So a refused
+        // thread is tried again.
         let mut retries = REFUSED_RETRIES;
         while threads.len() < count && refused.is_none() {
             let gate = Arc::clone(&gate);

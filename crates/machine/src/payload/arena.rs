@@ -17,12 +17,11 @@ use super::blocks::{Blocks, WHOLE};
 use super::region::Region;
 use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 
-/// Order of the longest buffer whose length is a power of two: 32 MiB.
+/// Order of a buffer of 32 MiB: a buffer of order n has 4 KiB times 2 to the n.
 const LONGEST: u8 = 13;
 /// Number of orders, that is, of buffer sizes.
 pub const ORDERS: usize = LONGEST as usize + 2;
-/// Additional bytes of the largest buffer, so that a request of 32 MiB fits that neither begins nor
-/// ends at a block boundary.
+/// Additional bytes of the largest buffer, for a request of 32 MiB that begins inside a block.
 const EDGES_BYTES: usize = 256 << 10;
 
 /// A buffer of an arena.
@@ -193,8 +192,8 @@ impl<T> BufferArena<T> {
         shared.used == 0
     }
 
-    /// Calls `before` with the owner's note of an idle region, and unmaps the region. Returns its
-    /// length in bytes, or `None` if the region is in use.
+    /// Unmaps an idle region, after calling `before` with the owner's note of the region. Returns
+    /// the region's length in bytes, or `None` if the region is in use.
     pub fn unmap(&mut self, region: u32, before: impl FnOnce(T)) -> Option<usize> {
         let place = region as usize;
         let MappedRegion { region: mapped, note, .. } =
@@ -206,7 +205,7 @@ impl<T> BufferArena<T> {
         Some(mapped.len_bytes())
     }
 
-    /// Returns an idle region (the last one) whose length satisfies `is_wanted`.
+    /// Returns the last idle region whose length satisfies `is_wanted`.
     pub fn find_idle(&self, is_wanted: impl Fn(usize) -> bool) -> Option<u32> {
         let is_idle =
             |shared: &MappedRegion<T>| shared.used == 0 && is_wanted(shared.region.len_bytes());

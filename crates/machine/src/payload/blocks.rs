@@ -112,7 +112,7 @@ impl Blocks {
         self.note(order);
     }
 
-    /// Updates the bit of this order in `orders`.
+    /// Updates the order's bit in `orders`, which is set if a block of the order is free.
     #[inline]
     fn note(&mut self, order: u8) {
         let any = words(order).any(|word| self.free[word] & bits(order) != 0);
@@ -139,7 +139,7 @@ fn words(order: u8) -> std::ops::Range<usize> {
     first / 64..(2 * first).div_ceil(64)
 }
 
-/// Returns the mask of this order's bits in each of its words.
+/// Returns the mask of this order's bits in each word that `words` returns.
 #[inline]
 fn bits(order: u8) -> u64 {
     let first = 1_u32 << (WHOLE - order);

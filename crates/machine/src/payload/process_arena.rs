@@ -2,7 +2,7 @@
 //!
 //! The arena's lock is taken when a buffer is created or dropped, which programs do not do for each
 //! I/O. A buffer of more than 2 MiB is a region of its own. An idle region is unmapped at once,
-//! except for the last one.
+//! unless it is the only idle region.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;

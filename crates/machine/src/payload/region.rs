@@ -1,9 +1,9 @@
 //! `Region`: an anonymous mapping that starts at a multiple of 2 MiB, in huge pages if the system
 //! provides them.
 //!
-//! The system provides pages, zeroed, as they are first used. The addresses of all regions for
-//! which huge pages were requested are recorded, so that [`huge_bytes`] can tell how much memory
-//! really is in huge pages. Invariant: the mapping exists as long as the value.
+//! The system provides zeroed pages on first use. The addresses of all regions for which huge pages
+//! were requested are recorded, so that [`huge_bytes`] can tell how much memory really is in huge
+//! pages. Invariant: the mapping exists as long as the value.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -130,9 +130,8 @@ pub fn huge_bytes() -> io::Result<usize> {
     Ok(huge_in(&smaps, &advised))
 }
 
-/// Returns the bytes in huge pages of those mappings in `smaps` that contain a region. A mapping
-/// with a region has nothing else: the kernel merges two only if huge pages were requested for
-/// both.
+/// Returns the bytes in huge pages of those mappings in `smaps` that contain a region. Such a
+/// mapping contains only regions: the kernel merges two only if huge pages were requested for both.
 fn huge_in(smaps: &str, regions: &[(usize, usize)]) -> usize {
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {

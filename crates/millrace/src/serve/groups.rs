@@ -72,8 +72,8 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes the groups of clients that have left, below each parent that `now` no longer divides
-    /// by client.
+    /// Closes the groups of single clients that have left, below parents whose clients share a
+    /// group in `now`.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));
@@ -116,8 +116,8 @@ impl ServedGroups {
         &self.groups
     }
 
-    /// Returns all groups: the default one, those of the configuration, and those of connected
-    /// clients, which are named `GROUP/1` and so on.
+    /// Returns all groups: the default group, configured groups, and groups of connected clients,
+    /// which are named `GROUP/1` and so on.
     #[must_use]
     pub fn list(&self) -> Vec<GroupConfig> {
         let list = self.groups.list().into_iter().filter(|(group, _)| !self.is_left(*group));

@@ -35,7 +35,7 @@ const LIST_AGE: Duration = Duration::from_secs(1);
 pub(super) struct OpenFiles {
     /// Open files by the names of their exports.
     files: HashMap<String, OpenFile>,
-    /// Listings with the time at which they were made, by [`FileTask::list_key`].
+    /// Recent listings and the times at which they were made. The key is [`FileTask::list_key`].
     lists: HashMap<String, (Instant, Arc<Vec<String>>)>,
 }
 
@@ -88,7 +88,7 @@ pub struct FileTask {
     request: ExportRequest,
     /// Directories that may have the file and are not searched yet.
     directories: Vec<Candidate>,
-    /// Number of queues of a file's drive.
+    /// Number of queues that a file's drive gets.
     queues: u16,
     /// Key of the client's listing: the NBD address and its directories.
     list_key: String,
@@ -130,8 +130,8 @@ impl FileTask {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
-    /// Records if the file of the next directory is already open. Call this right before
-    /// [`FileTask::step`].
+    /// Notes the open file of the requested name in the next directory, if any. Call this right
+    /// before [`FileTask::step`].
     pub fn prepare_step(&mut self, server: &Server) {
         if let (RequestedExport::Named(name), Some(next)) =
             (&self.request.wanted, self.directories.first_mut())

@@ -79,7 +79,7 @@ pub enum ReloadError {
     Start(#[from] StartError),
 }
 
-/// Numbers of I/O threads with queues on a volume's drives. The first queues are those of NBD.
+/// Numbers of I/O threads that have a queue on each drive of a volume. NBD has the first queues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,

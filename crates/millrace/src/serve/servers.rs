@@ -28,7 +28,7 @@ pub struct Servers {
     pub(super) vhost: VhostServer,
     /// Exports to virtual machines that run.
     guests: Vec<RunningGuests>,
-    /// Indexes in the configuration of the exports served by NBD, and by vhost-user-blk.
+    /// Positions in the configuration of the exports over NBD, and over vhost-user-blk.
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
@@ -107,7 +107,7 @@ impl Observers {
 debug_fields!(Servers, exports);
 debug_fields!(Observers, exports);
 
-/// Exports and listeners for the NBD server, with their indexes in the configuration.
+/// Exports and listeners for the NBD server, with the exports' indexes in the configuration.
 pub(super) struct NbdParts {
     pub(super) exports: Vec<nbd::ExportConfig>,
     pub(super) listeners: Vec<nbd::ListenConfig>,
@@ -115,8 +115,8 @@ pub(super) struct NbdParts {
 }
 
 impl NbdParts {
-    /// Makes the exports and listeners of a configuration whose volumes are open. Reads
-    /// certificates.
+    /// Converts the exports and listeners of a configuration. Reads certificates. Fails if a volume
+    /// is not open.
     pub(super) fn new(
         config: &ServeConfig,
         volumes: &[Arc<Volume<Native>>],
@@ -280,8 +280,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns the first of as many successive queues in `queues` as the export has I/O threads,
-    /// none of them used by another export.
+    /// Finds successive queues in `queues` for the export's I/O threads, none of which another
+    /// export uses. Returns the first queue.
     pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
         let count = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
         let is_free = |first: u16| {

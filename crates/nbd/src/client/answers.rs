@@ -1,6 +1,6 @@
 //! `Answers`: tracks the requests of a connection and matches the server's replies to them.
 //!
-//! The list has an entry for each request that may be in flight, by index, and holds no payload:
+//! `Answers` has an entry for each request that may be in flight, by index, and holds no payload:
 //! the caller learns where the payload of a read belongs, and copies it itself. A cookie consists
 //! of the index and a number unique to the request, so that a reply to an earlier request of the
 //! same entry is detected.

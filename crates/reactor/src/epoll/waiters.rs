@@ -15,7 +15,7 @@ use crate::table::OperationKey;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
-/// Initial capacity for waiters in one direction of a descriptor. Servers have one or two.
+/// Initial capacity for waiters in one direction of a descriptor; servers need one or two.
 const ROOM: usize = 2;
 
 pub(crate) struct Descriptor {

@@ -22,8 +22,8 @@ use std::sync::Arc;
 struct JobLane {
     jobs: VecDeque<PoolJob>,
     running: usize,
-    /// True if the lane (a drive's job queue) is closed. Its index becomes free when its last job
-    /// has ended.
+    /// True if the lane (a drive's job queue) is closed. The index becomes free after the lane's
+    /// last job.
     retired: bool,
     /// True if the pool keeps a thread for this drive.
     reserved: bool,
@@ -67,7 +67,7 @@ pub(super) struct JobQueue {
     pub(super) idle: usize,
     /// Number of threads that were woken or started and have not asked for a job yet.
     pub(super) coming: usize,
-    /// Number of wake-ups that no idle thread has taken yet.
+    /// Number of wake-ups sent to idle threads and not received yet.
     pub(super) calls: usize,
     /// Time before which no thread is started, because the system refused the last one.
     refused_until_ns: Option<u64>,
@@ -270,14 +270,14 @@ impl JobQueue {
         ThreadCall::New
     }
 
-    /// Returns true if there is work for an idle thread and no other thread was woken or started
-    /// for it.
+    /// Returns true if there is work for an idle thread, and no woken or new thread is coming
+    /// already.
     fn can_wake(&self) -> bool {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }
 
-    /// Returns the time from which another thread may be started, or `None` if none is needed.
-    /// Above the shared limit, a drive without a thread must have waited for `growth_ns`.
+    /// Returns the time from which another thread may be started, or `None` if none is needed. At
+    /// the shared limit, a drive must have waited without a thread for `growth_ns`.
     pub(super) fn next_growth_ns(&self) -> Option<u64> {
         if self.coming > 0 || self.can_wake() {
             return None;

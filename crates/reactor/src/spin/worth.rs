@@ -16,10 +16,9 @@ const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
 /// Number of windows in a trial. The windows form pairs of one with spins and one without.
 const TRIAL: u32 = 12;
-/// Number of pairs of windows that spinning must win: first value if it was off before the trial,
-/// second value if it was on.
+/// Number of window pairs that spinning must win in a trial: to be turned on, and to stay on.
 const WINS: [u32; 2] = [5, 4];
-/// Number of windows between two trials; `HOLD_CHANGED` if the bytes moved doubled or halved.
+/// Windows between two trials; `HOLD_CHANGED` is the maximum after the byte rate doubled or halved.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the byte rate with spins to the byte rate without: 9 / 8.
@@ -37,7 +36,7 @@ impl ByteRate {
         self.ns += other.ns;
     }
 
-    /// Returns true if this rate is at least `other` multiplied by `times[0]` / `times[1]`.
+    /// Returns true if this rate is at least `other` times the fraction `times[0]` / `times[1]`.
     fn is_at_least(self, times: [u128; 2], other: ByteRate) -> bool {
         let cross = |one: ByteRate, ns: u64| u128::from(one.bytes) * u128::from(ns);
         cross(self, other.ns) * times[1] >= cross(other, self.ns) * times[0]
@@ -60,7 +59,7 @@ pub(super) struct SpinTrial {
     trial: u32,
     /// Totals of the trial's windows without spins, and with spins.
     found: [ByteRate; 2],
-    /// Result of the last window with spins, and number of pairs that spinning has won.
+    /// Byte rate of the last window with spins, and number of pairs that spinning has won.
     spun: ByteRate,
     wins: u32,
     /// Result of the last trial: true if spinning improved throughput.
@@ -98,7 +97,7 @@ impl SpinTrial {
         }
     }
 
-    /// Records a long wait. A new window begins after it.
+    /// Records a long wait, and begins a new window.
     pub(super) fn paused(&mut self, now_ns: u64, bytes: u64) {
         self.window = TrialWindow { start_ns: now_ns, start_bytes: bytes, waits: 0 };
     }

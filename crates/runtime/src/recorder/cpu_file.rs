@@ -209,8 +209,8 @@ pub(super) struct DropCounts {
 }
 
 impl DropCounts {
-    /// Returns the number of `events` dropped by a thread that must be reported now. `events` may
-    /// include drops before this recording, so it is limited to the drops not reported yet.
+    /// Returns how many of a thread's dropped `events` must be reported now. `events` may include
+    /// drops before this recording, so the result is limited to the drops not reported yet.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;

@@ -10,9 +10,9 @@ use super::RECORD_BYTES;
 pub const INPUT_BYTES: usize = 264 * 1024;
 /// Size of the output buffer in bytes: eight full records.
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
-/// Maximum length of a record in bytes with header and tag, plus a key update before it.
+/// Maximum length of a record in bytes, with header, tag, and a key update before the record.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Before a receive, fewer unconsumed bytes than this are moved to the front of the buffer.
+/// Unconsumed bytes are moved to the front before a receive if they are fewer than this.
 const MOVE_BYTES_MAX: usize = 4096;
 
 pub(super) struct Incoming {
@@ -21,7 +21,7 @@ pub(super) struct Incoming {
     end: usize,
     /// End of the bytes that were passed to rustls.
     shown: usize,
-    /// Start of the first record whose header `show_more` has not read.
+    /// Start of the first record whose length is not known yet.
     next: usize,
 }
 
@@ -89,7 +89,7 @@ impl Incoming {
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end, "more bytes are consumed than were received");
-        // The record layer consumes records without advancing `shown` and `next`.
+        // The record layer consumes records without `show_more`, so both fields may lag behind.
         (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }
@@ -98,8 +98,7 @@ pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Messages of rustls that wait for space in the buffer, and must be sent after the bytes in
-    /// it.
+    /// Messages of rustls that wait for space in `buffer`, and are sent after its bytes.
     control: Vec<u8>,
 }
 

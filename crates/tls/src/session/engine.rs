@@ -20,7 +20,7 @@ use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
 use crate::error::Error;
 
-/// Maximum length of a close notification and a key update before it, in bytes.
+/// Maximum length of a close notification, with a key update before it, in bytes.
 const CLOSE_BYTES_MAX: usize = 1024;
 
 pub(super) enum Engine {
@@ -28,7 +28,7 @@ pub(super) enum Engine {
     Client(Box<UnbufferedClientConnection>),
     /// The record layer of this crate, used after the handshake of TLS 1.3.
     RecordLayer(Box<RecordLayer>),
-    /// The session could not continue after its handshake.
+    /// The handshake is over, but the record layer could not be created.
     Stopped(rustls::Error),
 }
 

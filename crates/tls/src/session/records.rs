@@ -1,4 +1,4 @@
-//! Record layer of TLS 1.3 after the handshake (RFC 8446, sections 4.6, 5 and 6). It decrypts
+//! Record layer of TLS 1.3 after the handshake (RFC 8446, sections 4.6, 5 and 6), which decrypts
 //! records directly to the destination of the plaintext, and encrypts them from its source.
 //!
 //! Invariants: a record that cannot be decrypted ends the session, and no byte of it is returned. A
@@ -131,7 +131,7 @@ impl RecordLayer {
         self.secrets.suite()
     }
 
-    /// Decrypts or encrypts one record. [`super::engine::Engine::turn`] calls this.
+    /// Decrypts or encrypts one record for [`super::engine::Engine::turn`].
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
@@ -309,7 +309,7 @@ impl RecordLayer {
         Ok(written + self.seal(ContentType::ApplicationData, plain, &mut room[written..])?)
     }
 
-    /// Encrypts a record that is not plaintext, and appends it to `to`.
+    /// Encrypts a record of TLS itself, such as an alert, and appends it to `to`.
     fn say(&mut self, kind: ContentType, content: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
         let start = to.len();
         to.resize(start + sealed_bytes(content.len()), 0);

@@ -13,7 +13,7 @@ use crate::file::TraceRecord;
 /// Sequence numbers seen on one CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sequence {
-    /// Last number, and how far it lies after the first number.
+    /// Last number, and its distance from the number that was seen first.
     last: Option<(u32, i64)>,
     first: i64,
     highest: i64,

@@ -90,7 +90,6 @@ struct TraceCounts {
     last_ns: u64,
 }
 
-/// Summary counts of all traces.
 #[derive(Debug)]
 pub(super) struct Summary {
     traces: Vec<TraceCounts>,

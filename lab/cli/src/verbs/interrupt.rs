@@ -3,7 +3,7 @@
 //!
 //! This module owns the thread that handles SIGINT and SIGTERM of such a verb. Signals within half
 //! a second of the first count as one, because some programs send them twice (timeout(1) does).
-//! `bench`, `explore`, `paper` and `replay` call it.
+//! Used by `bench`, `explore`, `paper` and `replay`.
 #![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;

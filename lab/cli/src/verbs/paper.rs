@@ -1,6 +1,6 @@
 //! `millrace-lab paper`: repeats papers' experiments and compares their figures with ours.
 //!
-//! cli.rs calls this. The lab has the experiments and their pages; this verb prints each page and,
+//! Called by cli.rs. The lab has the experiments and their pages; this verb prints each page and,
 //! with `--output`, writes it as one HTML file. The exit status is 1 if a check does not hold.
 //! Ctrl-C prints the parts that are complete. No page is written then, so that an incomplete page
 //! never replaces a complete one.

@@ -66,7 +66,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and returns the exit code. `said`: notes on the trace, and reports of damage.
+/// Prints the report and returns the exit code. `said` has notes on the trace and its damage.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,
@@ -138,8 +138,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
     }
 }
 
-/// Returns the settings for `--fit`. Also returns the number of I/Os of the trace if finding the
-/// trace's extent required reading it.
+/// Returns the settings for `--fit`, and the number of I/Os of the trace if the trace had to be
+/// read to find its extent.
 fn addresses(
     args: &ReplayArgs,
     traces: &[TracePath],

@@ -1,7 +1,7 @@
 //! `millrace-lab trace`: shows traces of any format as a page of plots, or converts them.
 //!
 //! This module owns the list of operations on a trace, one file each, and the arguments that select
-//! traces. cli.rs calls it; millrace-experiments has the formats and the page.
+//! traces. Called by cli.rs; millrace-experiments has the formats and the page.
 
 mod convert;
 mod report;

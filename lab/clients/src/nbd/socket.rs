@@ -1,7 +1,7 @@
-//! Socket of the client: sends and receives without blocking, or waits until it can.
+//! Socket of the client: sends and receives without blocking, or waits until that is possible.
 //!
-//! This type owns the descriptor. The client calls it. Invariant: the socket itself stays blocking,
-//! so that the negotiation can use it directly; transmission passes `MSG_DONTWAIT`.
+//! This type owns the descriptor. Called by the client. Invariant: the socket itself stays
+//! blocking, so that the negotiation can use it directly; transmission passes `MSG_DONTWAIT`.
 
 use std::io;
 use std::os::fd::OwnedFd;

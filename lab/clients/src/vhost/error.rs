@@ -1,8 +1,8 @@
 //! Errors of the vhost-user client. Each has the operation that failed, the server's path and a
 //! remedy.
 //!
-//! The kinds can be matched and carry their context. The client and its queues create them;
-//! programs print them.
+//! The kinds can be matched and carry their context. Created by the client and its queues, and
+//! printed by programs.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Eventfds of one queue, and waits for notifications by the server.
 //!
-//! `Notify` owns both eventfds (kick and call) and an epoll instance. A queue calls it. The server
+//! `Notify` owns both eventfds (kick and call) and an epoll instance. Called by a queue. The server
 //! signals the call eventfd, which is never read: epoll is edge-triggered, so each signal ends one
 //! wait. A wait is one system call, and also detects the end of the connection.
 #![allow(unsafe_code)]

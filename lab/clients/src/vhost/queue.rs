@@ -22,8 +22,7 @@ use super::ring::{DriverRing, RingError};
 /// Number of times that one `wait` polls the ring before it returns, so that the caller can do
 /// other work.
 const LOOKS: u32 = 128;
-/// Number of waits without a completion after which the CPU is yielded, because the server may need
-/// it.
+/// Number of waits without a completion after which the CPU is yielded to the server.
 const WAITS_PER_YIELD: u32 = 32;
 /// Number of waits without a completion after which the connection is checked: some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
@@ -35,12 +34,11 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Shared {
     pub(super) path: PathBuf,
     pub(super) _memory: MmapRegion,
-    /// Connection to the server, closed when the last queue is dropped. That ends the server's
-    /// session.
+    /// Connection to the server, closed when the last queue is dropped.
     pub(super) _stream: UnixStream,
 }
 
-/// Counters of notifications that a queue sent and received, and of the system calls for them.
+/// Numbers of a queue's notifications in both directions, and of the system calls for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Number of kicks written.
@@ -58,7 +56,7 @@ pub struct Queue {
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Number of completions. `checked`: this number and the time, when a check last saw progress.
+    /// Number of completions. `checked` has this number and the time at the last sign of progress.
     completed: u64,
     checked: (u64, Option<Instant>),
     /// Number of calls of `wait` that found no completion.
@@ -151,8 +149,8 @@ impl Queue {
         }
     }
 
-    /// Sleeps until one of several queues may have completions, but at most for `most`. Callers use
-    /// it for queues that wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
+    /// Sleeps until one of several queues may have completions, but at most for `most`. For queues
+    /// that wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
     ///
     /// # Errors
     /// Fails if a server closed the connection.

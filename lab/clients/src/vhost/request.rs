@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// Request to the disk. Its data are in its slot's buffer.
+/// Request to the disk, whose data are in the buffer of its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Operation of the request.
@@ -81,7 +81,7 @@ impl Request {
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// Initial value for a slot, unequal to the value for any request.
+    /// Initial shape of a slot, unequal to the shape of any request.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;

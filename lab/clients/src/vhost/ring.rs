@@ -1,11 +1,11 @@
 //! The driver's side of a split virtqueue with a slot for each request in flight.
 //!
-//! `DriverRing` owns the ring's state and its part of the memory that the caller provides. It has
-//! no file descriptors: the caller sends kicks and receives interrupts. A queue of the client calls
-//! it, and so does code that plays both driver and device in one process. A slot keeps its
-//! descriptors, header, status and buffer as long as the ring exists. A request writes its header,
-//! and an entry of the available ring unless the entry already has its slot. All accesses are plain
-//! loads and stores, and nothing is allocated.
+//! `DriverRing` owns the ring's state and its part of the memory that the caller provides. The
+//! caller sends kicks and receives interrupts, so the ring needs no file descriptors. Used by a
+//! queue of the client, and by code that plays both driver and device in one process. A slot keeps
+//! its descriptors, header, status and buffer as long as the ring exists. A request writes its
+//! header, and an entry of the available ring unless the entry already has its slot. All accesses
+//! are plain loads and stores, and nothing is allocated.
 //!
 //! Kicks: to know exactly if a kick is due, the driver needs a barrier between its store of the
 //! index and its load of the available event. That barrier waits for a cache line that a polling
@@ -208,8 +208,8 @@ impl DriverRing {
     }
 
     /// Returns true if the device needs a kick that [`DriverRing::publish`] did not report, because
-    /// it skipped the barrier. Callers check this after a while without completions. They must send
-    /// the kick, which is reported only once.
+    /// `publish` skipped the barrier. Callers check this after a while without completions. Callers
+    /// must send the kick, which is reported only once.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
@@ -258,7 +258,7 @@ impl DriverRing {
     ///
     /// # Errors
     /// Fails if the device completed a request that is not in flight. The ring must not be used
-    /// after that.
+    /// after an error.
     #[inline(always)]
     pub fn reap(&mut self, mut done: impl FnMut(u16, Status)) -> Result<u16, RingError> {
         // Acquire pairs with the device's Release store of the index, for entries, statuses and

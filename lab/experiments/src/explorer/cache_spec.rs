@@ -9,11 +9,11 @@ use std::time::Duration;
 use millrace_cache::{CacheConfig, CacheMode};
 use serde::{Deserialize, Serialize};
 
-/// Longest delay, in nanoseconds, of a write through the cache by a hanging drive. The cache
-/// notices the hang after at most two seconds. Pages that were already sent take one more second.
+/// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
+/// cache notices the hang after at most two seconds. Pages already sent take one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Number of flushes at the end of a channel's workload with a cache. The first flush may fail
-/// because of an earlier failed write.
+/// Number of flushes that a channel with a cache sends at the end of its workload. The first flush
+/// may report the failure of an earlier write.
 const CLOSING_FLUSHES: u32 = 3;
 
 /// Settings of the page cache between the channels and the volume.
@@ -26,7 +26,7 @@ pub struct CacheSpec {
     /// Age at which the flusher writes a dirty page, in microseconds.
     pub dirty_age_us: u32,
     pub read_ahead_kib: u32,
-    /// If true, a write is acknowledged after the volume has completed it (write-through).
+    /// If true, writes are acknowledged after their completion by the volume (write-through).
     pub through: bool,
     pub cpu: u32,
 }

@@ -32,8 +32,8 @@ impl Scenario {
             _ => true,
         });
         if self.has_owned() {
-            // The cache opens its channels before all I/O threads have created their queues, so
-            // each core needs a hardware queue.
+            // Give each core a hardware queue, because the cache opens its channels before all I/O
+            // threads have created their queues.
             self.layer.hardware = SpreadSpec::Core;
             self.drives.iter_mut().for_each(|drive| drive.queues = 64);
         }
@@ -54,14 +54,14 @@ impl Scenario {
         let is_stalled = self.stall_ns() > 0;
         let is_dead = self.drives.iter().any(|drive| drive.faults.dead_us.is_some());
         if let Some(cache) = &mut self.cache {
-            // Limit the dirty data. Dirty pages of a dead or hanging drive stay in memory, and at
-            // the limit writes to the other drives would have to wait, too.
+            // Limit the dirty data to a part of the memory: dirty pages of a dead or hanging drive
+            // stay in memory, and writes to the other drives need memory, too.
             let most = if is_stalled { 64 } else { 256 };
             cache.dirty_kib = cache.dirty_kib.min(if is_stalled || is_dead { most } else { 1024 });
         }
     }
 
-    /// Returns true if the cache may make an I/O wait for a drive that the I/O does not touch.
+    /// Returns true if, through the cache, an I/O may wait for a drive that the I/O does not touch.
     pub(super) fn cache_waits(&self) -> bool {
         let clears = |c: &ChannelSpec| c.mix[3] + c.mix[4] > 0;
         self.cache.is_some_and(|cache| cache.through || self.channels.iter().any(clears))
@@ -149,8 +149,8 @@ fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
     if let Some(cache) = &mut scenario.cache {
         (cache.through, cache.read_ahead_kib) = (false, 0);
     }
-    // Use the default pressure points. With a low random point, I/O that waits for the hanging
-    // drive would make the volume reject I/O to the other drives.
+    // Use the default limits of waiting requests. With a low random limit, I/O that waits for the
+    // hanging drive would make the volume reject I/O to the other drives.
     (scenario.serving.plug, scenario.serving.pressure) = (plain.plug, plain.pressure);
     let block = scenario.block_sectors();
     for channel in &mut scenario.channels {
@@ -163,7 +163,7 @@ fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
 }
 
 impl LimitSpec {
-    /// Sets the logical block size to this number of sectors, and adapts the other limits.
+    /// Sets the logical block size, in sectors, and makes the drive's other limits fit.
     fn take_block(&mut self, sectors: u32) {
         let whole = |limit: u32| limit.next_multiple_of(sectors);
         self.block = sectors * 512;

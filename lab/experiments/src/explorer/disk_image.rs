@@ -25,20 +25,19 @@ impl SectorCell {
     }
 }
 
-/// Planned outcome of a request: status, service time, and whether it hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestOutcome {
     pub(super) status: Status,
     pub(super) takes_ns: u64,
-    /// The drive does not wake its poller when this request completes, so the completion is found
-    /// late or the request times out.
+    /// If true, the drive wakes no thread when this request completes. The completion is found
+    /// late, or the request times out.
     pub(super) stuck: bool,
 }
 
 pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
-    /// True after the drive has failed the single write of `FaultSpec::once_us`.
+    /// True after the drive has failed its single write (see `FaultSpec::once_us`).
     has_failed: bool,
     latency_ns: [u32; 2],
     pub(super) sectors: u64,
@@ -49,7 +48,6 @@ pub(super) struct DiskImage {
     random: Random,
     /// True after a freeze has drained the drive. A request that enters now is a violation.
     pub(super) frozen: bool,
-    /// True while the drive is quiesced. A request that enters now is a violation.
     pub(super) quiesced: bool,
     pub(super) inside: u32,
     start_ns: u64,
@@ -93,7 +91,6 @@ impl DiskImage {
         self.random.per_mille(self.faults.busy)
     }
 
-    /// Returns a random bool, for choices that a driver is free to make.
     pub(super) fn coin(&mut self) -> bool {
         self.random.per_mille(500)
     }
@@ -142,7 +139,7 @@ impl DiskImage {
         self.is_after(dead_us, now_ns) && !self.is_after(back_us, now_ns)
     }
 
-    /// Returns `done_ns`, or the end of the drive's stall if `done_ns` lies in the stall.
+    /// Returns `done_ns`. If the drive stalls at that time, returns the end of the stall.
     pub(super) fn after_stall(&self, done_ns: u64) -> u64 {
         let Some([at_us, for_us]) = self.faults.stall_us else { return done_ns };
         let from_ns = self.start_ns + u64::from(at_us) * NS_PER_US;
@@ -150,8 +147,8 @@ impl DiskImage {
         if (from_ns..until_ns).contains(&done_ns) { until_ns } else { done_ns }
     }
 
-    /// Writes a stamp to a sector. The write is durable at once if it has FUA, or if the drive has
-    /// no volatile cache.
+    /// Writes a stamp to a sector, at once durable with FUA or without a volatile cache in the
+    /// drive.
     pub(super) fn write(&mut self, sector: u64, stamp: u64, flags: OpFlags) {
         self.changes += 1;
         let changes = &mut self.cells[sector as usize].0;
@@ -166,8 +163,8 @@ impl DiskImage {
         changes.push((self.changes, stamp));
     }
 
-    /// Returns the changes that a flush submitted now makes durable, as pairs of sector and change
-    /// number.
+    /// Starts a flush. Returns the changes that the flush will make durable, as pairs of sector and
+    /// change number.
     pub(super) fn begin_flush(&mut self) -> Vec<(u32, u32)> {
         self.dirty.sort_unstable();
         self.dirty.dedup();

@@ -19,7 +19,7 @@ use super::sharing::regroup;
 use super::submitter::RunState;
 use super::time::NS_PER_US;
 
-/// Longest wait, in nanoseconds, for drives to drain if a request may stay in a drive for ever.
+/// Longest wait, in nanoseconds, for drives to drain, if some request may never complete.
 const ABANDONED_NS: u64 = 10_000_000_000;
 
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance) {
@@ -51,8 +51,8 @@ fn sleep_until(time_ns: u64) {
     }
 }
 
-/// Returns the longest wait for drives to drain, in nanoseconds. The wait is short if requests may
-/// never complete, so that the run ends before the simulator's time limit.
+/// Returns the longest wait for drives to drain, in nanoseconds. If some request may never
+/// complete, the wait ends before the simulator's time limit.
 fn drain_bound_ns(state: &RunState) -> u64 {
     let bound_ns = state.scenario.bound_ns() + state.scenario.stall_ns();
     match lock_oracle(&state.oracle).may_keep_requests() {
@@ -105,8 +105,8 @@ fn grow(state: &RunState, drive: usize) {
 }
 
 fn switch(state: &RunState, mode: ModeSpec) {
-    // Load `switching` before the compare-exchange: two threads whose exchanges fail would wake
-    // each other for ever.
+    // Load `switching` first: two threads whose compare-exchanges fail would wake each other for
+    // ever.
     let turn = || {
         state.switching.load(Order::Relaxed) == 0
             && state.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok()
@@ -142,8 +142,8 @@ fn stop(state: &RunState, channels: std::ops::Range<usize>) {
     }
 }
 
-/// Panics if an I/O takes longer than the scenario allows. Without the watchdog, threads that poll
-/// for each other would never end. Ends when all submitters are done.
+/// Watchdog: panics if an I/O takes longer than the scenario allows, because threads that poll for
+/// each other would never end. Returns when all submitters are done.
 pub(super) fn watch(state: &RunState) {
     let bound_ns = state.scenario.bound_ns();
     while state.busy() > 0 {

@@ -3,8 +3,8 @@
 //! Its queues check every request against the limits that the driver stated, read and write one
 //! stamp per sector, complete requests in the order of random deadlines, and are busy, slow, stuck
 //! or dead as the scenario says. The drive's content is in the oracle. The block layer calls a
-//! queue under the queue's serve lock. Invariant: the oracle is never locked across a call to the
-//! machine.
+//! queue under the queue's serve lock. Invariant: no thread holds the oracle's lock while it calls
+//! the machine.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -71,8 +71,8 @@ struct HeldRequest {
     sector: u64,
     nr: u64,
     memory: Vec<MemoryRange>,
-    /// For each sector of the request: the address of its stamp in memory, and the value of the
-    /// stamp at submission.
+    /// For each sector of the request: the address of its first word in memory, and the word's
+    /// value at submission.
     stamps: Vec<(*mut u64, u64)>,
     covered: Vec<(u32, u32)>,
     done_ns: u64,
@@ -269,8 +269,7 @@ impl ModelQueue {
         (memory, stamps)
     }
 
-    /// Returns the name of the limit that a request breaks, if any. Limits on memory are checked
-    /// elsewhere.
+    /// Returns the limit that a request breaks, if any. `take_memory` checks the limits on memory.
     fn broken_limit(&self, rq: &Request<Simulated>) -> Option<&'static str> {
         let (limits, nr) = (&self.limits, rq.nr_sectors());
         let longest = match rq.op() {

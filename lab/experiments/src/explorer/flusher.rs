@@ -1,7 +1,7 @@
 //! The page cache of a scenario's volume, and the thread that writes its dirty pages (flusher).
 //!
-//! run.rs calls this file. The flusher is an I/O thread of the volume below the cache, and has the
-//! number after the last channel's. The flusher starts before the channels and ends after them.
+//! run.rs calls this file. The flusher is an I/O thread of the volume below the cache. Its number
+//! follows the channels' numbers. The flusher starts before the channels and ends after them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::oracle_lock::lock_oracle;
 use super::scenario::Scenario;
 use super::submitter::RunState;
 
-/// With few writes in flight, further writes often have to wait.
+/// Few writes in flight, to test writes that have to wait.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteLists::PerDrive };
 
 type SimWord = <Simulated as Machine>::Word;

@@ -26,7 +26,7 @@ impl Scenario {
         let mut channels = channels(random, &machine);
         let shares = layer.shared_tags || drives.iter().any(|drive| drive.drive_tags);
         if shares {
-            // No request may be slow or stuck. A request that timed out keeps its tag until a
+            // Let no request be slow or stuck. A request that timed out keeps its tag until a
             // thread polls its queue, and other queues that share the tags would wait for the tag.
             let anybodys = drives.iter_mut().filter(|drive| !drive.owned);
             anybodys.for_each(|drive| {
@@ -133,8 +133,8 @@ impl Scenario {
         }
     }
 
-    /// Draws whether the drives complete at once, and whether several threads may then dispatch
-    /// from a queue together.
+    /// Draws whether the drives complete at once, and whether several threads may dispatch from a
+    /// queue at the same time.
     fn be_immediate(&mut self, random: &mut Random) {
         if self.fair || self.has_owned() || !random.per_mille(150) {
             return;
@@ -307,8 +307,8 @@ fn disturbance(random: &mut Random, drives: usize, channels: usize) -> Disturban
     }
 }
 
-/// Keeps only one freeze per drive. Freezes do not nest, so the first unfreeze would end two
-/// overlapping freezes.
+/// Keeps only one freeze per drive: freezes do not nest, so the first unfreeze would also end an
+/// overlapping freeze.
 fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
     let mut seen = Vec::new();
     list.retain(|disturbance| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// Burst of a group's IOPS limit as a time, in nanoseconds: the shortest time that a limit allows.
+/// Burst of a group's IOPS limit, as a time in nanoseconds. A limit accepts no shorter time.
 pub(super) const BURST_NS: u64 = 1_000_000;
 
 /// Settings of one I/O group.

@@ -21,7 +21,7 @@ struct SectorChange {
     before: u32,
 }
 
-/// Changes of all sectors in order of submission. The changes of one sector form a linked list.
+/// Changes of all sectors in order of submission, with a linked list for each sector.
 pub(super) struct History {
     /// For each sector, the index of its latest change, or `NONE`.
     last: Vec<u32>,
@@ -71,8 +71,8 @@ impl History {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }
 
-    /// Returns an error text if a sector may not hold `stamp`. The sector must hold the changes
-    /// that `after` selects, or newer ones.
+    /// Returns an error text if `stamp` is not a legal content of the sector. Legal are the changes
+    /// that `after` selects, and newer ones.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
@@ -109,7 +109,7 @@ pub(super) enum After {
     Bio(u32),
 }
 
-/// Returns true if a change that `after` selects began after the event `ended`.
+/// Returns true if a change that `after` selects began after event number `ended`.
 fn overwritten(
     bios: &[BioRecord],
     mut changes: impl Iterator<Item = u32>,

@@ -9,7 +9,7 @@ use super::scenario::{LayoutSpec, Scenario};
 #[derive(Debug, Clone)]
 pub(super) struct SectorMap {
     stripe: Option<u64>,
-    /// Number of sectors of each drive that belong to the volume.
+    /// For each drive, the number of sectors that belong to the volume.
     used: Vec<u64>,
     /// Size of the volume in sectors when all drives have grown.
     pub(super) capacity: u64,

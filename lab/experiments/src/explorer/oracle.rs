@@ -59,7 +59,7 @@ pub(super) struct BioRecord {
 /// Statuses that a correct block layer may return for a bio, or must return.
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
-    /// Bit set of the statuses of failed requests that may have been part of the bio.
+    /// Bit set: statuses of failed requests that may have been parts of the bio.
     may: u32,
     /// True if a failed request was certainly part of the bio.
     must_fail: bool,
@@ -67,7 +67,6 @@ struct ExpectedStatus {
     unsupported: bool,
 }
 
-/// A request that failed or timed out.
 pub(super) struct FailedRequest<'a> {
     pub(super) drive: usize,
     pub(super) op: Op,
@@ -89,7 +88,7 @@ struct FaultPlan {
     cached: bool,
     failing: Vec<bool>,
     stalling: Vec<bool>,
-    /// True if a stalled drive also delays I/O to the other drives.
+    /// True if a stall of one drive also delays I/O to the other drives.
     all: bool,
     longest_ns: u64,
     /// Longest time that an I/O may take in addition to a drive's stall, in nanoseconds.
@@ -100,7 +99,7 @@ struct FaultPlan {
 struct FlushLog {
     /// Sectors that acknowledged writes have changed, in the order of the acknowledgements.
     sectors: Vec<u64>,
-    /// Number of entries of `sectors`, from its start, that are known to be durable.
+    /// The first `durable` entries of `sectors` are known to be durable.
     durable: usize,
     /// Number of the event at which the newest acknowledged flush was submitted.
     flushed: u64,
@@ -124,13 +123,12 @@ pub(super) struct Oracle {
     live: Vec<u32>,
     history: History,
     log: FlushLog,
-    /// Address ranges that drives may access now. The key is the address of a range's first byte,
-    /// the value the address after its last byte.
+    /// Address ranges that drives may access now: from the first byte to the byte past the end.
     held: BTreeMap<usize, usize>,
     events: u64,
     plan: FaultPlan,
     leftovers: Leftovers,
-    /// For each channel, true once its submitter must drop the channel.
+    /// For each channel, true once a disturbance has told the submitter to drop the channel.
     pub(super) stop: Vec<bool>,
     pub(super) violation: Option<Violation>,
     pub(super) ios: u64,
@@ -350,7 +348,7 @@ impl Oracle {
         }
     }
 
-    /// Checks all contents that the sectors may have after a power cut now. Each must have the
+    /// Checks every content that the sectors could have if the power failed now. Each must have the
     /// changes that `after` selects, or newer ones.
     fn check_power_cut(
         &mut self,
@@ -410,8 +408,8 @@ impl Oracle {
         }
     }
 
-    /// Records a request that timed out. Returns false if its bios keep waiting for the request, as
-    /// bios on foreign memory do.
+    /// Records a request that timed out. Returns false if the request's bios wait on, because their
+    /// submitters own the memory.
     pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
         let (touched, exact) = self.owners(suspect);
         let foreign = suspect.op.has_data();
@@ -426,8 +424,8 @@ impl Oracle {
         true
     }
 
-    /// Returns the bios that the request may be part of. The bool is true if the request is
-    /// certainly part of all of them.
+    /// Returns the bios that the request may belong to. The bool is true if the request certainly
+    /// belongs to each of these bios.
     fn owners(&self, suspect: &FailedRequest<'_>) -> (Vec<u32>, bool) {
         let touches = |id: &u32| {
             let bio = &self.bios[*id as usize];
@@ -516,7 +514,6 @@ impl BioRecord {
     }
 }
 
-/// Owner of a bio's memory after the bio has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryFate {
     Back,

@@ -20,13 +20,13 @@ use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSp
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
-    /// Gives some scenarios a profile.
+    /// Applies one of the profiles, in about a fifth of all seeds.
     pub(super) fn follow_theme(&mut self, random: &mut Random) {
         match random.below(60) {
             0..4 => self.be_abandoned(random),
             4..8 => self.be_busy(random),
             8..10 => self.be_switched(random),
-            // Rare, because runs with a stalled drive take ten times as long as others.
+            // Stalls are rare, because runs with a stalled drive take ten times as long as others.
             10 => self.be_stalled(random),
             11 | 12 => self.be_stopped(random),
             _ => {}
@@ -125,8 +125,8 @@ impl Scenario {
         self.stall_one(random);
     }
 
-    /// Profile: the process is stopped for longer than the request timeout, alone or together with
-    /// its drives. No request may time out because of the pause.
+    /// Profile: the process is stopped for longer than the request timeout; its drives may stop,
+    /// too. No request may time out because of the pause.
     fn be_stopped(&mut self, random: &mut Random) {
         self.layer.timeout_us = random.pick(&[1_000_000, 3_000_000, 30_000_000]);
         let for_us = random.within(self.layer.timeout_us, 3 * self.layer.timeout_us);

@@ -12,8 +12,8 @@ const STREAM: u64 = 0xd605_1d4b_2af3_8e55;
 pub(super) struct Random(SplitMix64);
 
 impl Random {
-    /// Creates stream number `stream` of a seed. The streams are independent: a setting that has a
-    /// stream of its own leaves the other settings of the seed unchanged.
+    /// Creates stream number `stream` of a seed. Streams are independent: draws from one stream do
+    /// not change the numbers of another.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         let mut random = SplitMix64::new(seed ^ stream.wrapping_mul(STREAM));
         random.next();

@@ -31,7 +31,7 @@ use super::workers;
 
 use crate::load::threads::lock;
 
-/// Result of a run.
+/// Outcome of one scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScenarioOutcome {
     /// Number of bios that completed.
@@ -170,8 +170,8 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // Sweep only without a page cache. With a cache, every channel is an I/O thread, which serves
-    // the drives until they are idle.
+    // Sweep only without a page cache. With a cache, every channel serves the drives until they are
+    // idle.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -224,8 +224,8 @@ fn adds_up(op: &OpSnapshot) -> bool {
 
 const SWEEPS_MAX: u32 = 16;
 
-/// Waits until all stuck requests have completed, then polls every queue that any thread may run.
-/// The completed requests then free their tags.
+/// Waits until all stuck requests have completed, then polls every queue that any thread may run,
+/// so that the completed requests free their tags.
 fn sweep(state: &Arc<RunState>) {
     let latest = state.scenario.drives.iter().map(|d| {
         let stalled_us = d.faults.stall_us.map_or(0, |[at_us, for_us]| at_us + for_us);
@@ -235,7 +235,7 @@ fn sweep(state: &Arc<RunState>) {
     lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
-    // Remove the scheduler, which could serve the reads below before the remaining requests.
+    // Remove the scheduler: a scheduler could serve the reads below before older requests.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let map = lock_oracle(&state.oracle).map.clone();
     let first = |drive: usize| {
@@ -244,9 +244,9 @@ fn sweep(state: &Arc<RunState>) {
     };
     let is_any = |drive: &usize| disks[*drive].kind() == QueueKind::AnyThread;
     let sectors: Vec<u64> = (0..disks.len()).filter(is_any).filter_map(first).collect();
-    // At least two rounds of reads, because another thread may serve a request that waits for a
-    // tag. The reads also dispatch requests that a dropped channel left in software queues. So
-    // further rounds follow while tags are in use. A leaked tag stays in use.
+    // Each round of reads also dispatches requests that a dropped channel left in software queues.
+    // Read at least twice, because a request that waits for a tag may be served late. Repeat while
+    // tags are in use; a leaked tag stays in use.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
         if sectors.is_empty() || round >= 2 && !in_use() {
@@ -263,7 +263,7 @@ fn sweep(state: &Arc<RunState>) {
 }
 
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
-    // No reads go to drives whose queues belong to threads, so the reading thread has no queue.
+    // The reading thread needs no queue: it reads no drive whose queues belong to threads.
     let thread = state.scenario.has_owned().then(|| IoThread {
         number: (state.scenario.channels.len() + cpu as usize) as u16,
         owner: u64::MAX - 1,
@@ -318,8 +318,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
             baseline: BaselineConfig {
-                // A thread that finds the hardware queue busy waits 0, 1 or 2 us for it, depending
-                // on the seed.
+                // A thread waits 0, 1 or 2 us, depending on the seed, for a busy hardware queue.
                 inside: match layer.each {
                     true => Inside::Each,
                     false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },

@@ -66,7 +66,7 @@ pub struct MachineSpec {
     pub jitter_percent: u32,
 }
 
-/// Design of the block layer, by its configuration name.
+/// Design of the block layer (`mq`, `sq` or `raw`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackSpec {
@@ -75,7 +75,7 @@ pub enum StackSpec {
     Raw,
 }
 
-/// Number of queues, by its configuration name.
+/// Placement of queues: one per core, per node, or a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpreadSpec {
@@ -107,7 +107,6 @@ pub struct LayerSpec {
     pub each: bool,
 }
 
-/// Layout of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutSpec {
@@ -135,7 +134,6 @@ pub struct DriveSpec {
     pub faults: FaultSpec,
 }
 
-/// Request limits of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSpec {
@@ -159,7 +157,6 @@ pub struct LimitSpec {
     pub fua: bool,
 }
 
-/// Faults of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultSpec {
@@ -236,7 +233,7 @@ pub struct ChannelSpec {
     pub preflush: u32,
     /// I/Os outside of the channel's own region, per thousand.
     pub away: u32,
-    /// Longest wait for the I/O in flight of a dropped channel, in microseconds.
+    /// Longest wait for a channel's I/O in flight before the channel is dropped, in microseconds.
     pub drain_us: u32,
 }
 
@@ -346,7 +343,7 @@ impl Scenario {
         serde_json::to_string(self).expect("plain data always serializes")
     }
 
-    /// Adds a disturbance on a random CPU at a random time, up to a value from `until`
+    /// Adds a disturbance on a random CPU, at a random time up to one of the values in `until`
     /// (microseconds).
     pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
         let most = random.pick(until);
@@ -470,8 +467,7 @@ impl Scenario {
     }
 
     /// Returns the longest virtual time that an I/O may take, in nanoseconds: a multiple of the
-    /// time to serve all requests one after the other, plus delays of the whole volume, plus
-    /// polling periods.
+    /// time to serve all requests one by one, plus the delays by faults, disturbances and polling.
     pub fn bound_ns(&self) -> u64 {
         let requests = self.in_flight_max();
         let most = |f: &dyn Fn(&DriveSpec) -> u64| self.drives.iter().map(f).max().unwrap_or(0);
@@ -481,8 +477,8 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // No thread is woken if it waits for a tag that another queue frees, or for the tag of a
-        // plugged request. Such a thread polls up to a millisecond later.
+        // Nobody wakes a thread that waits for a tag of another queue, or of a plugged request. The
+        // thread polls up to a millisecond later.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -508,7 +504,7 @@ impl Scenario {
         // Without request timeouts, a queue's owner polls only once a second, and finds the
         // completion of a stuck request late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
-        // A scheduler may prefer all other chains of bios, even later ones, to this I/O.
+        // A scheduler may serve all other bios before this I/O, even later ones.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         100_000_000
             + passes * requests * each_ns

@@ -24,7 +24,7 @@ pub enum SchedulerSpec {
     None,
     /// Deadline: reads expire after this many microseconds, writes after four times as many.
     Deadline(u32),
-    /// First come, first served, but each chain of bios is delayed by this many microseconds.
+    /// First come, first served, after a delay of this many microseconds for each bio.
     Delay(u32),
     /// Fair queueing: shares the drive by the groups' weights.
     Fair,
@@ -80,7 +80,7 @@ impl SchedulerSpec {
     }
 }
 
-/// Test scheduler: first come, first served, with each chain of bios delayed by `delay_ns`.
+/// Test scheduler: first come, first served, with a delay of `delay_ns`.
 struct DelayScheduler {
     chains: VecDeque<BioChain<Simulated>>,
     delay_ns: u64,

@@ -17,11 +17,11 @@ pub enum ModeSpec {
     /// The submitting thread serves the drives.
     #[default]
     Inline,
-    /// A worker per drive.
+    /// A worker thread serves each drive.
     PerDrive,
-    /// A single list of bios for all drives of the volume.
+    /// All drives of the volume share a single list of bios.
     PerVolume,
-    /// The submitting thread or workers, depending on the load.
+    /// The submitting thread or workers serve the drives, depending on the load.
     Auto,
 }
 
@@ -31,7 +31,7 @@ pub enum ModeSpec {
 pub struct ServingSpec {
     /// Serving mode at the start.
     pub mode: ModeSpec,
-    /// Low and high watermark of the plug, in requests.
+    /// Low and high watermark of requests that are held back (plugged).
     pub plug: [u32; 2],
     /// Low and high pressure point, in requests: bios are rejected while too many requests wait.
     pub pressure: [u32; 2],
@@ -117,7 +117,7 @@ impl ServingSpec {
 }
 
 impl Scenario {
-    /// Makes one drive stall for longer than the bound on any I/O, and removes all other faults.
+    /// Makes one drive stall for longer than any other I/O may take, and removes all other faults.
     pub(super) fn stall_one(&mut self, random: &mut Random) {
         self.drives.iter_mut().for_each(|drive| drive.faults = FaultSpec::default());
         self.layer.timeout_us = 0;
@@ -147,8 +147,8 @@ impl Scenario {
             || self.disturbances.iter().any(|d| switched(d.what))
     }
 
-    /// Returns true if a stalled drive delays I/O to the other drives: all drives may share a list
-    /// of bios or a tag set, or a mode switch drains all drives.
+    /// Returns true if a stalled drive delays I/O to the other drives, because they share a list of
+    /// bios or a tag set, or because a mode switch drains all drives.
     pub(super) fn stalls_all(&self) -> bool {
         let drains = |what: DisturbanceKind| matches!(what, DisturbanceKind::Switch(_));
         self.cache_waits()

@@ -151,7 +151,7 @@ impl Scenario {
         let times = 2 * (1 + changes.clone().count() as u64);
         let limits_ns =
             slowest.map_or(0, |iops| times * (waiting + 1) * 1_000_000_000 / u64::from(iops));
-        // The scheduler serves at least one request every 100 ms of a group of idle priority.
+        // The scheduler serves a group of idle priority at least once every 100 ms.
         let idle_ns = if specs().any(|spec| spec.priority > 1) { 120_000_000 * waiting } else { 0 };
         limits_ns + idle_ns + if self.groups.is_empty() { 0 } else { 50_000_000 }
     }
@@ -169,7 +169,7 @@ pub(super) struct GroupEnds(Vec<Vec<u64>>);
 
 impl GroupEnds {
     pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
-        // Failed I/Os do not count, because an I/O may fail before the limit has counted it.
+        // Failed I/Os do not count, because the limit may not have counted them.
         if op != Op::Flush && status.is_ok() {
             let at = usize::from(group.0);
             self.0.resize_with(self.0.len().max(at + 1), Vec::new);
@@ -241,8 +241,8 @@ impl GroupEnds {
 }
 
 impl GroupEnds {
-    /// Returns the kind and the text of a violation if a group exceeded its limit or did not get
-    /// its share.
+    /// Returns the violation, as kind and text, if a group exceeded its limit or did not get its
+    /// share.
     pub(super) fn accusation(&self, scenario: &Scenario) -> Option<(&'static str, String)> {
         let excess = self.excess(scenario).map(|text| ("limit", text));
         excess.or_else(|| self.unfair(scenario).map(|text| ("weights", text)))

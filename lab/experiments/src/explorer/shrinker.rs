@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::scenario::Scenario;
 
-/// Simplest value of each setting whose smallest value is not the simplest.
+/// Settings whose simplest value is not their smallest, each with its simplest value.
 const PLAIN: [(&str, u32); 10] = [
     ("cache_percent", 100),
     ("work_percent", 100),
@@ -23,7 +23,7 @@ const PLAIN: [(&str, u32); 10] = [
     ("weight", 100),
     ("priority", 1),
 ];
-/// Settings that are never changed.
+/// Settings that the shrinker never changes.
 const FIXED: [&str; 6] = ["seed", "block", "sectors", "size_kib", "dirty_kib", "dirty_age_us"];
 
 /// Returns scenarios with one part left out, the largest parts first. All of them are valid and

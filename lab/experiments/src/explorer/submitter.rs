@@ -41,10 +41,10 @@ pub(super) struct RunState {
     pub(super) start_ns: u64,
     pub(super) up: SimWord,
     pub(super) busy: SimWord,
-    /// Parker by which the last submitter to end wakes the watchdog.
+    /// Wakes the watchdog when the last submitter ends.
     pub(super) watchdog: SimParker,
     pub(super) workers: Vec<WorkerHandle>,
-    /// Set to 1 while the volume switches its serving mode, else 0.
+    /// 1 while the volume switches its serving mode.
     pub(super) switching: SimWord,
     /// Memory of dropped channels' bios, which drives may access until the end of the run.
     pub(super) kept: Mutex<Vec<OwnedPieces>>,
@@ -63,7 +63,7 @@ impl RunState {
         self.bells.iter().for_each(|bell| bell.ring());
     }
 
-    /// Returns true if an I/O is in flight that only an I/O thread can complete.
+    /// Returns true if a request is in flight that only its queue's I/O thread can complete.
     fn owned_in_use(&self) -> bool {
         let owned =
             |d: &Disk<Simulated>| self.scenario.cache.is_some() || d.kind() == QueueKind::OwnerOnly;
@@ -218,8 +218,8 @@ impl Submitter {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// Returns the rejected bio if there is one. Otherwise reports the next bio to the oracle and
-    /// returns it.
+    /// Returns the rejected bio. If there is none, reports the next bio to the oracle and returns
+    /// the bio.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
@@ -333,7 +333,7 @@ impl Submitter {
         }
     }
 
-    /// Removes a dropped channel. Memory that a drive may still access is kept until the run ends.
+    /// Removes a dropped channel, but keeps memory that a drive may still access.
     fn forget(&mut self) {
         lock_oracle(&self.state.oracle).forget(self.index);
         let left = std::mem::take(&mut self.foreign);

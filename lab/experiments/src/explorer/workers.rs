@@ -17,13 +17,13 @@ use super::time::NS_PER_US;
 
 type SimWord = <Simulated as Machine>::Word;
 
-/// Smallest owner number of a worker. Smaller numbers belong to I/O threads: their index plus one.
+/// Smallest owner number of a worker. I/O threads have smaller numbers: their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(super) struct WorkerHandle {
     cpu: u32,
-    /// 0 while the worker serves. The value 1 makes the worker end. A larger value also makes the
-    /// worker start again, `leave` - 1 microseconds later.
+    /// Command to the worker: 0 to serve, 1 to end, and n > 1 to end and to start again n - 1
+    /// microseconds later.
     leave: SimWord,
     over: SimWord,
     bell: SimDoorbell,

@@ -190,14 +190,14 @@ impl Workload {
         record.foreign = true;
         let foreign = OwnedPieces { buffer, list };
         // SAFETY: the submitter keeps buffer and list until the bio completes.
-        // The buffer and the list of a dropped channel live until the run ends.
+        // A dropped channel's buffer and list of segments live until the run ends.
         let bio =
             unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
         PreparedBio { bio, record, foreign: Some(foreign) }
     }
 }
 
-/// Writes a bio's stamp (write) or the mark for unread memory (read) into each sector of `memory`.
+/// Fills each sector of `memory` with a bio's stamp, or with the mark of unread memory for a read.
 fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
     for (sector, bytes) in (sector..).zip(memory.chunks_mut(512)) {
         let stamp = if op == Op::Write { stamp_of(op, id, sector) } else { UNREAD | id };

@@ -36,7 +36,7 @@ pub struct Plan {
     pub cpus: Vec<u32>,
     /// Length of the row; ignored if `ios` is given.
     pub runtime: Duration,
-    /// Number of I/Os of each job. If given, it ends the row instead of a time.
+    /// Number of I/Os of each job. If given, the row ends after these I/Os instead of after a time.
     pub ios: Option<u64>,
     /// Granularity of the timestamps: one for each batch or for each I/O.
     pub stamp: Stamp,
@@ -77,13 +77,13 @@ impl Plan {
     }
 }
 
-/// Callback for a progress bar. The argument is the fraction of the row that is done, 0 to 1.
+/// Callback for a progress bar, with the fraction of the row that is done, 0 to 1.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
-    /// Number of threads (jobs and measuring thread) that have not finished their setup.
+    /// Number of threads, including the measuring thread, that are not set up yet.
     missing: AtomicUsize,
     /// Time, and this process's processor time, when the last thread finished its setup.
     began: OnceLock<(Instant, u64)>,
@@ -108,8 +108,8 @@ impl RowState {
         }
     }
 
-    /// Waits until all threads are set up. The last of them records the start time, because jobs
-    /// may do many I/Os before the measuring thread runs again.
+    /// Waits until all threads are set up. The last thread records the start time: jobs may do many
+    /// I/Os before the measuring thread runs again.
     pub(crate) fn ready(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
@@ -199,8 +199,7 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
     check_verify(plan, volume.capacity() << 9)
 }
 
-/// Returns an error if a drive of the volume is read-only. `what` names the workload in the
-/// message.
+/// Returns an error if a drive of the volume is read-only. The message calls the workload `what`.
 pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), BenchError> {
     let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
     let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };
@@ -332,8 +331,8 @@ fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>)
     }
 }
 
-/// Runs jobs that are clients and measure latencies themselves. Returns the row and each job's
-/// result.
+/// Runs jobs that are clients of a server and measure latencies themselves. Returns the row and
+/// each job's result.
 pub(crate) fn client_row(
     threads: Vec<<Native as Machine>::Thread>,
     shared: &RowState,
@@ -348,7 +347,7 @@ pub(crate) fn client_row(
     Ok((row_of(plan, &results, times, &latency), results))
 }
 
-/// Returns the row that sums up the jobs' results. The caller fills in the row's `queues`.
+/// Sums up the jobs' results in a row, without the row's `queues`.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);

@@ -100,8 +100,7 @@ pub struct Target {
     is_new: bool,
     /// Notes and warnings about the drive, for the user.
     pub notes: Vec<String>,
-    /// Number of bytes from the volume's start that were written; `None` if the whole volume has
-    /// data.
+    /// Number of bytes written, from the volume's start. `None` if the whole volume has data.
     written_bytes: Option<u64>,
 }
 
@@ -126,8 +125,8 @@ impl Target {
         Ok(Target { volume, is_new, notes, written_bytes: None })
     }
 
-    /// Does one run of the calibration. `plan` has the settings that the run does not define. Call
-    /// this for each of [`RUNS`], in order.
+    /// Does one run of the calibration; call this for each of [`RUNS`], in order. `plan` has the
+    /// settings that a `Run` lacks.
     pub fn run(
         &mut self,
         run: &Run,

@@ -37,8 +37,8 @@ impl ClientIo {
 pub(crate) enum DataMemory {
     /// The I/O owns the memory, and lends it to the client during the request.
     OfIo,
-    /// The client owns the memory. An I/O has memory of its own only to write a pattern or to check
-    /// data.
+    /// The client owns the memory. Only an I/O that writes a pattern or checks data has memory of
+    /// its own.
     OfClient,
 }
 
@@ -59,7 +59,7 @@ pub(crate) trait Client: Sized {
         done: &mut Vec<DoneSlot<Self::Failure>>,
     ) -> Result<(), BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;
-    /// Waits until a request of one of `clients` may have completed, or until `most` has passed.
+    /// Waits until one of `clients` may have a completed request, or until `most` has passed.
     fn wait_any(clients: &mut [Self], most: Duration) -> Result<(), BenchError>;
     fn counters(&mut self) -> Counters;
 }
@@ -127,8 +127,7 @@ impl<C: Client> Target for ClientTarget<C> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
         let (handed, kept) = (done.len(), free.len());
-        // Reuse slots in the order of their completions, so that a ring uses few entries again and
-        // again.
+        // Reuse the slots that completed first, so that a ring uses few entries again and again.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
             let after = match &failed {
@@ -152,8 +151,8 @@ impl<C: Client> Target for ClientTarget<C> {
     }
 }
 
-/// Runs one row of jobs, each with the client that `connect` creates on the job's thread. Returns
-/// the row and each job's result.
+/// Runs one row of jobs. `connect` creates a job's client on the job's thread. Returns the row and
+/// each job's result.
 pub(crate) fn run_clients<C: Client + 'static>(
     plan: &Plan,
     device_bytes: u64,

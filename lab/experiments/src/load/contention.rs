@@ -36,8 +36,8 @@ pub struct Client {
     pub bs_bytes: u32,
     /// Number of I/Os in flight, 1 to 65,536.
     pub iodepth: u32,
-    /// CPU that the client runs on; several clients may share a CPU. On a simulated machine, client
-    /// number n runs on CPU n if it names no CPU.
+    /// CPU that the client runs on; several clients may share a CPU. `None` is any CPU, or CPU n
+    /// for client number n of a simulated machine.
     pub cpu: Option<u32>,
     /// Time after the start of the run at which the client begins, in nanoseconds.
     pub start_ns: u64,
@@ -68,7 +68,7 @@ pub struct ContentionPlan {
     pub layout: Layout,
     /// Scheduler of the drives.
     pub scheduler: SchedulerKind,
-    /// Placement of software queues, and of hardware queues.
+    /// Placement of software queues and of hardware queues.
     pub queues: (Spread, Spread),
     /// Cost model of a drive's I/Os, which the scheduler and the reported shares use.
     pub cost: CostModel,

@@ -20,7 +20,7 @@ pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
 
-/// Membership of a thread, which counts as working until its call of `linger` or until the drop.
+/// A thread's membership. The thread is at work until it calls `linger` or drops the membership.
 pub(crate) struct DrainMember<'a> {
     barrier: &'a DrainBarrier,
     is_at_work: bool,
@@ -64,8 +64,8 @@ impl Drop for DrainMember<'_> {
     }
 }
 
-/// Serves I/O that other threads put into this thread's queues, until `until_ns` (by `Native::now`)
-/// or until `goes_on` returns false. The time between calls of `goes_on` grows from 5 to 80 ms.
+/// Serves I/O that other threads put into this thread's queues. Ends at `until_ns` (by
+/// `Native::now`), or when `goes_on` returns false, which is called every 5 to 80 ms.
 pub(crate) fn serve_while(
     context: &mut IoContext,
     channel: &mut Channel<Native>,

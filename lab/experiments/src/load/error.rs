@@ -37,7 +37,7 @@ pub enum BenchError {
     /// A trace could not be written or read.
     #[error("trace: {text}")]
     Trace {
-        /// Name of the trace, and a description of the error.
+        /// Description of the error, with the trace's name.
         text: String,
     },
     /// A job panicked.

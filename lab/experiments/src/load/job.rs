@@ -66,7 +66,7 @@ pub(crate) trait CompletionHandler<Io> {
 /// Target of a job's I/Os. Counterpart: `ioengine_ops` of fio.
 pub(crate) trait Target {
     type Io: JobIo;
-    /// Returns the number of submitted I/Os whose completions `turn` has not passed on yet.
+    /// Returns the number of submitted I/Os that `turn` has not reported as completed.
     fn in_flight(&self) -> u32;
     /// Calls `aim` for up to `most` idle I/Os and submits these. Returns the number of accepted
     /// I/Os.
@@ -76,7 +76,7 @@ pub(crate) trait Target {
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for request timeouts. Called from time to time while I/Os are in flight.
     fn tick(&mut self) {}
-    /// Cancels a write that was prepared but not accepted by the target, and returns its offset.
+    /// Cancels a prepared write that the target did not accept, and returns the write's offset.
     fn withdraw(&mut self) -> Option<Sector> {
         None
     }
@@ -126,10 +126,10 @@ struct JobTurn<'a> {
     result: &'a mut JobResult,
     measure: bool,
     left: u64,
-    /// Time of the present batch of completions in nanoseconds; 0 until the clock is read.
+    /// Time of the present batch of completions in nanoseconds; 0 if not read yet.
     now_ns: u64,
-    /// Start time of the latest I/Os, and the number of I/Os with this start time. Their latencies
-    /// are recorded together.
+    /// Start time that the latest I/Os have in common, and their number. Their latencies are
+    /// recorded together.
     equal: (u64, u64),
 }
 

@@ -47,7 +47,7 @@ fn check(client: &NbdClient, plan: &Plan) -> Result<(), BenchError> {
     check_verify(plan, size)
 }
 
-/// Longest sleep of a client that waits for a reply, before it checks for replies again.
+/// Longest sleep of a client between two checks for replies.
 const WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Connection {
@@ -112,7 +112,7 @@ impl Client for Connection {
     }
 
     fn wait_any(clients: &mut [Connection], most: Duration) -> Result<(), BenchError> {
-        // Skip connections without requests: the next request fails if the server closed one.
+        // Skip idle connections: if the server closed one, the next request on it fails.
         let busy = clients.iter().filter(|connection| connection.client.in_flight() > 0);
         wait_any(busy.map(|connection| &connection.client), most)
             .map_err(|source| failed(&clients[0].uri, source))

@@ -41,7 +41,7 @@ impl DiskContents {
     /// Returns an error if a write by `writer` would destroy data of the drive called `name`.
     ///
     /// # Errors
-    /// If the drive may hold data; the text says which, and what to do.
+    /// If the drive may hold data; the text names the data, and what to do.
     pub fn check(&self, name: &str, writer: &str) -> Result<(), BenchError> {
         let DiskContents::Data(found) = self else { return Ok(()) };
         Err(BenchError::Workload(format!(
@@ -50,8 +50,8 @@ impl DiskContents {
         )))
     }
 
-    /// Searches the drives of one target for data. If there are several drives, the text names the
-    /// drive that holds data.
+    /// Searches the drives of one target for data. With several drives, the text of
+    /// [`DiskContents::Data`] begins with the drive's spec.
     pub fn of_all(drives: &[Spec]) -> Result<DiskContents, BenchError> {
         for spec in drives {
             if let DiskContents::Data(found) = contents_of(spec)? {
@@ -121,8 +121,8 @@ fn contents_of_file(path: &Path) -> DiskContents {
     })
 }
 
-/// Asks the server or cluster of a drive which ranges of the drive are zeroes. Opens the drive
-/// read-only for this, and closes it again.
+/// Asks a drive's server or cluster which ranges of the drive are zeroes. The drive is open,
+/// read-only, only for this query.
 fn contents_elsewhere(spec: &Spec) -> Result<DiskContents, BenchError> {
     let mut reader = spec.clone();
     reader.options.retain(|(key, _)| key != "read-only");

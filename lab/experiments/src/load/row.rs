@@ -56,7 +56,6 @@ pub struct Queues {
     pub software_queues: String,
     /// Placement of hardware queues: `core`, `node` or `one`.
     pub hardware_queues: String,
-    /// Number of CPUs used.
     pub cpus: u32,
     /// Assignment of threads to the drives: `inline`, `per-drive`, `per-volume`, `auto`; empty for
     /// a server.
@@ -91,7 +90,6 @@ pub struct Outcome {
     pub errors: u64,
     /// Number of blocks that passed verification; 0 without `verify`.
     pub verified: u64,
-    /// Text of the first error.
     pub first_error: Option<String>,
     /// I/O counts of each drive, in the order of the volume; empty if they were not requested.
     pub states: Vec<DriveStates>,
@@ -102,7 +100,6 @@ pub struct Outcome {
 /// other counts are requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
-    /// Name of the drive.
     pub drive: String,
     /// Number of bios for the drive, whole or split.
     pub start: u64,
@@ -118,7 +115,6 @@ pub struct DriveStates {
     pub insert: u64,
     /// Number of requests that the driver accepted.
     pub dispatch: u64,
-    /// Number of bios that completed.
     pub complete: u64,
     /// Latency of each stage between start and dispatch.
     pub stages: StackStages,
@@ -133,7 +129,7 @@ pub struct DriveStates {
 pub struct StackStages {
     /// Time until the bio had a slot in the block layer.
     pub q2g_ns: LatencyNs,
-    /// Time that the bio spent in a plug.
+    /// Time that the bio was held back in a plug.
     pub g2i_ns: LatencyNs,
     /// Time that the bio spent in a software queue, or waiting for a tag.
     pub i2d_ns: LatencyNs,
@@ -176,7 +172,7 @@ impl DriveStates {
     }
 }
 
-/// Machine that a row ran on, if it was simulated or had special settings.
+/// Machine of a row that was simulated or had special settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct MachineRow {
     /// Name of the simulated machine, or `native`.
@@ -221,15 +217,15 @@ pub struct Linux24Row {
     pub bounce: String,
     /// Scope of the request queue lock of the design `sq`: `queue`, `adapter` or `global`.
     pub request_lock: String,
-    /// Place where the bios of a batch were plugged in the design `sq`: `task` or `queue`.
+    /// Place where the design `sq` holds back (plugs) a batch's bios: `task` or `queue`.
     pub queue_plug: String,
     /// Size in bytes of the state that each job keeps for its open drive.
     pub descriptor: u32,
-    /// Kernel whose counters the row had: `own` or `linux-3`.
+    /// Kernel whose shared counters the row modelled: `own` or `linux-3`.
     pub kernel: String,
 }
 
-/// Result of one row.
+/// Settings and results of one row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     pub queues: Queues,

@@ -32,7 +32,7 @@ pub(crate) trait Sleeper: Sized {
     fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error>;
 
     /// Serves I/O that other threads put into this thread's queues, until no thread has I/O in
-    /// flight. Does nothing on a simulated machine, where queues do not belong to threads.
+    /// flight. Does nothing on a simulated machine, where threads own no queues.
     fn linger(
         &mut self,
         _channel: &mut Channel<Self::Machine>,

@@ -44,14 +44,14 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Creates the state for a job whose I/Os may start at any offset, so that blocks are
-    /// identified by their byte offsets.
+    /// Creates the record of written blocks for a job whose I/Os may start at any byte. Such blocks
+    /// are identified by their offsets.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }
 
-    /// Returns the next I/O: a read, or a write of a block that no write in flight covers. There
-    /// must be more blocks than writes in flight.
+    /// Returns the next I/O: a read, or a write of a block that is not being written. The workload
+    /// must have more blocks than writes in flight.
     #[cold]
     pub(crate) fn next_io(&self, offsets: &mut Offsets) -> (u64, Op) {
         loop {
@@ -96,8 +96,7 @@ impl WrittenBlocks {
         }
     }
 
-    /// Removes `block`, because its write failed for lack of space and there is nothing to read
-    /// back.
+    /// Removes `block`, which cannot be read back because its write failed for lack of space.
     #[cold]
     pub(crate) fn forget(&mut self, block: u64) {
         self.blocks.remove(&block);

@@ -22,7 +22,7 @@ use crate::load::job::JobResult;
 use crate::load::row::{Notifications, Queues, Row};
 use crate::load::threads::lock;
 
-/// Default number of entries of a ring, as in usual guests.
+/// Default number of entries of a ring, the usual number in guests.
 const RING: u16 = 256;
 
 /// Runs one row against the server that listens on the Unix socket `path`.
@@ -180,8 +180,8 @@ pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
     (slot.into(), (!status.is_ok()).then_some(status))
 }
 
-/// Copies the data of completed reads from a ring's memory to the I/Os' own memory. Only the I/Os
-/// of jobs that verify data have memory; for other jobs this function does nothing.
+/// Copies the data of completed reads from a ring's memory to the I/Os' own memory, which only I/Os
+/// of jobs that verify have.
 #[inline(always)]
 pub(crate) fn read_all(
     ios: &mut [ClientIo],

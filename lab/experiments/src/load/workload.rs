@@ -20,7 +20,6 @@ pub enum Rw {
     Write,
     RandRead,
     RandWrite,
-    /// Random reads and writes.
     RandRw {
         /// Percentage of reads, 0 to 100.
         read_percent: u8,
@@ -143,7 +142,7 @@ impl Offsets {
         }
     }
 
-    /// Returns the next block and the operation on it.
+    /// Returns the next block, and the operation on this block.
     #[inline]
     pub fn next_io(&mut self) -> (u64, Op) {
         if self.rw == Rw::RandRead {
@@ -158,8 +157,7 @@ impl Offsets {
         }
         let (drawn, block) = self.draw();
         let op = match self.rw {
-            // Choose the operation by the low half of the number, because the high bits choose the
-            // block.
+            // The high bits choose the block, so the low half of the number chooses the operation.
             Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
@@ -174,7 +172,7 @@ impl Offsets {
     }
 }
 
-/// Returns a number below `count`, in proportion to the low half of `random`.
+/// Maps the low half of `random` to a number below `count`.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
     ((random & u64::from(u32::MAX)) * count) >> 32

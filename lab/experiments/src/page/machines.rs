@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Page;
 
-/// A constant of a modelled machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
@@ -21,15 +20,15 @@ pub struct Constant {
 /// Kind of a constant's origin, by the first word of the text about its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// `counted:` or `published:`, counted in a kernel's code or looked up in a publication.
+    /// `counted:` in a kernel's code, or `published:` and looked up.
     Published,
-    /// `published:`, but cited from memory instead of looked up.
+    /// `published:`, but cited from memory.
     Cited,
-    /// `input:`, a value that the repeated paper gives.
+    /// `input:`, given by the paper whose experiments are repeated.
     Input,
     /// `not used:`, because nothing depends on the constant.
     Unused,
-    /// `assumption:`, or a text without a known origin.
+    /// `assumption:`, or no known origin.
     Assumption,
 }
 
@@ -82,7 +81,7 @@ fn sources(machines: &[MachineTable]) -> String {
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
-    /// Adds tables of constants, and updates the counts of origins.
+    /// Adds tables of constants, and counts their origins.
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);

@@ -138,7 +138,7 @@ fn class(kind: SeriesKind) -> &'static str {
     }
 }
 
-/// Returns the outline of a point. The colour number selects a circle, square, triangle or diamond.
+/// Returns the SVG of a point. The colour's number selects a circle, square, triangle or diamond.
 fn shape(colour: usize, (x, y): (f64, f64), size: f64) -> String {
     let (left, top, wide) = (x - size, y - size, 2.0 * size);
     match colour % 4 {

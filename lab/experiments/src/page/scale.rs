@@ -43,7 +43,7 @@ impl Axis {
         }
     }
 
-    /// Returns this axis with its end at the largest of these values, even if no tick is there.
+    /// Returns this axis with its end at the largest of these values instead of at a tick.
     pub(super) fn ending_at(mut self, values: impl Iterator<Item = f64>) -> Axis {
         let last = values.filter(|value| value.is_finite()).fold(self.least, f64::max);
         if last > self.least {
@@ -109,7 +109,7 @@ pub(super) fn short(value: f64, unit: Unit) -> String {
     }
 }
 
-/// Formats a value with three digits, or all digits before the decimal point, without trailing
+/// Formats a value with three digits, or with more if its whole part is longer. Omits trailing
 /// zeroes.
 fn digits(value: f64) -> String {
     let places = match value.abs() {

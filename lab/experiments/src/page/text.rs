@@ -40,7 +40,7 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
 }
 
 struct PanelUnit {
-    /// Text that names the unit after an axis label, such as `, in us`.
+    /// Text after an axis label, such as `, in us`.
     said: String,
     /// Number by which values are divided, such as 1,000 if they are shown in thousands.
     one: f64,
@@ -97,7 +97,7 @@ fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     tables.join("\n\n")
 }
 
-/// Renders a table whose cells break only at blanks. If the columns do not fit side by side,
+/// Renders a table, in which cells break only at blanks. If the columns do not fit side by side,
 /// renders several tables, each with the first column.
 fn data_table(table: &DataTable) -> String {
     let columns = table.head.len();
@@ -123,9 +123,8 @@ fn data_table(table: &DataTable) -> String {
 /// Largest width, in characters, of a first column whose cells are not wrapped.
 const FIRST_MOST: usize = 42;
 
-/// Returns the smallest width of a column, in characters, including blanks at both sides. The width
-/// is that of the longest word; the first column gets its longest cell's width, within
-/// `FIRST_MOST`.
+/// Returns the smallest width of a column, in characters, with blanks at both sides: the width of
+/// its longest word. The first column is as wide as its longest cell, up to `FIRST_MOST`.
 fn least_width(table: &DataTable, column: usize) -> usize {
     let cells = table.rows.iter().filter_map(|row| row.get(column));
     let texts = cells.chain([&table.head[column]]);
@@ -140,8 +139,8 @@ fn longest(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
-/// Renders the checks. Each has its verdict, both sides, the result of a second run, and the note.
-/// Checks that were not made are grouped by reason.
+/// Renders the checks, each with its verdict, the paper's statement, our result, the result of a
+/// second run, and the note. Checks that were not made are grouped by reason.
 fn checks(page: &Page) -> String {
     let there = |check: &&Check| check.holds != Verdict::NotYet;
     let heads = page.against.heads();

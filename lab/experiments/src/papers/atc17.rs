@@ -47,9 +47,8 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Bytes in flight for each drive: as many as the block layer accepts, because \[FALCON\]'s
-/// replayer submits as fast as possible. With chunks of 4 KiB this is twice the default high
-/// watermark.
+/// Bytes in flight for each drive: as many as the block layer accepts, because \[FALCON\] replays
+/// traces as fast as possible. With chunks of 4 KiB this is twice the default high watermark.
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let the
 /// `auto` mode choose.
@@ -62,7 +61,7 @@ const LENGTH_NS: u64 = 100_000_000;
 const LONG_NS: u64 = 1_000_000_000;
 /// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
-/// Length of the interval, from the start of the run, whose tag samples the page shows.
+/// Time, from the start of the run, for which the page shows tag samples.
 const TAGS_SHOWN_NS: u64 = 2_000_000;
 /// Number of runs, with different seeds, for rows whose rate depends much on the seed.
 const DRAWS: u64 = 5;
@@ -155,7 +154,7 @@ struct Point {
     task: Option<Program>,
     #[serde(skip)]
     without: Vec<Mechanism>,
-    /// Index of this run among the runs of one row, which have different seeds.
+    /// Number of this run among the runs of one row, which differ in their seeds.
     #[serde(skip)]
     draw: u64,
 }
@@ -246,8 +245,8 @@ impl Point {
             false => String::new(),
         };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        // The thread for a drive runs on the CPU that the drive's worker would have, so that the
-        // distances between CPUs are the same.
+        // With a thread per drive, use the CPUs of the drives' workers, so that the distances
+        // between CPUs are the same.
         let (jobs, iodepth, cpus) = match self.program() {
             Some(task) => (task.threads(), task.depth(depth), task.cpus()),
             None if self.apart => (drives, depth / drives, (1..=drives).collect()),
@@ -353,7 +352,7 @@ impl papers::Point for Point {
             (runs.iter().sum::<f64>() / runs.len() as f64, runs)
         };
         Some(match name {
-            // `iops` is the mean of the runs. `spread` is their range as a fraction of the mean.
+            // `iops` is the mean of the runs; `spread` is (largest - smallest) / mean.
             "iops" => vec![mean().0],
             "spread" => {
                 let (mean, runs) = mean();

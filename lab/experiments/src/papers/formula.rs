@@ -14,19 +14,18 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
-    /// Name of a metric or formula, and the settings in which the evaluated point differs.
+    /// Name of a metric or formula, and settings that replace the current point's settings.
     Name(String, Table),
-    /// A function call. The argument lists are concatenated into one list.
+    /// A function call, with all arguments joined into one list.
     Call(String, Vec<Formula>),
-    /// `each(NAMES: FORMULA)`: the list of the formula's values over all values of the settings
-    /// NAMES.
+    /// `each(NAMES: FORMULA)`: the formula's values for all combinations of the settings NAMES.
     Each(Vec<String>, Box<Formula>),
     Binary(&'static str, Box<Formula>, Box<Formula>),
 }
 
 pub(super) trait Names {
     fn formula(&self, name: &str) -> Option<&Formula>;
-    /// Returns the values of the list `name`, each as a table of settings.
+    /// Returns the values of the list `name`; each is a table of settings.
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
     /// Returns the metric that a point measured, or `None` if the point was not run.
     fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>>;
@@ -53,7 +52,7 @@ impl<'a> Parser<'a> {
         true
     }
 
-    /// Consumes and returns the characters for which `of` is true, up to the first other one.
+    /// Consumes and returns the characters before the first one for which `of` is false.
     fn run(&mut self, of: fn(char) -> bool) -> &'a str {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|c| !of(c)).unwrap_or(self.rest.len());
@@ -205,8 +204,8 @@ fn apply(operator: &str, left: f64, right: f64) -> f64 {
     }
 }
 
-/// Calls a function of a list of numbers. `all` returns 1 if no number is 0. `steps` and `ratios`
-/// return the differences and the quotients of neighbouring numbers.
+/// Calls a function of a list. `all` returns 1 if no number is 0, `steps` the differences of
+/// neighbours, and `ratios` their quotients.
 fn call(name: &str, list: &[f64]) -> Vec<f64> {
     let pairs = list.windows(2);
     match name {
@@ -221,10 +220,10 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         "count" => vec![list.len() as f64],
         "first" => list[..1].to_vec(),
         "last" => list[list.len() - 1..].to_vec(),
-        // Coefficient of determination of a straight line through points; 1 if all points lie on
-        // the line. The list has all x first, then all y.
+        // Coefficient of determination of a straight line through points: 1 if all points lie on a
+        // line. The list has first all x, then all y.
         "r2" => vec![straightness(list.split_at(list.len() / 2))],
-        // The list ends with the position, counted from 1, of the number to return.
+        // The last number selects the result by its position, counted from 1.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
         _ => panic!("{name}: formulas have no function of this name"),

@@ -72,8 +72,8 @@ impl Words for Mechanism {
     ];
 }
 
-/// Bandwidth, in bytes per nanosecond, of a link on which transfers take almost no time: the
-/// largest bandwidth that a model may have.
+/// Largest bandwidth that a model may have, in bytes per nanosecond. Transfers then take almost no
+/// time.
 const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {

@@ -39,8 +39,8 @@ pub(super) fn paper() -> Paper {
 
 /// Longest time that an I/O thread polls, in nanoseconds: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;
-/// Measured time of a row. Long enough for rare events: the host preempts a vCPU that holds a lock
-/// only some hundred times a second.
+/// Measured time of a row, long enough for rare events: a vCPU that holds a lock is preempted only
+/// some hundred times a second.
 const LENGTH_NS: u64 = 300_000_000;
 const DEPTH: u32 = 32;
 /// CPUs of the host in the order in which Linux assigns them to processes: first one CPU of each
@@ -55,7 +55,7 @@ enum Device {
     Nvme,
 }
 
-/// System whose processes do the I/O: the host, or a guest with one of the modes of serving queues.
+/// System that does the I/O: the host, or a guest with its queues served in this mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Place {
@@ -76,7 +76,7 @@ struct Point {
     processes: u32,
     #[serde(default = "vcpus")]
     vcpus: u32,
-    /// Number of virtqueues. For this and the next three fields, `None` selects the mode's default.
+    /// Number of virtqueues. In this field and the three below, `None` selects the mode's default.
     queues: Option<u32>,
     threads: Option<u32>,
     steered: Option<bool>,

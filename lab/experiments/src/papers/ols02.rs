@@ -82,7 +82,7 @@ const CPUS: u32 = 8;
 const READ_BYTES: u32 = 65_536;
 /// Number of disks on each host adapter, as the paper gives it.
 const DISKS: u32 = 8;
-/// Maximum number of bios in a plug. No I/O of any point has more bios.
+/// Maximum number of bios that are held back (plugged), more than the bios of any I/O.
 const PLUG: u32 = 1_024;
 const LENGTH_NS: u64 = 1_000_000_000;
 
@@ -120,8 +120,7 @@ struct Load {
 struct Point {
     step: Step,
     load: Load,
-    /// Name of the mechanism that the model leaves out, to see which results depend on it; or
-    /// `nothing`.
+    /// Name of a mechanism that the model leaves out, to measure its effect; or `nothing`.
     #[serde(default)]
     without: String,
     #[serde(skip)]
@@ -141,8 +140,8 @@ impl Point {
     fn drives(&self, machine: &str) -> Vec<Spec> {
         let command = if self.has(Mechanism::AdapterCommand) { "150us" } else { "0" };
         let rate = if self.has(Mechanism::AdapterBandwidth) { "60MB" } else { "0" };
-        // Drives that name the same controller share it. Points run in parallel and must not share
-        // one, so the controller's name contains the point and the machine.
+        // Drives with the same controller name share the controller. Points run in parallel and
+        // must not share controllers, so the name contains the point and the machine.
         let mark = format!("{}{machine}", self.in_words());
         let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
         let adapters = self.load.adapters;
@@ -186,7 +185,7 @@ impl Point {
             drives,
             layout: Layout::Linear,
             service: Service {
-                // Plug the request queue until the queue has all bios of an I/O.
+                // Hold back requests (plug) until all bios of an I/O are in the request queue.
                 serving: ServingConfig { plug_high: PLUG, ..ServingConfig::default() },
                 apart: true,
                 history: self.history(),
@@ -195,7 +194,7 @@ impl Point {
             stack: Stack::Sq,
             software_queues: Spread::One,
             hardware_queues: Spread::One,
-            // Jobs leave CPU 0 free, which takes the interrupts and runs the bottom half.
+            // CPU 0 has no job: this CPU takes the interrupts and runs the bottom half.
             cpus: (1..CPUS).collect(),
             jobs,
             workload: Workload {

@@ -44,7 +44,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     type Measurement: Send;
     /// Mechanisms that can be switched off in a point, in addition to those of its machine's model.
     const OWN: &'static [Mechanism] = &[];
-    /// Mechanisms of the machines' models that cannot affect the results of this paper.
+    /// Mechanisms of machine models that cannot affect the results of this paper.
     const UNUSED: &'static [Mechanism] = &[];
 
     fn of_settings(settings: Table) -> Result<Self, String>
@@ -95,8 +95,8 @@ pub(crate) struct Results<P: Point> {
 }
 
 impl<P: Point> Results<P> {
-    /// Runs the points of the selected parts: with all mechanisms, and again without the mechanisms
-    /// to be left out. Also returns the parts whose points were all run.
+    /// Runs the points of the selected parts with all mechanisms, then without the mechanisms to be
+    /// left out. Also returns the parts whose points were all run.
     pub(crate) fn run(
         wanted: PartSelection<'_>,
         tell: &mut Tell<'_>,
@@ -151,8 +151,8 @@ pub(crate) struct PairedResults<P: Point> {
     pub(crate) without: Option<Results<P>>,
 }
 
-/// Runs a point without some mechanisms. The machine gets another name, because controllers of
-/// drives are named after the machine, and parallel runs must not share a controller.
+/// Runs a point without some mechanisms. The machine gets a name of its own: a controller's name
+/// contains its machine's, and parallel runs must not share controllers.
 pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,
@@ -165,8 +165,7 @@ pub(crate) fn run_without<P: Point>(
     point.run(&model, seed)
 }
 
-/// Returns the mechanisms that can be switched off in these parts: those of the points, and those
-/// of at least one machine.
+/// Returns the mechanisms that can be switched off in these parts, of a point or of a machine.
 pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
     let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
     let models = models(distinct(points.iter().map(P::machine)).into_iter())?;

@@ -50,12 +50,11 @@ struct Settings {
     #[serde(deserialize_with = "word")]
     scheduler: SchedulerKind,
     clients: Vec<Load>,
-    /// Name of a kind of clients, if only clients of this kind take part; `None` means that all
-    /// kinds do.
+    /// Name of the only kind of clients that takes part; `None` means all kinds.
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients of each kind; kinds that are marked as `others` have `others` clients.
+    /// Number of clients of each kind; a kind with `others: true` has `others` clients.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -140,7 +139,7 @@ impl From<Settings> for Point {
             drive,
             scheduler,
             loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
-            // Groups are left out for a single client, because they would make no difference.
+            // A single client gets no group, because a group would make no difference.
             groups: groups && threads > 1,
             depth,
             limit,

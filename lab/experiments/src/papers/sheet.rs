@@ -30,8 +30,8 @@ pub(crate) struct Sheet {
     pub(super) intro: Vec<String>,
     #[serde(default)]
     against: ReferenceKind,
-    /// Name of a setting that selects between lists. If this setting has the value VALUE, the list
-    /// `NAME-VALUE` replaces the list `NAME`.
+    /// Setting that selects between lists: if its value is VALUE, list `NAME-VALUE` replaces
+    /// `NAME`.
     #[serde(default)]
     by: String,
     #[serde(default)]
@@ -40,11 +40,11 @@ pub(crate) struct Sheet {
     /// name, or tables of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists of settings by name. A list joins several products; a product has all combinations of
-    /// the values of other lists.
+    /// Lists of settings by name. A list is a sequence of products; a product has all combinations
+    /// of the values of its lists.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
-    /// Values that have names in this file, by setting and name.
+    /// Named values, by setting and name.
     #[serde(default)]
     named: BTreeMap<String, Table>,
     #[serde(default)]
@@ -107,7 +107,7 @@ struct PanelSpec {
     lines: Vec<LineSpec>,
     #[serde(default)]
     marks: Vec<(f64, String)>,
-    /// Formula for the x positions at which phases 2, 3 and so on begin.
+    /// Formula for the x positions of vertical lines, at which phases 2, 3 and so on begin.
     begins: Option<Formula>,
 }
 
@@ -122,7 +122,7 @@ struct LineSpec {
     only: Table,
     name: String,
     y: Option<Formula>,
-    /// Formulas for x and y of each point, instead of `y` for the values on the x axis.
+    /// Formulas for x and y of each point, used instead of `y` and the panel's x axis.
     #[serde(default)]
     points: Vec<(Formula, Formula)>,
     #[serde(default = "ours")]
@@ -155,7 +155,7 @@ struct RowSpec {
     each: Vec<Axis>,
     #[serde(default)]
     cells: Vec<String>,
-    /// Name of the table that the paper's module computes in code, instead of `cells`.
+    /// Name of a table that the paper's module computes, used instead of `cells`.
     #[serde(default)]
     from: String,
 }
@@ -165,13 +165,13 @@ struct RowSpec {
 struct CheckSpec {
     id: String,
     kind: CheckKind,
-    /// Statement of the paper. `numbers` has the numbers of this statement.
+    /// Statement of the paper, whose numbers are in `numbers`.
     paper: String,
     #[serde(default)]
     numbers: Vec<f64>,
     #[serde(default)]
     at: Table,
-    /// Points that maximise a formula, by the names that texts and formulas of this check use.
+    /// For each name that the check's texts and formulas use, the point that maximises a formula.
     #[serde(default)]
     best: BTreeMap<String, BestSpec>,
     /// Formula for our numbers, which are compared with `numbers`.
@@ -189,7 +189,7 @@ struct CheckSpec {
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// Formula to maximise; `None` means the formula `of`.
+    /// Formula that the selected point maximises; by default, the formula in `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for Formula {
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
-    /// Formulas for the numbers of the check that is being evaluated, by name.
+    /// Formulas for the numbers of the present check, by name.
     numbers: BTreeMap<String, Formula>,
 }
 
@@ -342,7 +342,7 @@ impl<P: Point> Evidence<'_, P> {
         self.sheet.figures.iter().flat_map(of_spec).collect()
     }
 
-    /// Returns the combinations of `each` in `part`; `name` is the template of a part's name.
+    /// Returns the combinations of `each` in `part`. `name` is the template of part names.
     fn in_part(&self, each: &[Axis], name: &str, part: &str) -> Vec<Table> {
         let mut settings = self.sheet.expand(each);
         settings.retain(|settings| self.text(name, settings) == part);
@@ -388,8 +388,8 @@ impl<P: Point> Evidence<'_, P> {
         }
         if let Some(y) = &spec.y {
             for (number, one) in self.sheet.values(x, settings).iter().enumerate() {
-                // The x of a value that is not a number is its position in the list, counted from
-                // 1.
+                // A value that is not a number has its position in the list, counted from 1, as its
+                // x.
                 let x = one.get(x).and_then(Value::as_integer).unwrap_or(number as i64 + 1);
                 points.extend(self.value(y, &with(settings, one)).map(|y| (x as f64, y)));
             }
@@ -470,7 +470,7 @@ impl<P: Point> Evidence<'_, P> {
         Some(check.with_note(filled(&spec.note)?))
     }
 
-    /// Returns the value of `spec.of` at the point that maximises `spec.by`, and the point's text.
+    /// Returns the value of `spec.of`, and the text, of the point that maximises `spec.by`.
     fn best(&self, spec: &BestSpec, at: &Table) -> Option<(f64, String)> {
         let mut best: Option<(f64, f64, Table)> = None;
         for settings in self.sheet.expand_from(at, &spec.over) {

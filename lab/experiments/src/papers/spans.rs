@@ -35,8 +35,7 @@ const SPANS: [(Span, f64); 5] = [
 ];
 /// The paper's average time from dispatch to completion (D2C), in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// Largest fraction of an I/O's total time (Q2C) that the steps in software may take, if the check
-/// is to hold.
+/// Largest fraction of an I/O's total time (Q2C) in software steps for which the check holds.
 const SHARE_MOST: f64 = 0.10;
 
 /// Measured spans of a drive: averages in nanoseconds, in the order of `SPANS`.
@@ -56,9 +55,8 @@ impl DriveSpans {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// Returns the fraction of an I/O's total time (Q2C) that the steps in software take. The
-    /// drive's time (D2C) is limited to the paper's, because a late wake-up on this machine would
-    /// make the fraction smaller.
+    /// Like `share`, but with the drive's time (D2C) limited to the paper's, because a late wake-up
+    /// on this machine lengthens D2C and would make the fraction smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }

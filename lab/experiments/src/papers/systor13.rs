@@ -53,8 +53,8 @@ struct Point {
     #[serde(default = "node", deserialize_with = "word")]
     hardware: Spread,
     cores: u32,
-    /// True if the point measures maximum latencies. The run then lasts until a kernel thread has
-    /// preempted the job on each core.
+    /// True if the point measures maximum latencies, in a run during which a kernel thread preempts
+    /// the job on each core.
     #[serde(default)]
     maxima: bool,
     #[serde(skip)]
@@ -74,9 +74,9 @@ fn node() -> Spread {
 }
 
 impl Point {
-    /// Returns the number of threads that may dispatch from a hardware queue at a time. The kernel
-    /// of 2013 allowed all CPUs of the queue, so the model does so on the paper's machines. The
-    /// present-day machine uses millrace's default, one thread.
+    /// Returns the number of threads that may dispatch from a hardware queue at a time: all CPUs of
+    /// the queue on the paper's machines, as in the kernel of 2013, and one on the present-day
+    /// machine, millrace's default.
     fn inside(&self) -> Inside {
         match self.stack == Stack::Mq && self.machine != TODAY {
             true => Inside::Each,
@@ -180,8 +180,7 @@ impl papers::Point for Point {
     }
 }
 
-/// Returns the upper limit, in milliseconds, of the bucket in fio's latency histogram that contains
-/// this time.
+/// Returns the upper limit, in milliseconds, of a time's bucket in fio's latency histogram.
 fn bucket_ms(ns: f64) -> f64 {
     let ms = [
         0.002, 0.004, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 10.0, 20.0, 50.0,

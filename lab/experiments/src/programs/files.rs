@@ -30,7 +30,7 @@ pub(super) struct FileSet {
 #[derive(Debug, Default)]
 struct Lists {
     there: Vec<File>,
-    /// For each slot, the index of its file in the list `there`; `None` for a slot without a file.
+    /// For each slot, the index of its file in `there`; `None` for a free slot.
     places: Vec<Option<usize>>,
     free: Vec<u64>,
 }
@@ -69,14 +69,14 @@ impl FileSet {
         self.lists(|lists| Some(lists.there[lists.places[0]?]))
     }
 
-    /// Creates a file without pages in a free slot; `None` if every slot has a file. `keep` adds
-    /// the file to the set.
+    /// Returns an empty file in a free slot, to be added with `keep`; `None` if every slot has a
+    /// file.
     pub(super) fn create(&self) -> Option<File> {
         let slot = self.lists(|lists| lists.free.pop())?;
         Some(File { slot, pages: 0 })
     }
 
-    /// Adds a new file to the set, or records the new length of a file that is in the set.
+    /// Adds a file to the set, or records the new length of a file in the set.
     pub(super) fn keep(&self, file: File) {
         self.lists(|lists| match lists.places[file.slot as usize] {
             Some(place) => lists.there[place].pages = file.pages,
@@ -112,8 +112,8 @@ impl FileSet {
         SLOT_MEANS * self.mean_bytes / 4096
     }
 
-    /// Returns the range of the volume that holds the pages `from` to `until` of a file. The range
-    /// is truncated at the end of the file's slot; `None` if no page is left.
+    /// Returns the range of the volume that holds the pages `from` to `until` of a file, up to the
+    /// end of the file's slot; `None` if no page is left.
     pub(super) fn span(&self, file: File, (from, until): (u64, u64)) -> Option<Span> {
         let until = until.min(self.slot_pages());
         let start = self.slots.div_ceil(INODES) + file.slot * self.slot_pages() + from;
@@ -142,8 +142,8 @@ impl FileSet {
     }
 }
 
-/// Draws a file size in pages, from one page to a whole slot, with a gamma distribution of shape
-/// 3/2. A sample is the sum of an exponential sample and half the square of a normal sample.
+/// Draws a file size in pages, up to a whole slot, with a gamma distribution of shape 3/2: an
+/// exponential sample plus half the square of a normal sample.
 pub(super) fn size_pages(mean_bytes: u64, random: &mut Random) -> u64 {
     let mut ln = || (1.0 - random.fraction()).ln();
     let (exponential, radius) = (-ln(), -2.0 * ln());

@@ -18,12 +18,11 @@ use millrace_random::SplitMix64 as Random;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
-/// Number of vertices, as a power of two, and number of edges per vertex.
+/// Binary logarithm of the number of vertices, and number of edges per vertex.
 const SCALE: u32 = 18;
 const EDGES_EACH: u64 = 32;
 const EDGE_BYTES: u64 = 4;
-/// Probability a + b that the source of an edge lies in the upper half of the vertices, in units of
-/// 1/65,536.
+/// Probability a + b, in units of 1/65,536, of an edge's source in the upper half of the vertices.
 const UPPER: u64 = 49_807;
 const READ_PAGES_MAX: u64 = 256;
 /// Number of pages read in the warm-up, and virtual length of the measured window.
@@ -89,7 +88,7 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // `reap` waits for `depth / 2` completions, so each batch has at least as many reads.
+            // A batch has at least `depth / 2` reads: `reap` waits for that many completions.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

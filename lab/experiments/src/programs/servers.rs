@@ -17,7 +17,7 @@ use super::files::FileSet;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, Program};
 
-/// Mean total size of the files of a set in bytes. `CACHE_BYTES` is the size of the cache's memory.
+/// Mean total size, in bytes, of a set's files. The cache has `CACHE_BYTES` of memory.
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
 const LENGTH_NS: u64 = 200_000_000;
@@ -148,7 +148,7 @@ impl Program for Server {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// Returns a warm-up in which the server reads about twice the size of the cache, and the
+    /// Returns the warm-up, in which the server reads about twice the cache's size, and the
     /// window's length.
     fn measured(&self) -> (u64, u64) {
         let reads = self.kind.flow().iter().filter(|flow| matches!(flow, Flow::Read)).count();

@@ -76,8 +76,8 @@ impl Utility {
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // The files begin after the inodes. `owed` is the number of pages of the archive that are
-        // due and not yet read or written.
+        // The files begin after the inodes. `owed` pages of the archive must still be read or
+        // written.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {
@@ -115,7 +115,7 @@ impl Program for Utility {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// Returns a warm-up of twice as many pages as the cache holds, and the window's length.
+    /// Returns the warm-up, twice as many pages as the cache holds, and the window's length.
     fn measured(&self) -> (u64, u64) {
         (2 * CACHE_BYTES / 4096, LENGTH_NS)
     }

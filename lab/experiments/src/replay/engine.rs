@@ -26,11 +26,11 @@ use crate::load::bench::BenchError;
 
 /// Limit on the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// Number of admitted I/Os that may wait, in addition to the I/Os in flight.
+/// Largest number of admitted I/Os that are not in flight.
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep in nanoseconds, so that an interrupt is noticed soon.
 const SLEEP_NS: u64 = 50_000_000;
-/// Longest sleep, in nanoseconds, with I/Os in flight while the engine waits for the trace.
+/// Longest sleep, in nanoseconds, while I/Os are in flight and the trace has no I/O ready.
 const LOOK_NS: u64 = 200_000;
 /// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
@@ -45,11 +45,11 @@ struct Slot {
     sent_ns: u64,
     sent_bytes: u64,
     pieces: u32,
-    /// Number of pieces in flight. `in_flight_bytes` is the memory that their data occupies.
+    /// Number of pieces in flight, whose data occupies `in_flight_bytes`.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Value of the engine's counter `held` when the I/O became ready. If the counter has changed
-    /// by the time the I/O is sent, the I/O has waited for room.
+    /// Engine's counter `held` at the time when the I/O became ready. A different value when the
+    /// I/O is sent means that the I/O has waited for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -57,7 +57,7 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The I/O waits to be sent, or some of its pieces have been sent.
+    /// The I/O waits, or only a part of its pieces has been sent.
     Send,
     Sent,
     /// The I/O's data is written. The flush that makes it durable must still be sent.
@@ -96,7 +96,7 @@ struct Flight {
 
 #[derive(Debug, Default)]
 struct EndOfReplay {
-    /// True once the engine takes no more I/Os from the trace.
+    /// True once the engine takes no more I/Os, at the end of the trace or after a stop.
     has_begun: bool,
     why: Option<StopReason>,
     /// Time at which the replay was stopped. After that no I/O is sent, except flushes of durable
@@ -145,7 +145,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             }
         }
         let Engine { settings, mut tally, ending, flight, slots, free, next, .. } = self;
-        // I/Os still in flight count as unanswered: their answer was late, or the target has
+        // I/Os still in flight count as unanswered: the replay did not wait longer, or the target
         // failed.
         tally.counts.unanswered += u64::from(flight.started);
         if ending.stopped_ns.is_none() {
@@ -157,7 +157,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         tally.report((settings.speed, settings.iodepth), ending.why)
     }
 
-    /// Runs one iteration of the loop. Returns true if it was the last one.
+    /// Runs one iteration of the loop. Returns true for the last iteration.
     fn turn(&mut self, now_ns: u64) -> Result<bool, BenchError> {
         self.look_for_stop(now_ns);
         let ended = self.reap()?;
@@ -305,9 +305,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         any
     }
 
-    /// Returns the next I/O of the trace. `None` if no I/O has been read yet, or at the end of the
-    /// trace. Damage in the trace and the limit on the number of I/Os end the replay in the same
-    /// way as the trace's end: I/Os that were taken are completed.
+    /// Returns the next I/O of the trace; `None` if none has been read yet, or at the end of the
+    /// trace. Damage or the limit on the number of I/Os also ends the trace, and I/Os taken before
+    /// still complete.
     fn take(&mut self) -> Option<Routed> {
         loop {
             if self.settings.limit.is_some_and(|limit| self.tally.counts.traced_ios >= limit) {
@@ -357,8 +357,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // An I/O that was due when the engine had no free slot counts as delayed for lack of
-            // room.
+            // If no slot was free when the I/O was due, the I/O has waited for room.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -461,7 +460,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // If the next I/O is already due, only a completion makes room and ends the sleep.
+        // If the next I/O is already due, the engine lacks room, and a completion ends the sleep.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

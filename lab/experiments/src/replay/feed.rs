@@ -14,7 +14,7 @@ use super::route::{Item, Router};
 use crate::load::bench::BenchError;
 use crate::trace::TraceSource;
 
-/// Number of I/Os that may be read before they are needed.
+/// Largest number of I/Os that are read ahead.
 const AHEAD: usize = 8_192;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) trait Feed {
     fn wait(&mut self, most: Duration);
 }
 
-/// Feed that reads an I/O from the trace whenever the engine asks for one.
+/// Reads an I/O from the trace whenever the engine asks for one.
 pub(crate) struct Inline<S>(pub(crate) Router<S>);
 
 impl<S: TraceSource> Feed for Inline<S> {

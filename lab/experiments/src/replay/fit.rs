@@ -33,8 +33,8 @@ pub(crate) enum FittedRange {
         len_bytes: u64,
         /// True if the I/O was enlarged to whole blocks of the target.
         aligned: bool,
-        /// True if the I/O was moved, because it lay past the target's end or because all addresses
-        /// are scaled.
+        /// True if the I/O's address was changed, because the I/O lay past the target's end or
+        /// because all addresses are scaled.
         moved: bool,
     },
     /// The I/O lies past the target's end, and the user has chosen no `Fit`.
@@ -45,8 +45,8 @@ pub(crate) enum FittedRange {
     TooLong,
 }
 
-/// Maps a range of at least 1 byte to the target. With `scale`, `extent_bytes` is the size of the
-/// trace's address range.
+/// Maps a range of at least 1 byte to the target. `extent_bytes` is the size of the trace's address
+/// range, for `Fit::Scale`.
 pub(crate) fn place(
     lane: &Lane,
     (fit, extent_bytes): (Option<Fit>, u64),

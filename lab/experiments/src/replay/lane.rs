@@ -9,7 +9,7 @@ use millrace_block::Op;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 
-/// Largest size of each kind of piece, and the optional operations that a lane supports.
+/// Largest piece of each operation, and true for each optional operation that a lane supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PieceLimits {
     pub(crate) data_bytes_max: u64,
@@ -65,8 +65,8 @@ pub(crate) struct Done {
     pub(crate) error: Option<String>,
 }
 
-/// Target of a replay, which executes the trace's I/Os. An error of a method means that the target
-/// has failed. The error of a single piece is part of its `Done`.
+/// Target of a replay, which executes the trace's I/Os. A method returns an error only if the
+/// target has failed. An error of a single piece is part of the piece's `Done`.
 pub(crate) trait Target {
     fn lanes(&self) -> &[Lane];
 

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-/// Largest length of a short range. Of the short ranges, only those near an I/O's start are
-/// compared. All longer ranges are compared, which are few.
+/// Largest length, in bytes, of a short range. An I/O is compared with the short ranges near its
+/// start, and with all longer ranges, which are few.
 const SHORT_BYTES: u64 = 128 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) enum Waits {
     Writes,
 }
 
-/// Ranges by start offset and slot. The values are the end, and true if the I/O changes the range.
+/// Ranges by start offset and slot, each with its end, and true if the I/O changes the range.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
 #[derive(Debug, Default)]

@@ -80,7 +80,7 @@ impl<B: DerefMut<Target = [u8]>> Pool<B> {
     pub(crate) fn give_back(&mut self, buffer: B, op: Op) {
         let (len, is_write) = (buffer.len(), op == Op::Write);
         if self.kept_bytes + len > KEPT_BYTES_MAX {
-            // Make room by dropping all idle buffers, because most have lengths that are no longer
+            // Drop all idle buffers to make room: most of them have lengths that are no longer
             // used.
             self.free.clear();
             self.kept_bytes = 0;

@@ -55,7 +55,7 @@ pub struct OpReport {
     pub from_due: Option<Latency>,
 }
 
-/// Thresholds for counting late I/Os: nanoseconds, key in JSON, and text.
+/// Thresholds for late I/Os, each in nanoseconds, as a key in JSON, and as text.
 pub const LATE: [(u64, &str, &str); 5] = [
     (100_000, "over_100us", "100 us"),
     (1_000_000, "over_1ms", "1 ms"),
@@ -125,7 +125,7 @@ pub struct Skipped {
     pub unsupported: Vec<(String, u64)>,
 }
 
-/// Results of one lane.
+/// Results of one lane (a volume or server).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LaneReport {
     pub target: String,
@@ -138,7 +138,6 @@ pub struct LaneReport {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum StopReason {
-    /// The user interrupted the replay.
     Interrupted,
     /// The replay's time limit was reached.
     Runtime,
@@ -163,7 +162,6 @@ pub struct Counts {
     pub ios: u64,
     /// Number of I/Os that completed with an error.
     pub errors: u64,
-    /// Text of the first error.
     pub first_error: Option<String>,
     /// Number of I/Os that were not sent, or not completely, because the replay was stopped.
     pub unsent: u64,

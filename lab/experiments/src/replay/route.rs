@@ -88,7 +88,7 @@ pub(crate) struct Router<S> {
     lanes: Vec<Lane>,
     routes: Routes,
     addresses: Addresses,
-    /// Lane index of each device that has occurred in the trace so far.
+    /// Lane index of each device that has occurred so far, by the device's index.
     met: Vec<usize>,
     number: u64,
 }

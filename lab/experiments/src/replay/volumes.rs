@@ -17,10 +17,10 @@ use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 use crate::load::sleeper::Sleeper;
 
-/// Largest read or write, in bytes, that is one piece. Bounds the memory of a piece.
+/// Longest read or write of one piece, in bytes, which bounds the memory of a piece.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// Largest discard or write-zeroes, in sectors, that is one piece. The block layer splits it
-/// further.
+/// Longest discard or write-zeroes of one piece, in sectors. The block layer splits pieces to the
+/// drive's limits.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 const CHANNEL_DEPTH_MAX: u32 = 65_536;
 

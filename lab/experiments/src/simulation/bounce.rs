@@ -27,7 +27,7 @@ impl<M: Machine> DriverFilter<M> for BounceDriver<M> {
 
 struct BounceQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
-    /// For each tag, true if its request has data, which is bounced.
+    /// For each tag, true if its request has data, which goes through a bounce buffer.
     bounced: Vec<bool>,
 }
 

@@ -22,8 +22,8 @@ use millrace_machine::Machine;
 
 use crate::load::threads::lock;
 
-/// Longest time that a completion waits for others, with one command in flight. This is code 9: the
-/// mean of 3,413 and 5,120 ns.
+/// Longest time that a completion waits for others with one command in flight: the mean of 3,413
+/// and 5,120 ns (code 9).
 const WAIT_NS: u64 = 4_267;
 
 #[derive(Debug)]
@@ -32,8 +32,7 @@ pub(super) struct Coalescing(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     active: u32,
-    /// For each queue, the time at which its drive completes the next command; `u64::MAX` if
-    /// unknown.
+    /// For each queue, the time of the drive's next completion; `u64::MAX` if unknown.
     next_ns: Vec<u64>,
     /// Time from the first unreported completion to the interrupt that reports it.
     wait_ns: u64,
@@ -41,8 +40,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the time of the next interrupt: `wait_ns` after the first unreported completion.
-    /// Returns `u64::MAX` if no such completion is known.
+    /// Returns the time of the next interrupt, `wait_ns` after the first unreported completion;
+    /// `u64::MAX` if no completion is known.
     fn due_ns(&self) -> u64 {
         let untold = self.next_ns.iter().filter(|next_ns| **next_ns > self.last_ns);
         untold.min().map_or(u64::MAX, |first_ns| first_ns.saturating_add(self.wait_ns))
@@ -84,17 +83,16 @@ impl Coalescing {
         self.state().active -= 1;
     }
 
-    /// Returns `Ok` if an interrupt has reported the queue's next completion, otherwise the time of
-    /// the next interrupt.
+    /// Returns `Ok` if an interrupt has reported the queue's next completion. The error is the time
+    /// of the next interrupt.
     fn admits(&self, queue: usize, now_ns: u64) -> Result<(), u64> {
         let mut state = self.state();
         let due_ns = state.pass(now_ns);
         if state.next_ns[queue] <= state.last_ns { Ok(()) } else { Err(due_ns) }
     }
 
-    /// Records that a queue took `count` completions. `next_ns` is the time at which its drive
-    /// completes the next command, or `None` without a command in flight. Returns the time of the
-    /// next interrupt.
+    /// Records that a queue took `count` completions, and that its drive's next completion is at
+    /// `next_ns` (`None` without a command in flight). Returns the time of the next interrupt.
     fn took(&self, queue: usize, count: u32, next_ns: Option<u64>) -> u64 {
         let mut state = self.state();
         state.active = state.active.saturating_sub(count);
@@ -131,7 +129,7 @@ impl QueueInterrupts {
         let (before, others_ns) = (batch.entries().len(), batch.take_wake());
         inner.poll(batch);
         let next_ns = batch.take_wake();
-        // If the batch is full, the next poll takes the remaining completions without an interrupt.
+        // If the batch is full, the next poll takes the other completions without an interrupt.
         let rest_ns = next_ns.filter(|_| batch.is_full());
         self.told = next_ns.is_some() && rest_ns.is_none();
         let count = (batch.entries().len() - before) as u32;

@@ -129,8 +129,8 @@ impl<M: Machine> HostAdapter<M> {
         self.take_back(device_busy);
     }
 
-    /// Frees the number of a command, after its look-up or because it was not sent. Decrements the
-    /// command counts.
+    /// Frees the number of a command that has ended or was not sent, and decrements the command
+    /// counts.
     fn take_back(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             let _taken = lookup.lock.lock();

@@ -46,7 +46,7 @@ const HOST_READS: u32 = 3;
 pub trait Host: Machine {
     /// Charges the time of entering and leaving a system call.
     fn system_call() {}
-    /// Charges the time of an interrupt that the calling CPU sends to another CPU, to both CPUs.
+    /// Charges both CPUs for an interrupt that the calling CPU sends to another CPU.
     fn interrupt(_cpu: CpuId) {}
     /// Charges the time of handling a device interrupt to the calling CPU.
     fn take_interrupt() {}
@@ -89,7 +89,7 @@ impl Host for Simulated {
     }
 
     fn take_interrupt() {
-        // The machine model has only a cost for interrupts between CPUs. Assume the same cost for a
+        // Charge the cost of an interrupt between CPUs, because the machine model has no cost for a
         // device's interrupt.
         Simulated::interrupt(Simulated::cpu());
     }

@@ -25,7 +25,7 @@ use super::linux24::Kernel;
 use super::{Irq, SimPlan};
 use crate::filter::DriverFilter;
 
-/// Wake-up of a job, with a flag that stays set until the job has seen it.
+/// Doorbell of a job, with a flag that the job clears.
 pub(super) struct Signal<M: Machine> {
     pub(super) bell: Arc<Doorbell<M>>,
     raised: M::Word,
@@ -47,8 +47,8 @@ impl<M: Machine> Signal<M> {
         self.raised.load(Order::Relaxed) != 0
     }
 
-    /// Clears the flag. A job does this before it polls for completions, so that it does not miss a
-    /// signal that arrives later.
+    /// Clears the flag. A job must do so before it polls for completions, so as not to miss a later
+    /// signal.
     pub(super) fn lower(&self) {
         if self.is_raised() {
             // SeqCst: orders the clearing before the polls that follow.
@@ -60,7 +60,7 @@ impl<M: Machine> Signal<M> {
 struct Vector<M: Machine> {
     drive: usize,
     device: M::Lock<Device<M>>,
-    /// Completions that the handler has found, and that the block layer has not taken yet.
+    /// Completions that the handler has found and the block layer has not taken.
     filed: M::Lock<Vec<(Tag, Status)>>,
 }
 
@@ -68,7 +68,7 @@ struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
-    /// Completions that a submitter has polled while it looked for the time of the next completion.
+    /// Completions that `commit_rqs` polled to find the time of the next completion.
     due: Vec<(Tag, Status)>,
 }
 
@@ -83,8 +83,8 @@ struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
     vectors: M::Lock<Vec<Arc<Vector<M>>>>,
-    /// Time at which the handler polls again even without a wake-up. Access takes no virtual time,
-    /// because the value models hardware.
+    /// Time at which the handler polls without a wake-up. Models hardware, so access takes no
+    /// virtual time.
     alarm_ns: AtomicU64,
     stop: AtomicBool,
 }
@@ -97,8 +97,8 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// Model of Linux 2.4's work in the handler, and for each drive the jobs to wake; `None`
-    /// without such a model.
+    /// Model of Linux 2.4's work in the handler, and each drive's jobs to wake; `None` without the
+    /// model.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
@@ -170,8 +170,8 @@ impl<M: Host> Interrupts<M> {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            // Reset the wake-up time before the polls. A submitter that commits requests later
-            // finds `u64::MAX` and sets the time again.
+            // Reset the alarm before the polls, so that a submitter that commits requests later
+            // sets the alarm again.
             handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
@@ -211,8 +211,8 @@ impl<M: Host> Interrupts<M> {
     }
 }
 
-/// Returns, for each drive, the signals of the jobs that may wait for the drive. Without a volume
-/// per drive, these are all jobs.
+/// Returns, for each drive, the signals of the jobs that may wait for the drive: all jobs, unless
+/// each drive is a volume.
 fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
     let of = |drive| match plan.service.apart {
@@ -262,8 +262,8 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Always false, even for a drive that completes requests at once: a request stays in flight
-    /// until the handler has found its completion.
+    /// Returns false even for a drive that completes requests at once, because a request stays in
+    /// flight until the handler has found its completion.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -302,8 +302,7 @@ impl<M: Host> DriverQueue<M> for IrqQueue<M> {
         device.queue.queue_rq(rq)
     }
 
-    /// Starts the requests. Sets the handler's alarm if one of them will complete before all others
-    /// in flight.
+    /// Starts the requests. If one of them will be the next completion, sets the handler's alarm.
     fn commit_rqs(&mut self) {
         let mut device = self.vector.device.lock();
         let Device { queue, batch, due, .. } = &mut *device;

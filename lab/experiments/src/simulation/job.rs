@@ -33,7 +33,7 @@ pub(super) struct RowState<M: Host> {
     sectors: Vec<u64>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
-    /// Counters of each hardware queue that its CPUs share, if the row's kernel has such counters.
+    /// Counters that a hardware queue's CPUs share, if the row's kernel has such counters.
     pub(super) queue_counters: Counters<M>,
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
@@ -46,8 +46,8 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C). While the window is open, holds the latencies
-    /// before the window; afterwards, those within the window.
+    /// Latencies from queueing (Q) to completion (C): before the window while the window is open,
+    /// and within the window after its end.
     pub(super) latency: Snapshot,
     /// Durations of system calls, for jobs with one I/O per call. In raw_job.rs a call covers the
     /// whole vector.
@@ -95,8 +95,8 @@ impl<M: Host> RowState<M> {
         })
     }
 
-    /// Opens the channel of job `number` to its volume, for `depth` bios. Also returns the
-    /// generator of the job's offsets.
+    /// Opens a channel for `depth` bios to the volume of job `number`. Also returns the job's
+    /// offsets.
     pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
         let (plan, volumes) = (&self.plan, &self.volumes);
         let at = number as usize % volumes.len();
@@ -142,8 +142,8 @@ impl<M: Host> RowState<M> {
         });
     }
 
-    /// Changes the sums under their mutex. `change` must not call the machine: the call may switch
-    /// to another job, which would then wait for the mutex for ever.
+    /// Changes the sums under their mutex. `change` must not call the machine, which may switch to
+    /// another job that would then wait for the mutex for ever.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
         change(&mut lock(&self.sums));
     }
@@ -284,8 +284,8 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Waits for completions. A job that an interrupt will wake sleeps at once, as in a system
-    /// call. Any other job spins first.
+    /// Waits for completions. A job that an interrupt will wake sleeps at once, and any other job
+    /// spins first.
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

@@ -22,7 +22,7 @@ use crate::load::bench::BenchError;
 use crate::load::row::Linux24Row;
 use crate::load::threads::lock;
 
-/// Scope of a lock: the disks whose request queues, or adapter drivers, share it.
+/// Scope of a lock: the disks whose request queues, or adapter drivers, share the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LockScope {
     /// Each disk has its own lock.
@@ -89,8 +89,7 @@ pub struct Linux24 {
 }
 
 impl Linux24 {
-    /// Returns true if I/Os need raw_job.rs, because an I/O is not a single bio with its own
-    /// buffer.
+    /// Returns true if these settings need raw_job.rs.
     pub(super) fn is_raw(&self) -> bool {
         self.unit_bytes.is_some() || self.iovecs.is_some() || self.bounce || self.adapters.is_some()
     }
@@ -284,8 +283,8 @@ pub(super) struct Charge {
     pub(super) ghz: f64,
 }
 
-/// Charges the CPU time of Linux 2.4's work, scaled to the machine's clock frequency. Without
-/// `adapters` in the plan, charges only the time of bounce buffers.
+/// Model of Linux 2.4's work, which charges CPU time scaled to the machine's clock frequency.
+/// Without `adapters` in the plan, only bounce buffers take time.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
@@ -299,8 +298,8 @@ pub(super) struct Kernel<M: Machine> {
 }
 
 impl<M: Machine> Kernel<M> {
-    /// Creates the kernel model of a plan. Returns `None` if the plan needs no such model, or if
-    /// `charge` is `None`, as on a real machine.
+    /// Creates the kernel model; `None` if the plan needs no model, or without `charge`, as on a
+    /// real machine.
     pub(super) fn new(
         plan: &super::SimPlan,
         locks: &mut Locks<M>,
@@ -341,8 +340,7 @@ impl<M: Machine> Kernel<M> {
         self.spend_ns(TimeUse::User, ns);
     }
 
-    /// Returns true if the model includes adapters and their interrupts, and not only bounce
-    /// buffers.
+    /// Returns true if the model includes adapters and interrupts besides bounce buffers.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty()
     }

@@ -45,7 +45,7 @@ pub struct Linux3 {
     pub noise_ns: u64,
 }
 
-/// Kernel whose shared counters a row models. The names are those of `bench` options.
+/// Kernel whose shared counters a row models, by its name in the options of `bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelKind {
     /// Only the block layer's own counters.
@@ -90,7 +90,7 @@ pub enum DioCount {
     Asynchronous,
     /// All direct I/O, as in `do_blockdev_direct_IO` and `dio_complete` of 3.x.
     All,
-    /// No I/Os, so that the effect of the count can be measured.
+    /// No I/Os, to measure the effect of the count.
     None,
 }
 
@@ -123,8 +123,8 @@ impl<M: Machine> QueueCounters<M> {
         &self.lines[self.queues[place % self.queues.len()]]
     }
 
-    /// Increments a counter. Like the kernel, uses no atomic instruction, so increments of several
-    /// CPUs at the same time may be lost.
+    /// Increments a counter as the kernel does: without an atomic instruction, so that increments
+    /// of several CPUs may be lost.
     fn count(&self, place: usize) {
         // Relaxed: no data depends on the counter, and nobody uses its value. A store fetches the
         // cache line as the kernel's increment does.
@@ -132,7 +132,7 @@ impl<M: Machine> QueueCounters<M> {
     }
 
     fn read(&self, place: usize) {
-        // Relaxed: the value that is read is not used.
+        // Relaxed: nobody uses the value.
         self.line(place).load(Order::Relaxed);
     }
 }
@@ -202,24 +202,24 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
     }
 }
 
-/// A kernel thread that wakes once on a job's CPU and takes the CPU.
+/// A kernel thread that preempts a job once.
 pub(super) struct Noise {
-    /// Time from the window's start to the thread's wake-up; None after the wake-up.
+    /// Time from the window's start to the thread's wake-up; None once it has woken.
     after_ns: Option<u64>,
     takes_ns: u64,
 }
 
 impl Noise {
-    /// Creates a kernel thread that wakes at a random time between 0 and `takes_ns`. The time
-    /// depends on the seed and the job. If `takes_ns` is 0, the thread never wakes.
+    /// Creates a kernel thread that wakes at a time from 0 to `takes_ns`, drawn by seed and job. A
+    /// `takes_ns` of 0 means never.
     pub(super) fn new(takes_ns: u64, seed: u64, job: u32) -> Noise {
         let mut random = millrace_random::SplitMix64::new(seed ^ u64::from(job) << 32);
         let after_ns = (takes_ns > 0).then(|| random.next() % takes_ns.max(1));
         Noise { after_ns, takes_ns }
     }
 
-    /// Lets the kernel thread take the CPU if its wake-up is due. Called in a system call, where no
-    /// lock is held. `begin_ns` returns the start of the window; 0 before the start.
+    /// Lets the kernel thread preempt the job if its wake-up is due. Called in a system call, where
+    /// no lock is held. `begin_ns` returns the window's start, 0 before.
     pub(super) fn look<M: Host>(&mut self, now_ns: u64, begin_ns: impl FnOnce() -> u64) {
         let Some(after_ns) = self.after_ns else { return };
         let begin_ns = begin_ns();

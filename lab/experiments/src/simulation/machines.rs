@@ -49,8 +49,8 @@ fn names() -> String {
     machine_names().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the names of the built-in machines: first the four of \[MQ\] table 1, last those of
-/// \[FALCON\], \[MIOT\] and \[OLS\].
+/// Returns the names of the built-in machines: first the four of \[MQ\] table 1, last the machines
+/// of \[FALCON\], \[MIOT\] and \[OLS\].
 pub fn machine_names() -> impl Iterator<Item = &'static str> {
     MACHINES.iter().map(|(name, _)| *name)
 }
@@ -83,7 +83,7 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
     Ok(model)
 }
 
-/// Reads a built-in file of costs. Each cost that `entries` returns must be 0 to 1e9 ns.
+/// Reads a built-in file of costs. Each cost, as listed by `entries`, must be 0 to 1e9 ns.
 pub(crate) fn read_costs<T: DeserializeOwned>(
     (name, text): (&str, &str),
     entries: fn(&T) -> Vec<(&'static str, &Cost)>,

@@ -73,7 +73,7 @@ impl<M: Host> ProgramState<M> {
         self.window.measured()
     }
 
-    /// Returns the number of failed I/Os. All threads must have been joined before.
+    /// Returns the number of failed I/Os, once all threads have been joined.
     pub(crate) fn errors(&self) -> u64 {
         // Relaxed: joining the threads orders their stores before this load.
         self.errors.load(Order::Relaxed)
@@ -84,12 +84,12 @@ struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
     stats: Option<CacheStats>,
-    /// Kept to drop the volume outside of the simulation, where a drop takes no virtual time.
+    /// Volume, to be dropped after the simulation, when the drop takes no virtual time.
     _volume: Arc<Volume<M>>,
 }
 
-/// Runs `program` on the plan's volume. The program has `plan.jobs` threads on `plan.cpus`, each
-/// with at most `plan.workload.iodepth` I/Os in flight. The flusher runs on CPU `flusher`.
+/// Runs `program` on the plan's volume, with the flusher on CPU `flusher`. Each of the `plan.jobs`
+/// threads has at most `plan.workload.iodepth` I/Os in flight, and runs on one of `plan.cpus`.
 pub(crate) fn run_program<P: Program>(
     model: &Model,
     plan: &SimPlan,

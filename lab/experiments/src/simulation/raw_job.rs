@@ -35,7 +35,7 @@ pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
         errors: 0,
         first_error: None,
     };
-    // Fill the memory with ones, because the kernel allocates pages only when they are written.
+    // Fill the memory with ones, because the kernel allocates a page only when the page is written.
     let descriptor = vec![1u8; history.descriptor_bytes as usize];
     while !shared.window.is_over() {
         job.io(bs_bytes, together_bytes, unit_bytes);
@@ -59,7 +59,7 @@ struct Raw<'a, M: Host> {
     signal: &'a Signal<M>,
     kernel: Option<&'a Kernel<M>>,
     idle: Vec<Bio>,
-    /// The program's buffer, if the bios use bounce buffers; otherwise empty.
+    /// The program's buffer if bios use bounce buffers, else empty.
     memory: Vec<u8>,
     calls: Snapshot,
     errors: u64,
@@ -84,8 +84,7 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Submits one bio per unit. The first bio starts at `sector`, and its data at byte `start` of
-    /// the program's buffer.
+    /// Submits a bio for each unit, from `sector` and from byte `start` of the program's buffer.
     fn send(&mut self, (sector, start): (u64, u32), op: Op, unit_bytes: u32) {
         for (number, mut bio) in (0..).zip(self.idle.drain(..)) {
             if let Some(kernel) = self.kernel {

@@ -48,7 +48,7 @@ struct RunMeasurement<M: Host> {
     tags: Vec<TagSample>,
     spent_ns: Vec<u64>,
     recorded: Option<Recorded>,
-    /// Kept to drop the volumes outside of the simulation, where a drop takes no virtual time.
+    /// Volumes, to be dropped after the simulation, when the drops take no virtual time.
     _volumes: Vec<Arc<Volume<M>>>,
 }
 
@@ -63,8 +63,8 @@ pub struct ObservedRow {
     pub tags: Vec<TagSample>,
     /// CPU times summed over all CPUs, from the start to the end of the row.
     pub cpus: CpuTimes,
-    /// Simulated time of Linux 2.4's work outside of the block layer, in nanoseconds, in the order
-    /// of [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if there was none.
+    /// Simulated time of Linux 2.4's work outside of the block layer, in nanoseconds, for each of
+    /// [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if that work was not simulated.
     pub spent_ns: Vec<u64>,
     /// Statistics of the page cache, if a program ran through one.
     pub cache: Option<CacheStats>,

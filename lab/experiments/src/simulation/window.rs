@@ -23,12 +23,12 @@ const IOS_MIN: u64 = 400;
 /// Length of a row's measured window, which follows a warm-up of five rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
-    /// Twenty times as many I/Os as are in flight, but at least 400 I/Os per job.
+    /// Until 20 times as many I/Os as are in flight have completed, but at least 400 per job.
     #[default]
     Rounds,
-    /// Number of nanoseconds, by the machine's clock.
+    /// For a number of nanoseconds by the machine's clock.
     Time(u64),
-    /// Number of I/Os per job, on average.
+    /// Until the jobs have completed this many I/Os each, on average.
     Ios(u64),
 }
 
@@ -53,15 +53,15 @@ pub(crate) struct Edge {
 
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Number of I/Os in the window; None if its length is a time.
+    /// Number of I/Os in the window; None for a length in time.
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os at which a job must check for the start or end of the window.
+    /// Number of completed I/Os from which jobs check whether the window begins or ends.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
-    /// If set, closes the window, and keeps a window closed that has not opened yet.
+    /// Ends the window, or prevents it from opening.
     interrupt: Interrupt,
 }
 
@@ -112,8 +112,8 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// Counts completed I/Os of a job. Each job also calls this with 0 when it ends: after an
-    /// interrupt, this job may be the last one that can close the window.
+    /// Counts completed I/Os of a job. At its end, each job calls this with 0: after an interrupt,
+    /// no other job may be left to close the window.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;

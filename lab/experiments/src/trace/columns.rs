@@ -14,12 +14,12 @@ use super::pending::StreamState;
 
 pub(super) struct ColumnTable {
     pub(super) example: &'static str,
-    /// Header line of every file. A format without a header may have a line of column names.
+    /// First line that every file has; `None` if a line of column names is optional.
     pub(super) head: Option<&'static str>,
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column. Fields after the last column are ignored.
     pub(super) columns: &'static [(&'static str, Column)],
-    /// Text after the number of lines with `Action::Skip`, in the note about these lines.
+    /// Meaning of lines with `Action::Skip`; a note shows this text after their number.
     pub(super) skipped: &'static str,
     pub(super) note: Option<&'static str>,
 }
@@ -32,7 +32,7 @@ impl ColumnTable {
 
 pub(super) enum Column {
     Time(TimeUnit),
-    /// Latency. An empty field or 0 means that the latency is unknown, because no I/O takes 0.
+    /// Latency; empty or 0 if unknown, because no I/O takes no time.
     Latency(TimeUnit),
     /// Offset, in units of this many bytes.
     Offset(u64),
@@ -40,7 +40,7 @@ pub(super) enum Column {
     Length(u64),
     /// Operation: one of these words, in upper or lower case.
     Op(&'static [(&'static str, Action)]),
-    /// Part of the device's name, and the separator between this part and the previous one.
+    /// Part of the device's name, after this separator and the previous part.
     Device(&'static str),
     /// Number of the device, which also serves as its name.
     DeviceNumber,

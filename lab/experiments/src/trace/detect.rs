@@ -32,8 +32,8 @@ pub(super) fn detect(head: &[u8]) -> Option<Format> {
     Format::all().find(|format| fits(*format, head, &lines))
 }
 
-/// Returns true if exactly one format fits the beginning of a trace, so that reading more of it
-/// would not change the result.
+/// Returns true if exactly one format fits a trace's first bytes, and more bytes cannot change
+/// that.
 pub(super) fn is_certain(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let Some(end) = text.rfind('\n') else { return false };
@@ -42,8 +42,8 @@ pub(super) fn is_certain(head: &[u8]) -> bool {
     Format::all().filter(fitting).take(2).count() == 1
 }
 
-/// Returns the format that accepts the most of a trace's first lines, for a trace whose beginning
-/// is damaged. The reader of this format then reports the line that is wrong.
+/// Returns the format that accepts the most lines at the start of a trace with a damaged line. The
+/// format's reader then reports the damaged line.
 pub(super) fn likely(head: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(head);
     let lines = first_lines(&text);
@@ -70,8 +70,8 @@ fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     }
 }
 
-/// Returns true if a parser accepts all lines and at least one of them is an I/O. A line that
-/// occurs only in this format is proof by itself.
+/// Returns true if a parser accepts all lines, and one of them is an I/O or occurs only in the
+/// format.
 fn takes(parser: &mut dyn LineParser, lines: &[(u64, &str)]) -> bool {
     let (mut devices, mut any) = (DeviceNames::default(), false);
     for (number, text) in lines {

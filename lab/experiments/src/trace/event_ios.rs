@@ -21,18 +21,17 @@ use super::parser::Problem;
 use super::pending::{Pending, StreamState};
 use super::timeline::Timeline;
 
-/// Number of D (issued) events without a Q after which the I/Os of a device arrive with their D
-/// events.
+/// Number of D (issued) events without a Q after which a device's D events count as arrivals.
 const ISSUES_TRIED: u32 = 256;
 /// Offset added to all times, because an event may be earlier than the first one that is read.
 pub(super) const GENESIS_NS: u64 = 1 << 62;
-/// Number of every I/O of an unknown device. Such I/Os are ignored.
+/// I/O number for all I/Os of unknown devices, which are ignored.
 const UNTOLD: u64 = u64::MAX;
 
 /// Kind of event that counts as the arrival of a device's I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ArrivalEvent {
-    /// Undecided; the number of D events so far.
+    /// Undecided after this number of D events.
     Unknown(u32),
     Queue,
     Issue,
@@ -59,7 +58,7 @@ impl EventIos {
         Ok(())
     }
 
-    /// Registers a device whose number in the records is its index in the list of devices.
+    /// Registers a device whose index in the list of devices is its number in the records.
     pub(super) fn take_number(&mut self, device: u32) {
         self.numbers.insert(device, device);
     }

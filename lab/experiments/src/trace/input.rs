@@ -88,8 +88,8 @@ impl InputStream {
         }
     }
 
-    /// Creates an input. Reads the first 4 KiB, or fewer bytes if `is_enough` accepts them, because
-    /// a pipe may not deliver more for a long time.
+    /// Creates an input and reads its first 4 KiB for detection, or less if `is_enough` accepts
+    /// less, because a pipe may not deliver more for a long time.
     pub(super) fn new(
         label: String,
         raw: impl Read + Send + 'static,
@@ -270,7 +270,7 @@ impl ReadGauge {
         self.bytes == 0
     }
 
-    /// Returns the number of bytes read so far and the total number. An unknown number is 0.
+    /// Returns the number of bytes read so far, and of all bytes; 0 if unknown.
     pub(super) fn progress(&self) -> (u64, u64) {
         let at = self.file.as_ref().and_then(|file| file.as_ref().stream_position().ok());
         (at.unwrap_or(0), self.bytes)

@@ -54,13 +54,12 @@ pub(super) struct TraceStream {
     read: u64,
     newest_ns: u64,
     more: StreamState,
-    /// Error that ended the reader. It is reported after all I/Os that the reader returned before.
+    /// Error that ended the reader, to be reported after the I/Os read before it.
     error: Option<ReadError>,
 }
 
 impl TraceStream {
-    /// Creates the stream of a reader. `gauge` has the read progress if the reader reads a single
-    /// file.
+    /// Creates the stream of a reader. `gauge` is the read progress of a reader of a single file.
     pub(super) fn new(parser: Box<dyn TraceParser>, gauge: ReadGauge) -> TraceStream {
         let (waiting, more) = (BinaryHeap::new(), StreamState::ToCome);
         TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }
@@ -99,7 +98,7 @@ pub struct AnySource {
     format: Format,
     devices: DeviceNames,
     streams: Vec<TraceStream>,
-    /// For each stream with waiting I/Os, the time of its earliest I/O and the stream's number.
+    /// Time of the earliest waiting I/O of each stream, with the stream's number.
     first: BinaryHeap<Reverse<(u64, usize)>>,
     window: usize,
     span_ns: u64,
@@ -113,8 +112,8 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    /// Merges readers of one format. I/Os may be out of order by at most `FormatRow::disorder`
-    /// I/Os, and by less than `span_ns`. With many readers, the number of I/Os is smaller.
+    /// Merges readers of one format. An I/O may be out of order by less than `span_ns`, and by at
+    /// most `FormatRow::disorder` I/Os, or fewer with many readers.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
         AnySource {
@@ -134,8 +133,8 @@ impl AnySource {
         }
     }
 
-    /// Also measures the spans of a recording while it is read. The recording's times then count
-    /// from its first event instead of its first I/O.
+    /// Also measures the spans of a recording during reading. Times then count from the first event
+    /// instead of the first I/O.
     pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
         self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));
         self.genesis_ns = self.spans().map(|_| GENESIS_NS);

@@ -15,8 +15,8 @@ use super::formats::blktrace::Blktrace;
 use super::input::{InputStream, ReadGauge, TracePath};
 use super::merger::{AnySource, TraceStream};
 
-/// Time span of the reorder window for a trace in a pipe. Older I/Os are output even if the window
-/// is not full, because the trace may still be being written.
+/// Time span of the reorder window for a trace in a pipe. I/Os older than this are output at once,
+/// because the trace may still be being written.
 const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
 impl AnySource {
@@ -76,8 +76,8 @@ fn stream(format: Format, input: InputStream) -> TraceStream {
     TraceStream::new(format.open(input), gauge)
 }
 
-/// Returns the names of the blktrace recordings if the traces are recordings. A recording consists
-/// of files `NAME.blktrace.N` and is named by one of these files, or by NAME if no file has this
+/// Returns the names of the recordings if the named traces are blktrace recordings. A recording is
+/// a set of files `NAME.blktrace.N`, named by one of its files, or by NAME if no file has this
 /// name.
 fn recordings(
     traces: &[TracePath],

@@ -51,7 +51,7 @@ pub(super) trait TraceParser: Send {
 /// Form in which reports show the devices of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceNaming {
-    /// Names from the recording. Devices without a name are shown by number.
+    /// Names from the recording, or numbers for devices without a name.
     #[default]
     Names,
     /// Major and minor numbers.
@@ -60,7 +60,7 @@ pub enum DeviceNaming {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineKind {
-    /// A line that occurs only in this format.
+    /// A line that proves the format, because the line occurs in no other.
     Proof,
     Record,
     /// A line that other formats may have, too, such as a header.
@@ -74,8 +74,8 @@ pub(super) type Problem = String;
 pub(super) trait LineParser: Send {
     fn example(&self) -> &'static str;
 
-    /// Parses a line that is neither blank nor a comment. `number` is its number among such lines,
-    /// from 1.
+    /// Parses a line that is neither blank nor a comment. `number`, from 1, counts these lines
+    /// only.
     fn line(
         &mut self,
         number: u64,

@@ -21,7 +21,7 @@ pub(super) enum StreamState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CompletionState {
     Open,
-    /// The I/O has completed, or its completion is not expected any more.
+    /// The I/O has completed, or is output without waiting for its completion.
     Answered,
     Dropped,
 }
@@ -84,8 +84,8 @@ impl Pending {
         self.held.len() > PENDING_MAX
     }
 
-    /// Removes and returns the first I/O, if it is complete, if the trace has ended, or if too many
-    /// I/Os are held back.
+    /// Removes and returns the first I/O if it is complete, the trace has ended, or too many are
+    /// held back.
     pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         loop {
             let state = self.held.front()?.state;

@@ -53,7 +53,7 @@ struct OpCount {
     latency: Measure,
 }
 
-/// Counts of the distances between the end of an I/O and the start of the device's next one.
+/// Distances from the end of an I/O to the start of the next I/O on the device, counted in bins.
 #[derive(Debug, Clone, Default)]
 struct Strides {
     sequential: u64,
@@ -149,8 +149,8 @@ impl TraceProfile {
         self.touch(io, way, end);
     }
 
-    /// Counts an I/O in its time slot. If the slot is a new one, stores the working set so far in
-    /// the previous slot.
+    /// Counts an I/O in its time slot. Before a new slot, stores the working set so far in the
+    /// previous one.
     fn arrive(&mut self, io: &TraceIo) {
         let slot_of = |time_ns: u64| time_ns / self.slots.slot_ns;
         let previous = self.previous_ns.replace(io.at_ns);

@@ -48,7 +48,7 @@ impl<T: TimeSlot> Slots<T> {
         &mut self.slots[place]
     }
 
-    /// Returns the unit of the time axis: its name, and its length in nanoseconds.
+    /// Returns the name of the time axis's unit, and its length in nanoseconds.
     pub(super) fn unit(&self) -> (&'static str, f64) {
         match self.last_ns {
             0..10_000 => ("ns", 1.0),

@@ -21,8 +21,8 @@ pub(super) const STAGES: [Span; 6] =
 
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSlot {
-    /// For each stage, the number of I/Os that left the stage in this slot, and their total time
-    /// there.
+    /// For each stage, the number of I/Os that ended the stage in this slot, and their total time
+    /// in it.
     pub(super) stages: [(u64, u64); STAGES.len()],
     pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
@@ -66,7 +66,7 @@ impl TimeSlot for TimelineSlot {
 #[derive(Debug, Default)]
 pub struct Timeline {
     pub(super) time: Slots<TimelineSlot>,
-    /// For each drive, the binary logarithm of a bin's width in sectors.
+    /// For each drive, the width of a bin: 2^n sectors.
     pub(super) sector_bits: [u32; DRIVES_SHOWN],
     pub(super) events: u64,
 }

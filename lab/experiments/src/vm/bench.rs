@@ -36,15 +36,14 @@ impl Words for Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
-    /// The host may preempt a vCPU that holds a lock of the guest or waits for it.
+    /// The host may preempt a vCPU that holds a lock of the guest, or waits for one.
     Preemption,
-    /// A vCPU may wake on any idle CPU, and so may an I/O thread that is the only one.
+    /// The vCPUs, and a single I/O thread, may wake on any idle CPU.
     Roaming,
     /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
     /// core.
     Sharing,
-    /// Workload-aware batching waits no longer than the time of the system calls that a batch
-    /// saves.
+    /// Workload-aware batching never waits longer than the saved system calls would take.
     Bound,
     /// All I/O threads share one map of the guest's memory, which one mutex protects.
     Translation,
@@ -66,7 +65,6 @@ impl Words for Effect {
 /// Settings of a guest, its queues and its I/O threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmSetting {
-    /// Mode of serving the queues.
     pub mode: Mode,
     /// Number of vCPUs, 1 to [`VCPUS_MAX`].
     pub vcpus: u32,
@@ -119,19 +117,16 @@ impl VmSetting {
 /// Plan of one simulation, which becomes one row of the report.
 #[derive(Debug, Clone)]
 pub struct VmBench {
-    /// Settings of the guest, its queues and its I/O threads.
     pub setting: VmSetting,
     /// Number of submitting processes, 1 to the number of vCPUs; process p runs on vCPU p.
     pub processes: u32,
-    /// Workload of each process.
     pub workload: Workload,
     /// A drive that runs on any machine: `null`, `ram` or `model`.
     pub drive: Spec,
-    /// Length of the measured window.
     pub length: Length,
 }
 
-/// Results of a row.
+/// Results of a guest's run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmReport {

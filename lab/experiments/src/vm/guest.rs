@@ -29,7 +29,7 @@ struct Process {
     /// Number of I/Os that the process may submit before it must wait for a completion.
     idle: u32,
     in_flight: u32,
-    /// Time since which the process waits for a free slot of the ring; `None` if it does not wait.
+    /// Start of the process's wait for a free slot of the ring; `None` if there is no wait.
     waits_since_ns: Option<u64>,
 }
 
@@ -157,8 +157,8 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Halts the vCPU, because it has nothing to do. If its process waits, the guest switches to
-    /// idle and back.
+    /// Halts the vCPU until an interrupt. If its process waits, charges the switch to idle and
+    /// back.
     fn halt(&self) {
         self.vm.count(|counts| counts.halts += 1);
         if self.process.is_some() {

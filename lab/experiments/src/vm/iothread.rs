@@ -28,8 +28,7 @@ use crate::load::threads::lock;
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Number of requests taken from the ring so far. `used` is the number of requests put on the
-    /// used ring.
+    /// Number of requests taken from the ring; `used` of them were put on the used ring.
     taken: u64,
     used: u64,
     published: u64,
@@ -64,8 +63,7 @@ pub(super) struct IoThreadState<'a> {
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,
-    /// Number of requests taken from rings and not submitted yet. `since_ns` is the time of the
-    /// first one.
+    /// Number of requests taken and not submitted yet, the first one at `since_ns`.
     in_hand: u32,
     since_ns: u64,
 }
@@ -137,8 +135,8 @@ impl IoThreadState<'_> {
         charge(body, 1);
     }
 
-    /// Takes requests from the rings with a pending notification. While the thread polls, takes
-    /// requests from all rings.
+    /// Takes requests from the rings that have notified the thread, or from all rings while it
+    /// polls.
     fn take(&mut self) -> bool {
         let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
         let polls = self.polling.spin_ns() > 0;
@@ -158,8 +156,7 @@ impl IoThreadState<'_> {
         self.in_hand > before
     }
 
-    /// Takes all requests of a ring. Afterwards enables the guest's notifications, or leaves them
-    /// as they are.
+    /// Takes all requests of a ring. `kicks` decides about notifications afterwards.
     fn empty(&mut self, index: usize, kicks: NotificationRule) {
         let ring = Arc::clone(&self.queues[index].ring);
         loop {
@@ -220,7 +217,7 @@ impl IoThreadState<'_> {
     }
 
     /// Submits the requests taken so far. Waits for further requests first if `BatchPacer` expects
-    /// that to save time. Returns false if there are no requests.
+    /// the wait to save time. Returns false if there are no requests.
     fn submit(&mut self) -> bool {
         if self.in_hand == 0 {
             return false;
@@ -262,10 +259,10 @@ impl IoThreadState<'_> {
             return false;
         }
         if self.vm.plan.interrupts && !self.vm.plan.served.steered {
-            // Charge the interrupt by which CPU 0 forwards the drive's interrupt to this CPU.
+            // Charge CPU 0's forwarding of the drive's interrupt.
             Simulated::interrupt(CpuId(0));
         }
-        // Charge the system calls: the read of the eventfd, and then `io_getevents`.
+        // Charge the system calls that read the eventfd and the completions (`io_getevents`).
         Simulated::system_call();
         self.system_call(&self.vm.costs.device.reap);
         for completion in done {

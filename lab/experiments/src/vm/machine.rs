@@ -41,8 +41,7 @@ pub(super) struct Vm {
     pub(super) costs: VmCosts,
     /// Cost of a switch between the guest's processes, or to idle and back, in nanoseconds.
     pub(super) guest_switch_ns: u64,
-    /// Cost, in nanoseconds, of the system calls that submit a batch and reap its completions,
-    /// whatever the size of the batch.
+    /// Cost, in nanoseconds, of the system calls to submit and reap a batch of any size.
     pub(super) turn_ns: u64,
     pub(super) bytes: u64,
     pub(super) volume: Arc<Volume<Simulated>>,
@@ -116,8 +115,8 @@ impl Vm {
         *lock(&self.processes) == 0
     }
 
-    /// Records the end of a process and wakes all threads, so that processes waiting for slots
-    /// notice the end of the window.
+    /// Records the end of a process, and wakes all threads so that waiting processes notice the
+    /// end.
     pub(super) fn process_ended(&self) {
         *lock(&self.processes) -= 1;
         self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());

@@ -20,8 +20,8 @@ use crate::load::threads::lock;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// Look-ups for a request of one page. Header, data and status each need two: for the entry of the
-/// indirect table, and for the buffer.
+/// Look-ups for a request of one page: two each for header, data and status (the entry of the
+/// indirect table, and the buffer).
 const LOOKUPS: u32 = 6;
 /// Look-ups for each further page: for the entry of the indirect table, and for the buffer.
 const PAGE_LOOKUPS: u32 = 2;

@@ -27,7 +27,7 @@ type SimWord = <Simulated as Machine>::Word;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VmRequest {
-    /// Descriptor slot of the request, until the driver has taken back the request.
+    /// Descriptor slot, which the request occupies until the driver takes it back.
     pub(super) slot: u32,
     pub(super) vcpu: u32,
     pub(super) op: Op,
@@ -87,9 +87,8 @@ impl Ring {
         self.driver.seen()
     }
 
-    /// Adds a request, calling `work` under the driver's lock. Returns true if the driver must
-    /// notify the device. `None` if no slot is free; the vCPU is then woken when slots are free
-    /// again.
+    /// Adds a request, and calls `work` under the driver's lock. Returns true if the driver must
+    /// notify the device. If no slot is free, returns `None`, and the vCPU is woken later.
     pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
         let mut driver = self.driver.lock();
         let Some(slot) = driver.free.pop() else {
@@ -112,9 +111,8 @@ impl Ring {
         Some(needs_event(event, driver.added, old))
     }
 
-    /// Takes back all completed requests, calling `each` for every one, and enables the interrupt
-    /// for the next completion, all under the driver's lock. Returns the vCPUs to wake because
-    /// slots are free.
+    /// Takes back all completed requests, calling `each` for every one, and enables the next
+    /// interrupt, under the driver's lock. Returns the vCPUs that were waiting for the freed slots.
     pub(super) fn take_done(&self, mut each: impl FnMut(VmRequest)) -> Vec<u32> {
         let mut driver = self.driver.lock();
         let mut freed = 0;
@@ -155,8 +153,8 @@ impl Ring {
         request
     }
 
-    /// Enables the notification of the next request, after the device has taken `taken` requests.
-    /// Returns true if no request was added meanwhile.
+    /// Enables the notification of the next request. Returns true if the driver has added no
+    /// request beyond the `taken` ones.
     pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
         self.avail_event.store(taken, Order::Relaxed);
         // SeqCst: pairs with the driver's fence in `add`. One of the two sides sees the other's

@@ -25,8 +25,8 @@ pub(crate) struct VmResult {
     /// for the queues' locks, also per I/O.
     pub(crate) switches_per_io: f64,
     pub(crate) lock_wait_ns: f64,
-    /// Statistics of the queues' locks, including the warm-up. Zero if lock holders are not
-    /// preempted.
+    /// Statistics of the queues' locks, warm-up included; zero if the host does not preempt their
+    /// holders.
     pub(crate) locks: LockSeen,
     pub(crate) busy: f64,
     pub(crate) events: u64,

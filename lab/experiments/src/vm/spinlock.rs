@@ -24,8 +24,8 @@ type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
 const TICKET: u64 = 1 << 32;
-/// Longest time, in nanoseconds, that a vCPU with the lock or with the next ticket needs. After a
-/// longer time, this vCPU must have lost its CPU.
+/// A vCPU that has the lock or the next ticket for longer than this, in nanoseconds, has lost its
+/// CPU.
 const LOST_NS: u64 = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -94,8 +94,8 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// Returns the statistics so far. Zero if holders are not preempted, because the simulated
-    /// machine then counts the waits.
+    /// Returns the statistics so far; zero for a lock of the simulated machine, which counts waits
+    /// itself.
     pub(super) fn seen(&self) -> LockSeen {
         match self {
             GuestLock::Left(_) => LockSeen::default(),

@@ -19,7 +19,7 @@ use crate::load::threads::lock;
 /// Bit that stands for an IPI among a vCPU's pending interrupts. The lower bits stand for queues.
 pub(super) const IPI: u64 = 1 << 63;
 
-/// For each core, the vCPU that runs there, as the threads last reported.
+/// The vCPU that runs on each CPU, as reported by the threads.
 #[derive(Debug)]
 pub(super) struct Cores {
     running: Mutex<Vec<Option<u32>>>,
@@ -58,8 +58,8 @@ pub(super) struct Vcpu {
     pub(super) bell: Doorbell<Simulated>,
     /// True if an IPI has made, or will make, the vCPU exit.
     kicked: Mutex<bool>,
-    /// Completed requests of this vCPU that another vCPU has taken off the ring. `remote_head`
-    /// models the head of this list in the guest's memory.
+    /// Completed requests of this vCPU that another vCPU took off the ring: a list whose head in
+    /// the guest's memory is `remote_head`.
     remote: Mutex<Vec<VmRequest>>,
     remote_head: <Simulated as Machine>::Word,
 }
@@ -96,18 +96,18 @@ impl Vcpu {
     }
 
     pub(super) fn is_interrupted(&self) -> bool {
-        // Acquire: makes visible the sender's stores before it marked the interrupt.
+        // Acquire: makes visible what the sender stored before the interrupt's mark.
         self.pending.load(Order::Acquire) != 0
     }
 
-    /// Takes all pending interrupts. The bool is true if they made the vCPU exit.
+    /// Takes all pending interrupts. The bool is true if an interrupt made the vCPU exit.
     pub(super) fn take_interrupts(&self) -> (u64, bool) {
         let bits = self.pending.swap(0, Order::AcqRel);
         (bits, std::mem::take(&mut *lock(&self.kicked)))
     }
 
-    /// Hands over a completed request to this vCPU, from the vCPU that took it off the ring.
-    /// Returns true if the caller must send an IPI.
+    /// Hands over a completed request to this vCPU from the calling vCPU, which took the request
+    /// off the ring. Returns true if the caller must send an IPI.
     pub(super) fn hand_over(&self, request: VmRequest) -> bool {
         lock(&self.remote).push(request);
         // AcqRel: pairs with the swap in `take_remote`.

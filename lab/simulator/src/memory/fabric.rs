@@ -1,9 +1,8 @@
 //! `Fabric`: distances between CPUs, and the links that a cache line crosses.
 //!
-//! A simulation owns the fabric and creates it from its model, with all times in picoseconds.
-//! line.rs and lock.rs use it. A transfer occupies each link on its path for the bytes of a line
-//! and its header; later transfers queue in order of request. Not modelled: snoop traffic, and the
-//! links to memory.
+//! Each simulation creates a fabric from its model, with all times in picoseconds. Used by line.rs
+//! and lock.rs. A transfer occupies each link on its path for the bytes of a line and its header;
+//! later transfers queue in order of request. Not modelled: snoop traffic, and the links to memory.
 
 use std::vec;
 use std::vec::Vec;

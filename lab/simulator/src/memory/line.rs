@@ -1,6 +1,6 @@
 //! Cache lines: the CPUs that hold a line, and the cost of each access (`Caches`).
 //!
-//! Each word, line and lock has a `LineState`. Its fields are atomics only so that the type is
+//! Each word, line and lock has a `LineState`. The fields are atomics only so that `LineState` is
 //! `Sync`; within a simulation only one system thread accesses it. `epoch` is the number of the
 //! simulation for which the content is valid; in any other simulation the line is in no cache. A
 //! line is in one of these states: in no cache; exclusive (dirty or not); shared by a set of CPUs.

@@ -189,10 +189,10 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
     }
 }
 
-/// Returns the time in which spinning CPUs read a lock's line after a CPU of socket `from` wrote
-/// it. `by_socket` has the number of spinning CPUs of each socket. Socket `has` already has the
-/// line; the other sockets get it one after the other. Then all CPUs read it from their sockets'
-/// shared caches, in all sockets in parallel.
+/// Returns the time that spinning CPUs take to read a lock's line again after a CPU of socket
+/// `from` wrote the line. `by_socket` has the number of spinning CPUs of each socket. The sockets
+/// except `has`, which has the line already, get the line one after the other. Then all CPUs read
+/// from their sockets' shared caches, in all sockets in parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],

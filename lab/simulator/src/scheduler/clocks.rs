@@ -30,8 +30,7 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Creates the clocks. Of CPUs with equal clocks, the one that is lowest in `places` comes
-    /// first.
+    /// Creates the clocks. Of CPUs with equal clocks, the one with the lowest place comes first.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! `CpuState`: a simulated CPU: its clock, its run queue, and its time statistics.
 //!
-//! Plain data. The scheduler owns and changes it; its times appear in the report.
+//! Plain data, owned and changed by the scheduler; the times appear in the report.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
 //! Fair scheduling by run time, with wake-up preemption, for models that set `fairness`.
 //!
-//! The scheduler calls this. A CPU picks the thread that has run least. A woken thread preempts the
+//! Called by the scheduler. A CPU picks the thread that has run least. A woken thread preempts the
 //! current thread if the current thread's run time is larger by more than the model's granularity.
 //! By sleeping a thread can gain a lead of at most the model's credit. A thread that holds or waits
 //! for a lock is preempted only after it released the lock. Not modelled: weights, groups,

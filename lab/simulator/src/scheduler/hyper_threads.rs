@@ -1,5 +1,5 @@
-//! Hyper-threads, and the choice of the CPU on which a thread wakes. Both are used only if the
-//! model or a thread requests them.
+//! Hyper-threads, and the choice of the CPU on which a thread wakes, if the model or a thread
+//! requests these features.
 //!
 //! CPUs of one core (siblings) share its execution units: work on a CPU takes longer if a sibling
 //! works, too, and does not spin. Only the siblings' state at the CPU's last access to shared data
@@ -8,7 +8,7 @@
 //!
 //! A thread that may roam wakes on the CPU where it ran last if that CPU is idle, else on the first
 //! CPU of a completely idle core of the same socket, else on an idle sibling, else where it ran
-//! last. The scheduler calls this. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c,
+//! last. Called by the scheduler. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c,
 //! 3.17). Not modelled: a CPU that pulls threads when it becomes idle, and periodic balancing.
 
 use crate::model::Model;
@@ -81,7 +81,7 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // Each CPU has its own minimum run time, from which the thread keeps its distance.
+            // The thread keeps its distance from the minimum run time, which differs by CPU.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

@@ -1,7 +1,6 @@
 //! `ThreadTable`: the threads of a simulation and their states.
 //!
-//! Plain data. The scheduler owns it; the scheduler and the primitives for which threads wait
-//! change it.
+//! Plain data. The scheduler owns the table; primitives that make threads wait change it, too.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::boxed::Box;

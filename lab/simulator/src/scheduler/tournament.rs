@@ -35,7 +35,7 @@ impl Tournament {
         Tournament { nodes: vec![NEVER; 2 * leaves], leaves }
     }
 
-    /// Sets the time of a position. A time later than [`TIME_MAX_PS`] removes it.
+    /// Sets the time of a position; a time later than [`TIME_MAX_PS`] removes the position.
     #[inline]
     pub(crate) fn set(&mut self, position: usize, time_ps: u64) {
         let mut node = self.leaves + position;

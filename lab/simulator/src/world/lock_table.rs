@@ -1,6 +1,6 @@
 //! `LockTable`: the locks in use by a simulation: holder, waiters and statistics of each.
 //!
-//! The world owns the table; lock.rs and meter.rs update it.
+//! Owned by the world; lock.rs and meter.rs update the table.
 
 use std::collections::{HashMap, VecDeque};
 use std::vec::Vec;

@@ -30,7 +30,7 @@ use crate::trace::UnplugReason;
 use crate::trace::blktrace::EventCode;
 use crate::volume::Volume;
 
-/// Number of requests for one drive that makes the plug send its list: BLK_MAX_REQUEST_COUNT.
+/// BLK_MAX_REQUEST_COUNT: with so many requests for one drive, the plug sends its requests.
 const REQUESTS_MAX: u32 = 16;
 
 /// A request that has a tag and bios, but was not handed to a drive yet.
@@ -196,7 +196,7 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    /// Makes a bio wait because its drive has no free tag. As in the kernel, the list is sent
+    /// Makes a bio wait for a free tag of its drive. As in the kernel, plugged requests are sent
     /// first.
     fn block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
@@ -243,7 +243,7 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.clear();
     }
 
-    /// Sends the list, and retries bios that a disk refused or that found no tag.
+    /// Sends all requests, and retries bios that a disk refused or that found no tag.
     pub(crate) fn flush(&mut self, to: &mut Submission<M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {

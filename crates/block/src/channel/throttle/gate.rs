@@ -16,7 +16,7 @@ const LEVELS: usize = 2;
 /// Largest number of token buckets that a bio may pass.
 pub(super) const PLACES: usize = LEVELS * BUCKETS_PER_BIO;
 
-/// Returns the group at a level: 0 is the bio's own group, 1 is the parent of this group.
+/// Returns `group` for level 0, and the parent of `group` for level 1.
 pub(super) fn at_level<M: Machine>(
     view: &GroupView<M>,
     group: GroupId,
@@ -30,8 +30,7 @@ pub(super) fn at_level<M: Machine>(
     }
 }
 
-/// Returns the cost and the token buckets at position `place` for a group and operation; `None` if
-/// no limit applies there.
+/// Returns the cost and the token buckets that apply at `place`; `None` if no limit applies there.
 pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),
@@ -49,7 +48,7 @@ pub(super) struct BioAtBucket<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> BioAtBucket<'a, M> {
-    /// Returns the bio's token bucket at position `place`; `None` if no limit applies there.
+    /// Returns the bio's token bucket with number `place`; `None` if no limit applies there.
     pub(super) fn of(view: &'a GroupView<M>, slot: &BioSlot<M>, place: usize) -> Option<Self> {
         let op = slot.op();
         let (costs, buckets) = buckets_at(view, (slot.bio.account_key.group, op), place)?;

@@ -46,8 +46,7 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // A flag left by another thread needs no action, because the owner finds that thread's work by
-    // its pending mark.
+    // No other thread's work is lost: the owner of the queue finds it by the pending marks.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -24,7 +24,7 @@ use crate::queue::pending::PendingQueues;
 use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
 pub(crate) struct Lanes {
-    /// For each lane: the number of its hardware queue, and the number of its software queue.
+    /// For each lane: the number of its hardware queue, and of its software queue.
     lanes: Box<[(usize, usize)]>,
 }
 
@@ -73,8 +73,8 @@ impl Lanes {
         self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
     }
 
-    /// Returns the lane of a submitter and the lane's software queue. `place` is the position of
-    /// the submitter among the threads or CPUs.
+    /// Returns the lane and the software queue of the submitter with index `place` among the
+    /// threads or CPUs.
     pub(crate) fn route(&self, place: usize) -> QueueRoute {
         let hctx = place % self.lanes.len();
         QueueRoute { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
@@ -142,7 +142,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     /// of that software queue.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
         context.trace().begin_insert(list);
-        // Marked while the software queue is locked, as in `__blk_mq_insert_request`.
+        // The pending mark is set under the software queue's lock, as in `__blk_mq_insert_request`.
         let Some(queue) = context.insert(ctx, list) else { return };
         context.hctx.mark_pending(ctx.into());
         drop(queue);

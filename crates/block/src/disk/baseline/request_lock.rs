@@ -13,8 +13,8 @@ use millrace_machine::{Lock, Machine};
 ///
 /// This setting is for comparison with Linux 2.4 (\[OLS\]). Other stacks ignore it.
 pub struct RequestLock<M: Machine> {
-    /// Lock that several disks share. Each of them takes it before its own lock. `None` if the disk
-    /// has only its own lock.
+    /// Lock that several disks share and take before their own locks; `None` if the disk shares
+    /// none.
     pub(crate) shared: Option<Arc<M::Lock<()>>>,
     pub(crate) plug: QueuePlug,
 }
@@ -32,12 +32,12 @@ impl<M: Machine> RequestLock<M> {
     #[track_caller]
     #[must_use]
     pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
-        // No closure is used here, so that lock statistics show the location of the caller.
+        // A closure would hide the caller's location from lock statistics.
         let shared = self.shared.as_ref()?;
         Some(shared.lock())
     }
 
-    /// Selects the place where the bios of a batch wait until the batch ends.
+    /// Sets the place where the bios of a batch wait until the batch ends.
     #[must_use]
     pub fn with_plug(self, plug: QueuePlug) -> Self {
         RequestLock { plug, ..self }
@@ -59,12 +59,12 @@ impl<M: Machine> Default for RequestLock<M> {
 /// The place where the `sq` stack keeps the bios of a batch until the batch ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePlug {
-    /// In the submitter's plug, as in Linux since 2.6.39. A bio that is adjacent to the last one is
-    /// merged without the queue's lock.
+    /// Bios wait in the submitter's plug, as in Linux since 2.6.39. A bio that is adjacent to the
+    /// last one is merged without the queue's lock.
     #[default]
     Task,
-    /// In the queue, as in Linux before 2.6.39: each bio takes the lock and is merged with the last
-    /// request or gets a request of its own. The end of the batch runs the queue.
+    /// Bios wait in the queue, as in Linux before 2.6.39. Under the lock, each bio is merged with
+    /// the last request or gets a request of its own. The end of the batch runs the queue.
     Queue,
 }
 

@@ -172,7 +172,7 @@ fn submit<M: Machine>(
             if refused || list.is_empty() {
                 break;
             }
-            // Running the queue took time, so the next bio gets a new time.
+            // Running the queue took time, so the clock is read again.
             now_ns = M::now();
         }
     }
@@ -223,8 +223,8 @@ fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
     context.kick();
 }
 
-/// Returns the time at which a bio got its request (trace event G): with batch stamps, the start of
-/// the batch; otherwise the present time.
+/// Returns the time at which a bio got its request (trace event G): the present time, or the start
+/// of the batch if there is one time stamp for each batch.
 #[inline]
 fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
     if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
@@ -292,7 +292,7 @@ fn get<M: Machine>(
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // The simulator charges a merge in the plug as much as `claim`, but outside the lock.
+        // The simulator charges this merge like one in the queue, but without the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -321,8 +321,8 @@ fn claim<M: Machine>(
         return Err(bio);
     }
     let hctx = context.hctx;
-    // The simulator charges this cost under the lock, because the old kernels searched for a
-    // request and did their accounting there.
+    // The old kernels searched for a request and did their accounting under the lock, so the
+    // simulator charges the cost here.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(context, last, bio, now_ns),
@@ -392,7 +392,7 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // After a front merge, `chain` starts with the merged bio, which lacks an insertion time.
+        // After a front merge, the merged bio heads `chain` and has no insertion time yet.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);
@@ -410,7 +410,7 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = context.dispatch_staged(serve, now_ns);
-    // The loop ends when the driver is busy, which a flush dispatched above may have found already.
+    // The loop ends when the driver is busy; the driver may already have refused a flush above.
     while serve.requeued.is_empty() {
         let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };
@@ -425,7 +425,7 @@ fn dispatch<M: Machine>(
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
     let mut single = sq.lock();
     M::work(Stage::Complete, 1);
-    // `in_flight` does not include flushes, because they were never in the request queue.
+    // Flushes are never in the request queue and not counted by `in_flight`.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
     let mut batch = TagBatch::EMPTY;
     hctx.tags.give(&mut batch, rq);

@@ -31,8 +31,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         context.dispatch_staged(serve, now_ns)
     }
 
-    /// Ends all requests of the context's completion batch. Returns true if the queue now has new
-    /// work, such as the next flush.
+    /// Ends all requests of the completion batch. Returns true if the queue now has new work, such
+    /// as the next flush.
     fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
         complete::end_batch(context)
     }
@@ -46,7 +46,6 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         SubmitPath::Queues
     }
 
-    /// Returns the lanes of the disk's hardware queues, if the design has lanes.
     fn lanes(&self) -> Option<&Lanes> {
         None
     }
@@ -81,7 +80,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Reduces the count of requests at the driver by one, for a request whose bios were taken out.
+    /// Counts one request less at the driver, after the request's bios were taken out.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

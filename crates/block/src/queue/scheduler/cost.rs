@@ -21,9 +21,9 @@ pub struct OpRates {
 /// Costs of a drive's reads, or of its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpCost {
-    /// Base cost in nanoseconds of an I/O that does not start where the last one ended.
+    /// Base cost in nanoseconds of an I/O that does not start at the end of the last I/O.
     pub random_ns: u32,
-    /// Base cost in nanoseconds of an I/O that starts where the last one ended.
+    /// Base cost in nanoseconds of an I/O that starts at the end of the last I/O.
     pub sequential_ns: u32,
     /// Cost of each byte, in picoseconds.
     pub byte_ps: u32,
@@ -92,10 +92,9 @@ impl CostModel {
     }
 }
 
-/// Number of units that a random 4 KiB request takes from a drive's depth (its limit of requests).
+/// Depth units of a random 4 KiB request. A drive's depth (limit of requests) has this unit.
 pub(crate) const REQUEST: u32 = 16;
-/// Service time, in nanoseconds, from which a drive counts as slow: a new request may have to wait
-/// this long.
+/// Service time, in nanoseconds, from which a drive counts as slow.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
 /// Numbers of depth units that requests take, by operation and length (see [`REQUEST`]).
@@ -108,7 +107,7 @@ pub(crate) struct DepthWeights {
 /// Weights of requests of one operation, in 1,024ths of a depth unit.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
-    /// Weight of a request without its sectors.
+    /// Weight of a request apart from its length.
     base: u64,
     /// Additional weight of each sector of a request.
     sector: u64,

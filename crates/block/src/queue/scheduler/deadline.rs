@@ -38,8 +38,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 
 /// Nanoseconds until a queue checks again whether other queues have chains of higher priority.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds without a call of `next` after which a queue no longer delays other queues, because
-/// its thread may hang.
+/// Nanoseconds since the last call of `next` after which a queue no longer delays other queues,
+/// because the queue's thread may hang.
 const SERVED_NS: u64 = 100_000_000;
 /// Number of values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
@@ -99,7 +99,7 @@ impl IoDirection {
 /// Chains of one priority at one hardware queue.
 struct PriorityClass<M: Machine> {
     ways: [SortedChains<M>; 2],
-    /// Number of batches of reads that went before waiting writes.
+    /// Number of batches of reads dispatched while writes waited.
     starved: u32,
 }
 
@@ -187,7 +187,8 @@ impl<M: Machine> QueueChains<M> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Returns the lower class, and the direction, whose oldest chain has waited for `ageing_ns`.
+    /// Finds the chain that has waited longest in the classes below the highest class with chains.
+    /// Returns its class and direction if the chain has waited for `ageing_ns`.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);

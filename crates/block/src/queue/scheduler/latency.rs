@@ -18,8 +18,8 @@ use crate::queue::scheduler::share::piece::FIRST_SECTORS;
 use crate::queue::scheduler::share::{DriveParts, SharedDrive};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
-/// Makes the scheduler of a drive: it adds wait times to the drive's accounts, and sets the size of
-/// the drive's largest request.
+/// Makes a drive's scheduler, which adds wait times to the drive's accounts and limits the size of
+/// the drive's requests.
 pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
     let groups = parts.groups.clone().unwrap_or_else(Groups::new);
     let shared = (&groups, &parts.drive);

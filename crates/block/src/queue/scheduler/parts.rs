@@ -13,7 +13,6 @@ use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::DriveParts;
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
-/// The parts of a drive that a scheduler is made of.
 pub(crate) struct SchedulerParts<M: Machine> {
     pub(crate) drive: DriveParts<M>,
     /// The groups that share the drive; `None` if all I/O counts as one group.

@@ -60,7 +60,7 @@ impl TargetQuery<'_> {
     /// Returns advice for a drive with the service time `takes_ns`: a higher target or a faster
     /// drive.
     fn remedy(&self, takes_ns: u64) -> String {
-        // Adds half of the service time, for the time that an I/O spends outside the drive.
+        // Half of the service time is added for the time that an I/O spends outside the drive.
         let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
         format!("set latency-target to {word} or more, or give the group a faster drive")
     }
@@ -93,9 +93,9 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Warns that a drive has usually taken longer than the target. A mean target is compared with
-    /// the mean time, a percentile target with the median. The advice uses the fastest tenth of the
-    /// I/Os, because slower I/Os may have waited for others at the drive.
+    /// Warns that a drive usually takes longer than the target: by the mean for a mean target, else
+    /// by the median. The advice uses the fastest tenth of the I/Os, because slower ones may have
+    /// waited.
     pub fn so_far(&self, times: &Snapshot) -> Option<String> {
         let drive = self.drive();
         let (took_ns, took) = match self.target {
@@ -168,8 +168,8 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'stati
     .collect()
 }
 
-/// Warns that schedulers cannot distinguish the groups of a cached volume. Names the keys that have
-/// no effect for this reason, among those for which `wanted` returns true.
+/// Warns that keys of a group have no effect on a cached volume, because schedulers cannot
+/// distinguish groups there. Only keys that `wanted` accepts are named.
 pub fn by_cache(
     config: &GroupConfig,
     volume: &str,

@@ -61,9 +61,9 @@ pub struct ConnectedClient {
     pub client: u16,
     /// Protocol: `nbd` or `vhost-user-blk`.
     pub protocol: String,
-    /// Client's process and user or its address, and the name in its certificate if it has one.
+    /// Client's process and user, or its address; then the name in its certificate, if any.
     pub peer: String,
-    /// Name of the client's export; empty while it negotiates.
+    /// Name of the client's export; empty while the client negotiates.
     pub export: String,
     pub group: String,
     pub connected_ns: u64,
@@ -71,7 +71,7 @@ pub struct ConnectedClient {
     pub requests: u64,
     pub bytes: u64,
     pub in_flight: u32,
-    /// Reason why the client's next request waits; empty if it does not wait.
+    /// Reason why the client's next request waits; empty if no request waits.
     pub waits_for: String,
 }
 

@@ -130,12 +130,11 @@ fn volume_text(report: &Report, volume: &Volume) -> String {
 
 const GROUPS: &str = "# These replace all [[group]] sections of the configuration:\n\n";
 
-/// Returns lines that may be pasted at the end of a configuration. Groups are complete sections. A
-/// scheduler that was set belongs in the section of its drive, so it is printed as a comment.
+/// Returns lines to paste at the end of a configuration: groups as sections, and schedulers that
+/// were set as comments, because they belong in the sections of their drives.
 fn toml_lines(report: &Report) -> Result<String> {
     let mut text = String::new();
-    // Groups with a / in their names belong to single clients, and exist only while the client is
-    // connected.
+    // Groups with a / in their names exist only while a client is connected, so they are left out.
     for named in report.groups.iter().filter(|group| !group.name.contains('/')) {
         let mut config = GroupConfig::new(&named.name);
         for (key, word) in &named.settings {

@@ -53,7 +53,7 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     })
 }
 
-/// Returns a suggestion for a command that names a group, or a key of groups, without `group`.
+/// Returns a suggestion for a command that lacks the word `group` before a group or its key.
 pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
     let (target, words) = (visible(&args.target), visible(&args.settings.join(" ")).into_owned());
     let is_group = report.groups.iter().any(|group| group.name == args.target);

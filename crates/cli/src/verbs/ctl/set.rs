@@ -45,8 +45,8 @@ fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, Strin
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
-    // With the daemon's list of groups the error text can name the right group. Without an answer
-    // from the daemon, the text names only the key.
+    // The daemon's list of groups lets the error text name the group that was probably meant. If
+    // the daemon does not answer, the text names only the key.
     let report = daemon.ask(&STATS, &StatsQuery::ALL);
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);

@@ -85,7 +85,7 @@ impl ConfigReloader {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a configuration file. Its relative paths start from its directory (`as_at_start`).
+    /// Reads a configuration file, whose relative paths start from the file's directory.
     fn source(&self, file: Option<&Path>) -> Result<Source, Refusal> {
         if let Some(file) = file.filter(|file| !file.is_absolute()) {
             let text = format!("file: {} is not an absolute path", file.display());
@@ -113,8 +113,8 @@ impl ConfigReloader {
         Ok(plan)
     }
 
-    /// Returns `base` relative to the working directory, if it lies below and the daemon was
-    /// started with a relative directory. Otherwise returns it as an absolute path.
+    /// Returns `base` relative to the working directory, if the daemon was started with a relative
+    /// directory and `base` lies below the working directory. Otherwise returns an absolute path.
     fn as_at_start(&self, base: &Path) -> PathBuf {
         let here = std::env::current_dir().unwrap_or_default();
         match (self.base.is_relative(), base.strip_prefix(&here)) {
@@ -370,8 +370,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Replaces each path by that of the served configuration if both lead to the same file, such as
-/// `./a.img` by `a.img`.
+/// Spells each path as in the served configuration, if both paths lead to the same file, such as
+/// `./a.img` and `a.img`.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();

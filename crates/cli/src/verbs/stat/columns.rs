@@ -1,8 +1,8 @@
 //! Columns of `stat`, as iostat -x prints them, from the difference of two reports.
 //!
 //! A row is a drive, a hardware queue, a volume or a client. Rates of drives count I/Os after
-//! merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP` defines
-//! each column by the events that the block layer counts. The names are those of sysstat 12.
+//! merging, as iostat does; times are of I/Os as submitted, before merging. `HELP` defines each
+//! column by the events that the block layer counts. The column names follow sysstat 12.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -95,7 +95,7 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Time in nanoseconds for which I/Os held at the first report had been held by then.
+    /// `waiting_ns` of the earlier report: time that the I/Os held at that report had waited.
     pub waited_ns: u64,
 }
 
@@ -189,8 +189,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// Costs of I/Os, summed over the volumes that a group used: the group's share by weight, the cost
-/// of the group's I/Os, and the cost of all I/Os.
+/// Costs of I/Os on the volumes that a group used: the part due to the group by weight, the part
+/// that the group used, and the total.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shares {
     wanted: f64,

@@ -138,10 +138,10 @@ fn lower<T: ListedRow>(
     table(frame, area, model, (&title, columns, &rows[first..last]));
 }
 
-/// Joins pieces of text to lines of at most `width` characters, with two spaces between pieces. A
-/// piece is never split across lines.
+/// Joins texts to lines of at most `width` characters, with two spaces between texts. A text is
+/// never split across lines.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // U+001F stands for the spaces inside a piece until the lines are complete.
+    // `wrapped` puts one space between texts; U+001F becomes the other space.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
@@ -290,8 +290,7 @@ fn table<T: ListedRow>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// Returns the sort order of a column. Columns such as reads and writes share an order, by their
-/// sum.
+/// Returns the sort order for a column. Columns of reads and of writes sort by the sum of both.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,

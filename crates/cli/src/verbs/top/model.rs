@@ -97,8 +97,8 @@ impl ListedRow for CacheRow {
         ("cache", String::new(), self.cache.volume.clone())
     }
 
-    /// Returns the value to sort by: pages read and written for I/Os, dirty bytes for the queue
-    /// length.
+    /// Returns the value by which caches are sorted: pages read and written per second for I/Os and
+    /// bytes, dirty bytes for the queue length.
     fn value(&self, sort: SortOrder) -> f64 {
         let stats = &self.cache.stats;
         match sort {
@@ -195,8 +195,8 @@ impl Model {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
 
-    /// Replaces the graphs by the daemon's history. Before, each graph has only the average since
-    /// the daemon's start.
+    /// Replaces the graphs by the daemon's history. Until then, each graph has only the average
+    /// since the daemon's start.
     pub fn recall(&mut self, past: &History) {
         let rows = self.rows.iter().map(|row| (row.kind, row.key()));
         let groups = self.groups.iter().map(|row| ("group", row.key()));

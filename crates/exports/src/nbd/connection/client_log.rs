@@ -14,13 +14,12 @@ fn client(thread: usize, conn: &Connection) -> u16 {
     client_number(thread, conn.index)
 }
 
-/// Returns the client's address as a suffix to its number in log lines; empty if the socket has
-/// none.
+/// Returns the client's address as a suffix for log lines; empty if the socket has no address.
 fn whence(conn: &Connection) -> String {
     peer_of(conn.fd).map_or_else(String::new, |peer| format!(" from {peer}"))
 }
 
-/// Returns the client's address, or its process if it is on this machine.
+/// Returns the client's address, or the process ID of a client on this machine.
 fn named(conn: &Connection) -> String {
     let from = whence(conn);
     match process_of(conn.fd).filter(|_| from.is_empty()) {

@@ -5,15 +5,15 @@
 /// Shortest read, in bytes, for which a drive is asked whether the range is a hole. A shorter read
 /// costs about as much as the query.
 pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
-/// Maximum number of consecutive reads that skip the hole query.
 const PASSES_MAX: u8 = 64;
 
-/// Back-off: after n answers of "no hole" in a row, the next 2^(n-1) reads skip the query.
+/// Back-off of asking drives about holes: after n answers of "no hole" in a row, the next 2^(n-1)
+/// reads (64 at most) do not ask.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Number of further reads that skip the query.
+    /// Number of further reads that do not ask the drive about a hole.
     left: u8,
-    /// Number of reads that skipped the query after the last answer of "no hole"; 0 after a hole.
+    /// Number of reads that do not ask after the last answer of "no hole"; 0 after a hole.
     passes: u8,
 }
 
@@ -25,12 +25,12 @@ impl HoleSearch {
         left == 0
     }
 
-    /// Records that the read was in a hole, so that the drive is asked about the next read as well.
+    /// Records that the read was in a hole. The next read asks the drive, too.
     pub(crate) fn note_hole(&mut self) {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// Records that the read found data, and doubles the number of reads that skip the query.
+    /// Records that the read found data, and doubles the number of reads that do not ask.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);

@@ -26,8 +26,7 @@ pub(crate) struct ReceiveBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// True if a receive takes only one header after the payload, as more large writes are
-    /// expected.
+    /// True if a receive takes only one header after the payload: more large writes are expected.
     pub(crate) narrow: bool,
     pieces: [iovec; 2],
     message: libc::msghdr,

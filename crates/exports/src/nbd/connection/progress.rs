@@ -4,7 +4,7 @@
 //! Counting a transfer costs an addition and no clock read: client_timers.rs checks the counters a
 //! few times per timeout. Invariant: a stall is never reported early.
 
-/// Number of checks of each connection in one stall timeout, and in one rate measurement.
+/// Number of checks for a stall in one stall timeout, and of rate checks in one measurement.
 pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.
@@ -13,7 +13,7 @@ const NS_PER_S: u128 = 1_000_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Number of sends and receives that transferred bytes, plus the number of sends started.
+    /// Number of sends started, and of sends and receives that transferred bytes.
     moves: u32,
     /// Value of `moves` at the last check for a stall.
     seen: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Counts a transfer, or the beginning of a wait of the server for the client.
+    /// Counts a started send, or a transfer by the client.
     #[inline]
     pub(crate) fn note(&mut self) {
         self.moves = self.moves.wrapping_add(1);
@@ -39,7 +39,6 @@ impl Progress {
         self.bytes += bytes as u64;
     }
 
-    /// Restarts the measurement of the transfer rate at `now_ns`.
     pub(crate) fn restart_rate(&mut self, now_ns: u64) {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
@@ -60,7 +59,6 @@ impl Progress {
         moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
     }
 
-    /// Restarts the count of checks without a transfer.
     pub(crate) fn restart_looks(&mut self) {
         (self.seen, self.still) = (self.moves, 0);
     }

@@ -16,9 +16,8 @@ use crate::nbd::memory::{BufferPool, PoolBuffer};
 use crate::nbd::ring::{SendBacklog, empty_message};
 use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
-/// Limit of requests in flight plus unsent replies of one connection, so that a batch has room for
-/// all replies. With two segments for each reply, a batch stays below the kernel's limit of 1,024
-/// segments per message.
+/// Limit of requests in flight plus unsent replies of one connection, so that one batch takes all
+/// replies. Two segments per reply stay below the kernel's limit of 1,024 segments per message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
 /// Size, in bytes, above which copying a reply into the socket takes longer than waking the client.
@@ -76,7 +75,7 @@ impl ReplyBatch {
         self.replies == 1 && self.left_bytes >= LONG_BYTES
     }
 
-    /// Records that `bytes` were sent. Returns true if nothing is left.
+    /// Records that `bytes` bytes of the batch were sent. Returns true if the batch is complete.
     fn advance(&mut self, mut bytes: usize) -> bool {
         self.left_bytes -= bytes;
         while let Some(piece) = self.pieces.get_mut(self.sent) {
@@ -115,11 +114,10 @@ pub(crate) struct ReplyQueue {
     sending: ReplyBatch,
     message: libc::msghdr,
     pub(crate) busy: bool,
-    /// Bytes of the replies sent since the client last had no unread replies.
+    /// Total bytes of the replies sent since the client last had no unread replies.
     pub(crate) backlog_bytes: usize,
     pub(crate) backlog_replies: u32,
-    /// Detects that the client has read all replies; `None` if no file descriptor was free for
-    /// that.
+    /// Detects that the client has read all replies; `None` if no file descriptor was free.
     pub(crate) backlog: Option<SendBacklog>,
     /// Time, in nanoseconds, since which the next receive is delayed until the client has read its
     /// replies; 0 without a delay.
@@ -218,7 +216,6 @@ impl ReplyQueue {
         self.gathering.replies + self.sending.replies
     }
 
-    /// Returns true if a batch was sent in part.
     pub(crate) fn has_rest(&self) -> bool {
         self.sending.replies > 0
     }

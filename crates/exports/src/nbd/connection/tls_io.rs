@@ -60,8 +60,8 @@ impl Connection {
         }
     }
 
-    /// Encrypts replies into the session's output while it has free space. Encrypted replies count
-    /// as sent, because their buffers are no longer needed.
+    /// Encrypts replies into the session's output while the output has free space. Encrypted
+    /// replies count as sent, because their buffers are no longer needed.
     fn seal(&mut self, pool: &mut BufferPool) {
         let Some(tls) = &mut self.tls else { return };
         let mut took_any = false;
@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if the client was sent TLS's close notification, or needs none.
+    /// Returns true if TLS's close notification was sent to the client, or is not necessary.
     pub(super) fn has_said_goodbye(&mut self, ring: &SocketRing) -> bool {
         let Some(tls) = &mut self.tls else { return true };
         if self.out.busy {
@@ -109,7 +109,7 @@ impl Connection {
         false
     }
 
-    /// Ends a connection whose TLS failed. An alert is sent to the client if that needs no waiting.
+    /// Ends a connection whose TLS failed. Sends an alert if that is possible without waiting.
     #[cold]
     pub(crate) fn kill_secure(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         if self.phase != ConnectionPhase::Dead

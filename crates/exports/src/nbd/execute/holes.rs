@@ -21,8 +21,8 @@ impl WorkerContext {
         conn: &mut Connection,
         request: ClientRequest<'_>,
     ) -> bool {
-        // Reads of null drives are not answered here, because these drives serve to measure the
-        // whole path of a request.
+        // Null drives serve to measure the whole path of a request, so their reads are not answered
+        // here.
         let has_chunks = request.granted.session.style != ReplyStyle::Simple;
         if request.command != Command::Read || !has_chunks || request.granted.no_payload {
             return false;
@@ -30,8 +30,7 @@ impl WorkerContext {
         if !conn.history.holes.is_due() {
             return false;
         }
-        // A group's limits are enforced in the block layer, so a read that is limited must be
-        // submitted there.
+        // The block layer enforces the limits of groups, so a limited read must be submitted to it.
         let lane = &mut self.submitter.lanes[request.granted.lane as usize];
         if lane.channel.is_limited(request.granted.group, Op::Read) {
             return false;

@@ -51,8 +51,8 @@ impl WorkerContext {
         Ok(buffer)
     }
 
-    /// Returns true if the requests started on a volume may hold `bytes` more memory. Together they
-    /// may hold at most as much as is free, so that a stuck volume cannot take all memory.
+    /// Returns true if the requests started on a volume may hold `bytes` more memory. A volume's
+    /// requests may hold at most as much as is free, so that a stuck volume cannot take all memory.
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
@@ -98,7 +98,7 @@ impl WorkerContext {
             return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // The connection waits for other requests of its volume. So it leaves the waiting line, and
+        // The connection waits for other requests of its volume, so it leaves the waiting line and
         // does not block the connections behind it.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;

@@ -118,8 +118,8 @@ impl WorkerContext {
                 }
                 self.negotiated(conn);
             }
-            // An attacker on the network may have inserted the bytes that follow the client's
-            // STARTTLS option.
+            // An attacker on the network may have inserted these bytes after the client's STARTTLS
+            // option.
             Err(error @ ProtocolError::BytesAfterStartTls(_)) => {
                 self.refuse_secure(conn, &error);
             }
@@ -127,8 +127,8 @@ impl WorkerContext {
         }
     }
 
-    /// Asks the owner of the server for the export that the client's next option names, or for the
-    /// list of exports.
+    /// Asks the owner of the server for the export that the client wants, or for the list of
+    /// exports.
     fn ask(&mut self, conn: &mut Connection) {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer()).cloned();
         let Some(negotiation) = &mut conn.negotiation else { return };
@@ -192,8 +192,8 @@ impl WorkerContext {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // Dropped at the end of this function: a `GrantedExport` in the negotiation counts as a
-        // user of the volume until the client itself is counted.
+        // The negotiation is dropped last: its `GrantedExport` counts as a user of the volume until
+        // the client itself is counted.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
@@ -211,7 +211,7 @@ impl WorkerContext {
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style);
         let rules = RequestLimits::new(info, &session);
-        // The volume may have grown since the negotiation. The announced size is smaller then.
+        // The volume may have grown since its size was announced.
         let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
@@ -282,7 +282,7 @@ impl WorkerContext {
         }
     }
 
-    /// Records that the connection's next request was taken, which ends the connection's wait.
+    /// Records that the connection's next request was taken, so the connection no longer waits.
     #[cold]
     fn goes_on(&mut self, conn: &mut Connection, granted: &ExportSession) {
         conn.stop_waiting(&mut self.pool);

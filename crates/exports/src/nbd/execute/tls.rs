@@ -133,7 +133,7 @@ impl WorkerContext {
     /// no further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // `decrypt` sets `has_more` during the negotiation; later the request path does.
+            // `decrypt` sets `has_more` during the negotiation, and receive.rs in a session.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {
@@ -193,7 +193,7 @@ impl WorkerContext {
         }
     }
 
-    /// Informs the negotiation that TLS is established, once per connection, and logs it.
+    /// Logs that TLS is established, and informs the negotiation, once per connection.
     fn is_secured(&mut self, conn: &mut Connection) {
         let (Some(tls), Some(negotiation)) = (&mut conn.tls, &mut conn.negotiation) else { return };
         if tls.told || !tls.session.is_established() {
@@ -241,8 +241,7 @@ impl WorkerContext {
     }
 }
 
-/// Describes why a handshake failed. Names the expiry of the server's own certificate if it has
-/// expired.
+/// Describes why a handshake failed. If the server's own certificate has expired, says so.
 fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
     let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));
     match expiry {

@@ -49,18 +49,16 @@ impl RangeEntry {
 struct RangeTable {
     /// True once all writes to the volume must be entered in this table.
     started: bool,
-    /// Locks, held or waiting, in the order of their requests. A lock waits for conflicting ones
-    /// before it; an exclusive lock also waits until all threads have called `confirm`.
+    /// Locks, held or waiting, in the order in which they were requested. A lock waits for earlier
+    /// locks that conflict. An exclusive lock also waits until all threads have called `confirm`.
     entries: Vec<RangeEntry>,
-    /// For each thread, tickets of writes that waited for their ranges and now hold them.
+    /// Tickets of writes whose wait for a range has ended, by thread.
     ready: Vec<Vec<u32>>,
-    /// Number of I/O threads that have opened the volume but not yet entered their writes in
-    /// flight.
+    /// Number of I/O threads that have opened the volume and must still call `confirm`.
     unconfirmed: usize,
 }
 
 impl RangeTable {
-    /// Returns true if the lock at index `at` need not wait.
     fn is_free(&self, at: usize) -> bool {
         let entry = &self.entries[at];
         let is_early = entry.mode == RangeMode::Exclusive && self.unconfirmed > 0;
@@ -91,7 +89,7 @@ impl RangeLocks {
         RangeLocks(Mutex::new(RangeTable { ready, ..RangeTable::default() }))
     }
 
-    /// Registers a thread that has opened the volume. Returns true if writes must be entered.
+    /// Registers a thread that has opened the volume. Returns true if the table was started.
     pub(crate) fn enter_lane(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed += usize::from(!table.started);
@@ -102,7 +100,7 @@ impl RangeLocks {
         lock(&self.0).started = true;
     }
 
-    /// Returns true if threads must enter all their writes, and call `confirm` once they do.
+    /// Returns true if threads must enter all their writes in this table, and then call `confirm`.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
@@ -113,9 +111,8 @@ impl RangeLocks {
         lock(&self.0).entries.insert(0, entry);
     }
 
-    /// Called once by each thread after the table was started: when its writes in flight are
-    /// entered, or when it closes the volume. Returns true if a waiting write was granted its
-    /// range.
+    /// Must be called once by each thread after the table was started: when its writes in flight
+    /// are entered, or it closes the volume. Returns true if a waiting write was granted its range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;

@@ -31,7 +31,7 @@ use crate::mailbox::lock;
 
 /// Size of the largest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
-/// Index, in `RegionBytes`, of the regions that drives may still use after a timeout.
+/// Index, in `RegionBytes`, of the memory that drives may still use after a timeout.
 pub(crate) const STUCK: usize = SIZE_CLASSES;
 
 /// Mapped bytes of each size class. The last entry counts the regions that drives may still use
@@ -49,7 +49,7 @@ pub(crate) enum MemoryPart {
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
-    /// Number of bytes reserved for each smaller size class.
+    /// Number of bytes that larger requests leave to each smaller size class.
     kept_bytes: usize,
     /// Size, in bytes, of the memory reserved for connections (their windows).
     windows_bytes: usize,
@@ -126,7 +126,7 @@ impl MemoryBudget {
     }
 
     /// Returns the number of bytes that a connection may hold beyond its reserved memory and its
-    /// first request. `idle_bytes` is mapped memory of its pool that is not in use.
+    /// first request. `idle_bytes` is mapped memory of the thread's pool that is not in use.
     #[inline]
     pub(crate) fn share_bytes(&self, idle_bytes: usize) -> usize {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
@@ -136,7 +136,7 @@ impl MemoryBudget {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
 
-    /// Moves a region from size class `from` to `to`. One of them may be [`STUCK`].
+    /// Moves a region between size classes, of which one may be [`STUCK`].
     pub(crate) fn recount(&self, region_bytes: usize, from: usize, to: usize) {
         self.update(|state| {
             state.mapped[from] -= region_bytes;
@@ -145,7 +145,7 @@ impl MemoryBudget {
         self.announce();
     }
 
-    /// Returns true if drives that do not answer keep so much memory that they get no more.
+    /// Returns true if stuck drives keep so much memory that their volumes get no more.
     pub(crate) fn is_much_stuck(&self) -> bool {
         lock(&self.state).mapped[STUCK] >= self.max_bytes / 4
     }
@@ -176,8 +176,7 @@ impl MemoryBudget {
         AccountLimits { max_bytes: self.max_bytes, kept_bytes: self.kept_bytes }
     }
 
-    /// Returns true if the memory account of the connection's group is full, so that more memory
-    /// for the server would hardly help.
+    /// Returns true if the memory account of the connection's group is full.
     pub(crate) fn is_own_account_full(&self, waiter: &Waiter) -> bool {
         waiter.account.is_some() && lock(&self.state).line.is_own_full(self.limits(), waiter)
     }
@@ -190,14 +189,12 @@ impl MemoryBudget {
         state.line.waiters.iter().filter(is_short).count()
     }
 
-    /// Returns the first connection in line that may now take a buffer of size class `class`.
     pub(crate) fn next(&self, class: usize) -> Option<Waiter> {
         self.next_of(&lock(&self.state), class, None)
     }
 
-    /// Charges a request to its account, and counts a new region of `region_bytes` (0 if it needs
-    /// none). Returns false if other connections come first in the waiting line, or if there is no
-    /// space for the region.
+    /// Charges a request to its account, and counts `region_bytes` as mapped. Returns false if
+    /// other connections come first in the waiting line, or if there is no space.
     pub(crate) fn admit(&self, waiter: Waiter, part: MemoryPart, region_bytes: usize) -> bool {
         let is_admitted = self.update(|state| {
             let last = if state.line.renew(waiter) { None } else { Some(waiter) };
@@ -211,8 +208,8 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // The request may have filled its account. Then other connections of its group no
-            // longer delay the rest of the waiting line, so other threads must check the line.
+            // The request may have filled its account. A full account no longer delays other
+            // groups, so other threads must check the line.
             self.announce();
         }
         is_admitted
@@ -228,8 +225,8 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the first connection in line, with `last` at its end, that may take a buffer of size
-    /// class `class`. A request may overtake a larger one that would still fit afterwards.
+    /// Returns the waiting connection that is next for a buffer of class `class`; `last` waits
+    /// behind all others. A request may overtake a larger one that would still fit afterwards.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {
             let mut mapped = state.mapped;
@@ -242,8 +239,7 @@ impl MemoryBudget {
         (first.class() == class).then_some(first)
     }
 
-    /// Returns true if this part of the memory has space for one more region that holds a buffer of
-    /// `bytes`.
+    /// Returns true if `part` has space for another region that holds a buffer of `bytes`.
     fn has_room(&self, mut mapped: RegionBytes, bytes: usize, part: MemoryPart) -> bool {
         let mut left_bytes = 0;
         if part == MemoryPart::Shared {

@@ -68,9 +68,8 @@ pub(crate) struct WaitingLine {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AccountLimits {
-    /// Payload memory of the server in bytes.
     pub(crate) max_bytes: usize,
-    /// Number of bytes reserved for each smaller size class.
+    /// Number of bytes that larger requests leave to each smaller size class.
     pub(crate) kept_bytes: usize,
 }
 
@@ -79,8 +78,8 @@ impl WaitingLine {
         self.waiters.retain(|one| (one.thread, one.serial) != (thread, serial));
     }
 
-    /// Replaces a connection's entry in the line, since limits of its group may have changed.
-    /// Returns false if there is no such entry.
+    /// Updates a connection's entry in the line, since limits of its group may have changed.
+    /// Returns false if there is no entry.
     pub(crate) fn renew(&mut self, waiter: Waiter) -> bool {
         let is_same =
             |one: &&mut Waiter| (one.thread, one.serial) == (waiter.thread, waiter.serial);
@@ -100,8 +99,7 @@ impl WaitingLine {
         self.class_bytes[size_class(bytes)] -= bytes;
     }
 
-    /// Returns true if the memory account of the connection's group has no space for the request.
-    /// False without an account.
+    /// Returns true if the request has a memory account without space for the request.
     pub(crate) fn is_own_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
         let held_bytes = waiter.account.and_then(|account| self.account_bytes.get(&account));
         let held_bytes = held_bytes.copied().unwrap_or(0);
@@ -113,17 +111,16 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // Larger classes count only up to their limit, because a single large request may exceed
-        // it.
+        // Larger classes count up to their limit, which a single large request may exceed.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
         held_bytes[class] > 0 && all_bytes + waiter.bytes > max_bytes / 2
     }
 
-    /// Returns the waiting connections that could use free memory, in order, with `last` at the
-    /// end. Each account is represented by its first connection, and a full account by none. If the
-    /// accounts together are full for a request, later ones of its size class are left out.
+    /// Returns the waiting connections that could use free memory, in order, and then `last`. Of
+    /// each account only the first is returned, and none if the account is full. If a request
+    /// exceeds the limit of all accounts, later requests of its size class are left out.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

@@ -4,8 +4,8 @@
 //! then writes whole blocks. A zeroing reads and writes back only the blocks at its ends. A
 //! [`Bounce`] is the state of one such request.
 //!
-//! Invariant: a request has one buffer from its start. It holds the blocks of the payload, then the
-//! original contents of the first and the last block.
+//! Invariant: a request has one buffer from its start. The buffer holds the blocks of the payload,
+//! then the original contents of the first and the last block.
 
 use std::ops::Range;
 
@@ -19,9 +19,9 @@ pub(crate) struct Unaligned {
     pub(crate) block_bytes: u64,
     pub(crate) start: u64,
     pub(crate) cover: u64,
-    /// Bytes of the first block that lie before the range.
+    /// Bytes of the first block before the range of the request.
     pub(crate) head: u64,
-    /// Bytes of the last block that lie after the range.
+    /// Bytes of the last block after the range of the request.
     tail: u64,
 }
 
@@ -52,7 +52,6 @@ impl Unaligned {
         (start, end.saturating_sub(start))
     }
 
-    /// Returns the sectors of all touched blocks.
     pub(crate) fn sectors(&self) -> Range<Sector> {
         self.start >> 9..(self.start + self.cover) >> 9
     }
@@ -70,7 +69,7 @@ enum BounceStep {
 pub(crate) struct Bounce {
     pub(crate) unaligned: Unaligned,
     step: BounceStep,
-    /// Offset, in the buffer, of the original contents of the first block and then the last block.
+    /// Offset in the buffer at which the original contents of the first and the last block begin.
     edges_at: usize,
 }
 
@@ -98,7 +97,7 @@ impl Bounce {
         }
     }
 
-    /// Returns the part of the current block, the first or the last, that the request changes.
+    /// Returns the bytes that the request changes in the current block (the first or the last).
     fn ours(&self) -> Range<usize> {
         let Unaligned { block_bytes, head, tail, cover, .. } = self.unaligned;
         let is_first = matches!(self.step, BounceStep::ReadFirst | BounceStep::WriteFirst);
@@ -107,7 +106,7 @@ impl Bounce {
         start as usize..end as usize
     }
 
-    /// Copies the bytes around the payload from the block as it was read to the block to write.
+    /// Copies the bytes around the payload from the block that was read to the block to be written.
     fn surround(&self, buffer: &mut PoolBuffer) {
         let (block_bytes, (at, _), ours) =
             (self.unaligned.block_bytes as usize, self.edge(), self.ours());
@@ -145,7 +144,7 @@ impl Bounce {
     }
 }
 
-/// Returns the first read-modify-write that a range needs, or `None` if it consists of whole
+/// Returns the first read-modify-write for a range, or `None` if the range consists of whole
 /// blocks.
 pub(crate) fn first_bounce(unaligned: Unaligned, edges_at: usize) -> Option<Box<Bounce>> {
     let step = if unaligned.first() { BounceStep::ReadFirst } else { BounceStep::ReadLast };

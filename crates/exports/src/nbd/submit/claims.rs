@@ -13,8 +13,7 @@ use super::ticket::{RangeClaim, Ticket, TicketState};
 use crate::nbd::exports::ranges::RangeMode;
 
 impl Submitter {
-    /// Requests the range lock of a write that starts. Returns false if the write has to wait for
-    /// the lock.
+    /// Requests the range lock of a new write. Returns false if the write has to wait for the lock.
     #[cold]
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
@@ -40,7 +39,7 @@ impl Submitter {
         self.ranges_changed |= ranges.release((self.thread, id));
     }
 
-    /// Enters this thread's writes to a volume in its lock table of ranges, once that is started.
+    /// Enters this thread's writes in the volume's lock table of ranges once the table is started.
     fn follow_ranges_of(&mut self, lane: usize) {
         let its = &mut self.lanes[lane];
         if its.tracks || !its.served.ranges.is_started() {
@@ -70,8 +69,8 @@ impl Submitter {
         }
     }
 
-    /// After other threads have started lock tables or released ranges, enters writes in flight and
-    /// submits writes whose wait has ended.
+    /// Enters writes in flight in lock tables that other threads have started. Submits writes whose
+    /// wait for a range has ended.
     pub(crate) fn follow_ranges(&mut self) {
         for lane in 0..self.lanes.numbers() {
             let its = self.lanes.get_mut(lane);

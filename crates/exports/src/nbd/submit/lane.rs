@@ -19,22 +19,20 @@ use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
 
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
-/// Number of overdue requests (not answered by drives in time) at which a volume gets no more.
+/// Number of overdue requests (not answered by drives in time) at which a volume counts as stuck.
 const OVERDUE_MAX: u32 = 64;
 
 pub(crate) struct VolumeLane {
     pub(crate) channel: Channel<Native>,
     pub(crate) served: Arc<ServedVolume>,
-    /// Number of this thread's connections to exports of the volume.
     pub(crate) clients: u32,
     /// True if the volume stays open without clients, as opening its drives may be slow or fail.
     pub(crate) is_kept: bool,
     /// Requests that wait because the channel is full.
     pub(crate) waiting: VecDeque<u32>,
-    /// Requests that wait because the channel accepts no more from their throttled groups.
+    /// Requests of throttled groups, from which the channel accepts no more at present.
     pub(crate) held_back: ThrottledTickets,
-    /// Longest time that the volume's drives may take for a request, in nanoseconds; 0 for no
-    /// limit.
+    /// Time limit of the volume's drives for one request, in nanoseconds; 0 for no limit.
     pub(crate) timeout_ns: u64,
     pub(crate) look_ns: u64,
     /// Number of started requests, without overdue ones.
@@ -83,7 +81,7 @@ impl VolumeLane {
         }
     }
 
-    /// Counts the time that a request waited for the channel, as back pressure on its group.
+    /// Adds the time that a request waited for the channel to the back pressure of its group.
     #[cold]
     pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
         let ns = Native::now().saturating_sub(ticket.waits.since_ns);
@@ -117,7 +115,7 @@ impl VolumeLane {
     }
 }
 
-/// Factor by which a cache lengthens its volume's timeout: a flush writes all dirty pages.
+/// Factor by which a cache lengthens its volume's timeout, as a flush writes all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
 /// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.

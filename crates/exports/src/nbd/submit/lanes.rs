@@ -15,8 +15,8 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Number of volumes that an I/O thread opens at its start although it could open them later: one
-/// for each of its permanent threads for file I/O.
+/// Number of volumes that the I/O threads together open at their start even without clients: one
+/// for each permanent thread for file I/O.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +64,8 @@ impl VolumeLanes {
         self.0.iter().position(is_its)
     }
 
-    /// Opens volumes before the server reports that it is ready: those whose drives may be slow or
-    /// fail to open, and a few others, which starts the threads for file I/O.
+    /// Opens volumes before the server reports that it is ready: volumes whose drives may be slow
+    /// or fail to open, and a few others in order to start the threads for file I/O.
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,

@@ -15,8 +15,8 @@ use super::lane::VolumeLane;
 use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::BufferPool;
 
-/// Number of searches for overdue requests per timeout. A request counts as overdue one search
-/// later, because the first search may follow its start immediately.
+/// Number of searches for overdue requests per timeout. One more search is needed to find a request
+/// overdue, because the first may follow its start immediately.
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {
@@ -24,8 +24,7 @@ impl VolumeLane {
         self.started > 0 && self.timeout_ns > 0
     }
 
-    /// Returns true if it is time to search for overdue requests, and then schedules the next
-    /// search.
+    /// Returns true if a search for overdue requests is due, and schedules the next one.
     pub(crate) fn is_look_due(&mut self, now_ns: u64) -> bool {
         let is_due = self.is_watched() && self.look_ns <= now_ns;
         if is_due {
@@ -44,8 +43,8 @@ impl Submitter {
     }
 
     /// Searches the started requests of a volume once and returns the overdue ones. Requests that
-    /// wait for a limit of their group are exempt. So are all requests while a drive reconnects to
-    /// its server, since the drive then limits their time itself.
+    /// wait for a limit of their group are exempt. While a drive reconnects to its server, all
+    /// requests are exempt, because the drive then limits their time.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
         let reconnects =
@@ -84,8 +83,8 @@ impl Submitter {
         }
     }
 
-    /// Removes tickets that wait for space in a volume's channel or for their ranges, if `is_left`
-    /// returns true for them.
+    /// Removes the tickets selected by `is_left` that wait for space in a volume's channel or for
+    /// ranges.
     pub(crate) fn drop_waiting(
         &mut self,
         lane: usize,

@@ -1,7 +1,7 @@
 //! Tickets of throttled groups, whose bios the channel does not accept at present.
 //!
 //! Each group has a list of its own, so that a throttled group blocks no other. Groups take turns:
-//! a group that was served goes behind the groups that were not.
+//! a group whose ticket was submitted goes behind the others.
 
 use std::collections::VecDeque;
 
@@ -29,8 +29,8 @@ impl ThrottledTickets {
         }
     }
 
-    /// Offers the first ticket of each group to `take`, in turns, until all of these are refused.
-    /// Returns true if any ticket was taken. Groups whose tickets were taken go behind the others.
+    /// Offers the first ticket of each group to `take`, in rounds, until `take` refuses a whole
+    /// round. Returns true if any ticket was taken. Groups with taken tickets go behind the others.
     #[cold]
     pub(crate) fn offer(&mut self, mut take: impl FnMut(u32) -> bool) -> bool {
         let mut has_taken = false;

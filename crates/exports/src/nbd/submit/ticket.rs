@@ -39,7 +39,7 @@ pub(crate) enum TicketState {
     /// The request's payload is being received.
     Filling,
     /// The request is in the block layer, or waits for space there. The number counts the searches
-    /// for overdue requests (overdue.rs) since then.
+    /// for overdue requests (overdue.rs) since the start.
     Started(u8),
     /// The client was told that the drive does not answer. The drive may still use the memory.
     Overdue,
@@ -56,7 +56,7 @@ pub(crate) struct TicketOwner {
 pub(crate) enum RangeClaim {
     #[default]
     None,
-    /// The write waits for the lock of its range, and is not in the block layer yet.
+    /// The write waits for the lock of its range.
     Waiting,
     Held,
 }

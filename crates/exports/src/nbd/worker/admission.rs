@@ -14,7 +14,7 @@ use millrace_machine::{Machine, Native};
 use super::Worker;
 use crate::nbd::connection::{ConnectionPhase, client_log};
 
-/// Time that a connection may always negotiate, in nanoseconds: several times what a slow network
+/// Minimum time that a connection may negotiate, in nanoseconds: several times what a slow network
 /// needs.
 const GRACE_NS: u64 = 1_000_000_000;
 

@@ -25,8 +25,8 @@ use crate::nbd::ring::is_gone;
 /// Longest time, in nanoseconds, for which a connection delays a receive until its client has read
 /// most of its replies.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// Period, in nanoseconds, for measuring the rate of a client that holds memory while others wait
-/// for memory. The stall timeout replaces the period if it is shorter.
+/// Period, in nanoseconds, of the rate measurement of a client that holds memory for which others
+/// wait; at most the stall timeout.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// Interval of disconnect checks of connections without a socket operation, in nanoseconds.
 const UNWATCHED_NS: u64 = 500_000_000;
@@ -37,12 +37,11 @@ const IDLE_NS: u64 = 2_000_000_000;
 /// Time, in nanoseconds, for which a thread keeps a volume without clients open.
 pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 
-/// Times of an I/O thread's next checks of its clients, in nanoseconds.
+/// Times, in nanoseconds, at which an I/O thread next checks its clients.
 pub(crate) struct ClientTimers {
-    /// Detects pauses of the whole thread. No client and no drive is late because of a pause.
+    /// Detects pauses of the whole thread, which do not count against clients and drives.
     pub(super) clock: RunningClock,
-    /// Delayed receives in order of time: time of the delay's beginning, and index of the
-    /// connection.
+    /// Beginning of each delay of a receive, and index of the connection, in order of time.
     catching: VecDeque<(u64, usize)>,
     /// Time of the next check for stalled clients.
     look_ns: u64,
@@ -80,7 +79,7 @@ impl ClientTimers {
         }
     }
 
-    /// Adds a connection to those whose sockets are checked regularly for a disconnect.
+    /// Checks a connection's socket regularly for a disconnect from now on.
     #[cold]
     pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
         if !std::mem::replace(&mut conn.history.lists.unwatched, true) {
@@ -99,8 +98,8 @@ impl ClientTimers {
         (connections > 0).then_some(self.look_ns)
     }
 
-    /// Postpones the check for stalled clients by `pause_ns`, in which the thread did not run.
-    /// Restarts the measurements of transfer rates.
+    /// Postpones the check for stalled clients by `pause_ns`, for which the thread did not run, and
+    /// restarts the measurements of transfer rates.
     pub(crate) fn forgive(&mut self, pause_ns: u64) {
         self.look_ns = self.look_ns.saturating_add(pause_ns);
         self.pressed_ns = 0;
@@ -141,8 +140,8 @@ impl Worker {
         [clients, idle, rates, unwatched, lanes].into_iter().flatten().min()
     }
 
-    /// While connections wait for memory, ends connections that hold much memory and transfer
-    /// little data.
+    /// While connections wait for memory, ends those that hold much memory and transfer little
+    /// data.
     fn end_slow(&mut self, now_ns: u64) {
         let budget = self.core.pool.budget();
         if !budget.has_waiters() {

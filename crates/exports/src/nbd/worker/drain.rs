@@ -81,8 +81,7 @@ impl Service for Worker {
     fn let_go(self, left_ns: u64) {
         let Worker { core, ring, shared, number, conns, .. } = self;
         let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
-        // By default each channel would wait once more for drives that have already used up their
-        // time.
+        // By default each channel would wait again for drives that did not answer in time.
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
         drop(ctx);
@@ -128,9 +127,9 @@ impl Worker {
         self.carry_out(limit)
     }
 
-    /// Completes requests whose clients have left, as long as caches make progress. If such a
-    /// request were completed only after the flush, its data would remain in the cache's memory and
-    /// be lost, although the write was acknowledged.
+    /// Completes requests whose clients have left, as long as caches make progress. Data of a
+    /// request that completes after the flush would stay in the cache's memory and be lost,
+    /// although acknowledged.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> =
@@ -165,8 +164,8 @@ impl Worker {
         }
     }
 
-    /// Returns true if no client is left, and no request except overdue ones. Requests of clients
-    /// that have left count, too.
+    /// Returns true if no client is left, and no request (also of clients that have left) except
+    /// overdue ones.
     fn is_idle(&self) -> bool {
         let submitter = &self.core.submitter;
         let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();

@@ -62,7 +62,7 @@ impl FinalFlush<'_> {
     }
 
     /// Serves the drives until the flushes of all threads have completed, because merged flushes
-    /// may be on this thread's queue. Waits up to `more_ns` longer than for its own flush.
+    /// may be on this thread's queue. Waits up to `more_ns` beyond the deadline of its own flush.
     pub(crate) fn await_others(&mut self, more_ns: u64) -> Result<(), Error> {
         let more_ns = self.more_ns.saturating_add(more_ns);
         let (lanes, shared, limit) = (&mut *self.lanes, self.shared, &mut *self.limit);

@@ -25,8 +25,7 @@ impl Worker {
             let its = self.core.submitter.lanes.get_mut(lane);
             if its.is_some_and(|lane| lane.is_look_due(now_ns)) {
                 if !std::mem::replace(&mut answered, true) {
-                    // Takes completions that have arrived by now: completed requests are not
-                    // overdue.
+                    // Completions are taken first, since completed requests are not overdue.
                     self.core.submitter.poll();
                     self.answer();
                 }
@@ -39,8 +38,8 @@ impl Worker {
         let found = self.core.submitter.find_overdue(lane);
         found.iter().for_each(|id| self.give_up(*id));
         if !found.is_empty() {
-            // Overdue tickets that never reached the block layer are not needed any more.
-            // Connections that wait for the volume's memory are retried.
+            // Overdue tickets that never reached the block layer are removed, so connections that
+            // wait for the volume's memory are retried.
             let WorkerContext { submitter, pool, .. } = &mut self.core;
             submitter.drop_waiting(lane, pool, |ticket| ticket.state == TicketState::Overdue);
             submitter.retry.append(&mut submitter.lanes[lane].memory_waiters);

@@ -4,9 +4,9 @@
 //! device until the frontend disconnects. The thread then stops and empties all rings and serves
 //! the next frontend.
 //!
-//! The crate that parses messages cannot notify the frontend of a size change. So this file copies
-//! the descriptor for notifications out of its message before the crate reads the message, and
-//! writes the only notification that is ever sent.
+//! The crate `vhost`, which parses messages, cannot notify the frontend of a size change. So this
+//! file copies the descriptor for notifications before the crate reads the message, and sends the
+//! notification itself.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -43,7 +43,7 @@ const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) enum Endpoint {
-    /// The frontend connects to this socket, if its user or group is allowed to.
+    /// The frontend connects to this socket. Only the given peers may connect.
     Listen(UnixSocket, Option<AllowedPeers>),
     Connect(PathBuf),
 }
@@ -54,7 +54,7 @@ pub(crate) struct Frontend {
     stream: Arc<UnixStream>,
     pub(crate) peer: String,
     pub(crate) since_ns: u64,
-    /// Number of requests and bytes of the export's tenant before the frontend connected.
+    /// Totals of the export's tenant before the frontend connected: requests, and bytes.
     pub(crate) totals_before: [u64; 2],
 }
 
@@ -199,8 +199,8 @@ pub(crate) fn run(
     }
 }
 
-/// Connects without blocking on a frontend that does not accept, because a blocked thread could not
-/// be stopped.
+/// Connects without blocking, because a thread that waits for a frontend to accept could not be
+/// stopped.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -227,8 +227,8 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // A stop that was ordered before the connection was registered is not missed, because `wait`
-    // checks for a stop first.
+    // A stop before the connection was registered is not missed, because `wait` checks for a stop
+    // first.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));
@@ -274,8 +274,8 @@ fn serve(
     lock(&device).stop_all();
 }
 
-/// Keeps the descriptor for messages to the frontend, if the next message carries it. Returns true
-/// if that message wants a reply.
+/// If the next message carries the descriptor for messages to the frontend, keeps the descriptor.
+/// Returns true if the message wants a reply.
 fn look_ahead(stream: &UnixStream, link: &FrontendLink) -> bool {
     let mut header = [0u8; HEADER_BYTES];
     let peek = RecvFlags::PEEK;

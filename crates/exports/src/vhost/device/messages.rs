@@ -223,7 +223,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             self.tell(index, ThreadOrder::Enable(index as u16, enable));
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
-            // The size may have changed, and a frontend that reconnects does not read it again.
+            // A frontend that reconnects does not read the size again, even if it has changed.
             self.link.notify_config_change();
         }
         Ok(())
@@ -275,9 +275,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         match Inflight::create(queues, size) {
             Ok((region, file, bytes)) => {
                 if !self.config_read {
-                    // The guest read its device's configuration on another server, which may have
-                    // reported that there is no cache. qemu-storage-daemon does so, and such guests
-                    // send no flushes.
+                    // The guest read its configuration on another server, perhaps
+                    // qemu-storage-daemon, which reports that there is no cache. Such a guest sends
+                    // no flushes.
                     self.common.write_back.store(false, Ordering::SeqCst);
                     if self.common.unflushed.tracks() {
                         self.common.log.say(NOT_STARTED_HERE);

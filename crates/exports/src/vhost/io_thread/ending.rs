@@ -49,8 +49,8 @@ impl Service for IoThread {
         let drained = served.and_then(|()| self.drain(&mut limit));
         // The flush is not counted, because it does not belong to a guest.
         let left = self.channel.in_flight();
-        // The last thread without requests in flight flushes, because the writes of all other
-        // threads are complete then.
+        // The thread that completes its requests last flushes: the writes of all other threads are
+        // complete.
         let is_last = self.common.serving.fetch_sub(1, Ordering::SeqCst) == 1;
         let ended = drained.and_then(|()| match is_last {
             true => self.flush(&mut limit, &mut failures),

@@ -40,8 +40,7 @@ impl KickPoller {
 
     /// Starts to listen to a descriptor. Returns its index.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
-        // The count of the new eventfd may be stale, which causes one unnecessary check of the
-        // ring.
+        // An old count of the eventfd may cause one unnecessary check of the ring.
         let kick = KickDescriptor { fd, armed: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {
@@ -113,8 +112,8 @@ impl KickPoller {
     }
 }
 
-/// Clears the count of a kick without blocking. The frontend may have cleared the count first, and
-/// may have made its descriptor blocking.
+/// Clears the count of a kick without blocking, although the frontend may have cleared the count or
+/// made the descriptor blocking.
 fn set_back(fd: &OwnedFd) {
     let mut count = [0; 8];
     let mut pieces = [IoSliceMut::new(&mut count)];

@@ -37,8 +37,8 @@ impl IoThread {
                 ThreadOrder::Start(queue) => self.start(queue),
                 ThreadOrder::Stop(number, reply) => match self.find(number) {
                     Some(served) => served.queue.stopping = Some(reply),
-                    // A queue that is not in service has no base. The control thread detects that
-                    // by the closed channel.
+                    // A queue out of service has no base. The control thread notices the closed
+                    // channel.
                     None => drop(reply),
                 },
                 ThreadOrder::Memory(number, memory, areas, reply) => {
@@ -88,8 +88,8 @@ impl IoThread {
     fn start(&mut self, mut queue: Box<Queue>) {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
-        // The guest may still wait for an interrupt of an earlier daemon, which was killed before
-        // it sent the interrupt or found the eventfd closed. A superfluous interrupt does no harm.
+        // An earlier daemon may have been killed before it sent an interrupt, or may have found the
+        // eventfd closed. A superfluous interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {

@@ -3,28 +3,25 @@
 //! The functions compute only with the times that are passed to them. I/O threads and the simulator
 //! call them.
 //!
-//! Waiting delays the requests taken so far and can save the fixed cost of one submission. So the
-//! wait is limited by a setting and by that cost as measured: if a submission needs no system call,
-//! there is no wait. Within the limit the thread waits only while more requests are likely: they
-//! arrive at short intervals, and the client has fewer requests outstanding than its recent peak. A
-//! client at its peak sends nothing until a request completes. Paper: \[MIOT\] workload-aware batch
+//! Waiting delays the requests taken so far and can save the fixed cost of one submission. So a
+//! setting and the measured cost limit the wait: without a system call per submission there is no
+//! wait. Within the limit the thread waits only while more requests are likely: they arrive at
+//! short intervals, and the client has fewer requests outstanding than its recent peak. A client at
+//! its peak sends nothing until a request completes. Paper: \[MIOT\] workload-aware batch
 //! submission.
 
 /// Weight of a new value in an average: 1/2^`WEIGHT_SHIFT`.
 const WEIGHT_SHIFT: u32 = 3;
-/// Averages are kept in units of 1/16 ns, so that rounding does not keep small averages from
-/// changing.
+/// Averages are kept in units of 1/16 ns, so that small averages change in spite of rounding.
 const FRACTION_SHIFT: u32 = 4;
 /// Upper limit of a measured pause between arrivals, in multiples of the longest useful wait.
-/// Longer pauses carry no information, and with the limit the average adapts quickly when a burst
-/// follows.
+/// Without the limit, the average would adapt slowly when a burst follows.
 const PAUSE_MAX_BOUNDS: u64 = 2;
-/// Time without an arrival that ends a burst, in multiples of the average time between arrivals.
+/// Time without an arrival that ends a burst, as a multiple of the average gap between arrivals.
 const OVERDUE_GAPS: u64 = 4;
-/// Minimum number of arrivals in a window, the unit in which the peak of outstanding requests is
-/// measured. A window also has at least four times as many arrivals as the peak.
+/// Minimum number of arrivals in a window. The peak of outstanding requests is measured per window.
+/// A window also has at least four times as many arrivals as the peak.
 const WINDOW_MIN: u32 = 64;
-/// Upper limit of times and costs: 4 s.
 const TIME_MAX_NS: u64 = 1 << 32;
 
 /// Settings of batch submission.

@@ -2,9 +2,9 @@
 //!
 //! The functions compute only with the times that are passed to them. I/O threads and the simulator
 //! call them. The thread polls for as long as its last wait took, if polling could have covered
-//! that wait. A wait with a sleep also includes two wake-ups, so waits of up to three times the
-//! longest poll count as such. After a longer wait, and after a few polls without success, the
-//! thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
+//! that wait. A wait with a sleep also includes two wake-ups, so polling could have covered waits
+//! of up to three times the longest poll. After a longer wait, and after a few polls without
+//! success, the thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
 
 /// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
@@ -14,7 +14,7 @@ const VAIN: u32 = 4;
 const PAUSE_MIN: u32 = 64;
 /// Longest pause in polling: number of waits without a poll.
 const PAUSE_MAX: u32 = 8192;
-/// Number of successful polls after which the next pause has the initial length again.
+/// Number of successful polls after which the length of the next pause is reset.
 const CALM: u32 = 1024;
 
 /// Statistics of a thread's recent waits, which decide about polling.
@@ -31,8 +31,8 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Creates statistics with which the thread does not poll at first. Polls never last longer
-    /// than `max_ns`; 0 disables them.
+    /// Creates statistics. At first the thread does not poll. Polls never last longer than
+    /// `max_ns`; 0 disables them.
     #[must_use]
     pub fn new(max_ns: u64) -> Polling {
         Polling { max_ns, spin_ns: 0, vain: 0, caught: 0, pause: 0, pause_next: PAUSE_MIN }
@@ -45,7 +45,7 @@ impl Polling {
         self.spin_ns
     }
 
-    /// Records a successful poll, which does not change how long later polls last.
+    /// Records a successful poll. The duration of later polls does not change.
     #[inline]
     pub fn caught(&mut self, _waited_ns: u64) {
         self.vain = 0;

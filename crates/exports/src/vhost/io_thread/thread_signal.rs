@@ -10,8 +10,7 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Once};
 
-/// Signal that is ignored by default, so an unexpected one does no harm to a process without the
-/// handler.
+/// Signal that a process without the handler ignores by default.
 const SIGNAL: i32 = libc::SIGURG;
 
 static INSTALL: Once = Once::new();

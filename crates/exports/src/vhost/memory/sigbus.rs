@@ -117,8 +117,8 @@ fn install() {
 }
 
 /// Replaces a mapping by zeroes. If the kernel does not grant that much memory (strict overcommit),
-/// tries the half that contains `address`, then a quarter, and so on. Returns false if not even the
-/// page at `address` can be replaced.
+/// tries smaller and smaller parts around `address`. Returns false if not even the page at
+/// `address` can be replaced.
 fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -145,11 +145,11 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: a thread learns of a mapping only after the mapping's entry was counted in `USED`.
+    // Relaxed: a mapping's entry is counted in `USED` before a thread learns of the mapping.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
-        // The entry is marked before the zeroes appear, so that a thread which reads zeroes without
-        // a fault of its own finds the mark.
+        // Marked before the zeroes appear, so that a thread which reads zeroes finds the entry
+        // marked.
         entry.note_hit();
         // Relaxed: the value is a hint.
         HITS.fetch_add(1, Ordering::Relaxed);

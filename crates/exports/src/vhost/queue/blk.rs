@@ -10,8 +10,8 @@ use crate::vhost::memory::read_once;
 use crate::vhost::ring::{DescriptorChain, PlainChain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
-/// Maximum number of data segments per request that is announced to guests. With header and status,
-/// a request then fits into a ring of 128 descriptors without indirect tables.
+/// Maximum number of data segments per request that is announced to guests. Together with header
+/// and status they fit into a ring of 128 descriptors without indirect tables.
 pub const SEG_MAX: u32 = 128 - 2;
 /// Maximum length of a segment that is announced to guests, in bytes. [`SEG_MAX`] segments have
 /// less than 2 GiB, because some drivers multiply the two numbers as signed 32-bit integers.
@@ -207,7 +207,7 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
         parts[from..to].iter().map(|part| u64::from(part.len_bytes)).sum()
     };
     let mut data_bytes = bytes(data, parts);
-    // Bytes in the direction that the request does not use have no meaning, so they are an error.
+    // Data in the wrong direction is an error.
     let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let action = match kind {
@@ -294,7 +294,7 @@ pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
 
 fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Action {
     let mut bytes = [0; RANGE_BYTES];
-    // The configuration space announces one range for such a request.
+    // The configuration space permits a single range per request.
     if data_bytes != RANGE_BYTES as u64 || cut_front(parts, &mut bytes).is_none() {
         return Action::Refused(status::IOERR);
     }

@@ -1,10 +1,9 @@
 //! Record of requests in flight that outlives the process: the inflight region of vhost-user.
 //!
-//! The frontend passes the region to the next daemon, which submits again the requests that were
-//! taken and not answered, in their original order. The layout is libvhost-user's. The order of
-//! steps follows the specification (vhost-user, "Inflight I/O tracking", split virtqueue), so a
-//! crash between any two steps loses nothing. Values are checked, because the frontend can change
-//! them.
+//! The frontend passes the region to the next daemon, which submits unanswered requests again, in
+//! their original order. The layout is libvhost-user's. The order of steps follows the
+//! specification (vhost-user, "Inflight I/O tracking", split virtqueue), so a crash between any two
+//! steps loses nothing. Values are checked, because the frontend can change them.
 //!
 //! Invariant: a request is marked after it was taken from the avail ring and before it is
 //! submitted. Marks of answered requests are cleared after the guest's used.idx was set.
@@ -111,17 +110,16 @@ impl Inflight {
         self.change(WRITE_THROUGH, NOTED | if is_through { WRITE_THROUGH } else { 0 });
     }
 
-    /// Returns true if writes must be durable when they are answered. Without a recorded mode that
-    /// is so, too: the guest may come from qemu-storage-daemon, which tells guests that its disks
-    /// have no cache, so that they send no flushes.
+    /// Returns true if writes must be durable when they are answered. Also returns true if no mode
+    /// was recorded: qemu-storage-daemon, from which the guest may come, tells guests that its
+    /// disks have no cache, so that guests send no flushes.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         let word = self.word().load(Ordering::SeqCst);
         word & WRITE_THROUGH != 0 || word & NOTED == 0
     }
 
-    /// Records the daemon that has answered writes which were not flushed. `None` stands for no
-    /// such daemon.
+    /// Records the daemon that has answered unflushed writes. `None` clears the record.
     pub fn mark_unflushed(&self, daemon: Option<u32>) {
         let mark = daemon.map_or(0, |daemon| UNFLUSHED | u64::from(daemon));
         self.change(UNFLUSHED | DAEMON, mark);
@@ -150,7 +148,8 @@ impl Inflight {
     }
 
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the first word of the region, which is mapped as long as this lives, and aligned.
+        // SAFETY: the first word of the region, which is aligned, and mapped as long as `self`
+        // exists.
         unsafe { AtomicU64::from_ptr(self.region.start().cast()) }
     }
 
@@ -260,7 +259,7 @@ impl QueueInflight {
         }
         self.set(14, used_idx);
         let mut heads: Vec<u16> = (0..self.size).filter(|head| self.is_marked(*head)).collect();
-        // Each counter is read once, because a sort may panic if the frontend changes them
+        // Each counter is read once, because a sort may panic if the frontend changes counters
         // meanwhile.
         heads.sort_by_cached_key(|head| self.counter_of(*head));
         self.counter = heads.last().map_or(0, |head| self.counter_of(*head).wrapping_add(1));

@@ -1,8 +1,8 @@
 //! State of a queue's requests in flight, and of the memory that they use.
 //!
-//! Each descriptor has a slot, which is used by the request that begins with this descriptor.
-//! Memory that the frontend removed stays mapped until the last request that uses it has completed:
-//! each change of memory begins an epoch, and a slot records the epoch of its request.
+//! Each descriptor has a slot, which is used by the request that begins with this descriptor. Each
+//! change of memory begins an epoch, and a slot records the epoch of its request. So memory that
+//! the frontend removed stays mapped until its last request has completed.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::blk;
 use crate::vhost::memory::GuestMemory;
 
-/// Number of segments up to which a slot's list keeps its memory for the next request.
+/// Longest list of segments whose memory a slot keeps for its next request.
 pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
 /// Bit of [`RequestSlot::state`]: the request is in flight.
 pub(super) const BUSY: u32 = 1 << 31;
@@ -20,7 +20,7 @@ pub(super) const LONG: u32 = 1 << 30;
 pub(super) const UNFLUSHED: u32 = 1 << 29;
 /// Bit of [`RequestSlot::state`]: the request is a flush that clears the mark of unflushed writes.
 pub(super) const FLUSH: u32 = 1 << 28;
-/// Bits of [`RequestSlot::state`]: the number of memory changes before the request was taken.
+/// Bits of [`RequestSlot::state`]: the epoch in which the request was taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;
 
 /// State of a request in flight. Four slots fit into a cache line.

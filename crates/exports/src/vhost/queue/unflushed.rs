@@ -1,11 +1,11 @@
 //! `UnflushedWrites`: tracks answered writes of a device that would be lost with this process.
 //!
 //! Some volumes keep answered writes in this process's memory until a flush, either in a cache over
-//! the drives or in librbd's cache. A guest outlives a daemon that is killed, and must learn of the
-//! loss as from a disk whose cache lost power: the guest's next flush fails, or its next write if
-//! the device is write-through now. So the inflight region records whether a write was answered
-//! since the last flush, and by which daemon. The region of another server has no such record, so
-//! no loss is assumed then.
+//! the drives or in librbd's cache. A guest outlives a killed daemon, and must learn of the loss as
+//! from a disk whose cache lost power: its next flush fails, or its next write if the device is
+//! write-through now. So the inflight region records whether a write was answered since the last
+//! flush, and by which daemon. The region of another server has no such record, so no loss is
+//! assumed then.
 //!
 //! Lock order: no lock is taken while `marks` is held. Invariants: the region is marked before the
 //! guest sees the answer. A flush clears the mark only if no write was answered after the flush
@@ -22,7 +22,7 @@ use super::slots::FLUSH;
 use crate::mailbox::lock;
 use crate::virtio::status;
 
-/// Mask of the state's bits for one of the following three values.
+/// Mask of [`CLEAN`], [`DIRTY`] and [`FLUSHING`] in the state.
 const PHASE: u32 = 3;
 /// No write was answered since the last flush.
 const CLEAN: u32 = 0;
@@ -36,7 +36,8 @@ const LOST: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct UnflushedWrites {
     tracks: bool,
-    /// [`CLEAN`], [`DIRTY`] or [`FLUSHING`], and [`LOST`]. Changed only under the lock of `marks`.
+    /// [`CLEAN`], [`DIRTY`] or [`FLUSHING`], with or without [`LOST`]. Guarded by the lock of
+    /// `marks`.
     state: AtomicU32,
     marks: Mutex<RegionMarks>,
 }
@@ -51,7 +52,7 @@ struct RegionMarks {
     flush: u64,
 }
 
-/// Number of a flush that clears the region's mark of unflushed writes if the flush succeeds.
+/// Number of a flush. If the flush succeeds, it clears the region's mark of unflushed writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlushTicket(u64);
 
@@ -95,8 +96,7 @@ impl UnflushedWrites {
     /// Begins a flush. Returns a ticket if this flush may clear the mark of unflushed writes.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
-        // A flush that begins during another one needs no ticket, because the other flush covers
-        // the same writes.
+        // Another flush in flight covers the same writes, so this flush needs no ticket.
         self.is_in(DIRTY).then(|| {
             marks.flush += 1;
             self.enter(&marks, FLUSHING);
@@ -116,8 +116,7 @@ impl UnflushedWrites {
         self.enter(&lock(&self.marks), CLEAN);
     }
 
-    /// Returns true if the guest must be informed of a loss now. Returns true only once for each
-    /// loss.
+    /// Returns true, once for each loss, if the guest must be informed of lost writes.
     #[inline]
     pub(crate) fn take_loss(&self) -> bool {
         self.state.load(Ordering::SeqCst) & LOST != 0 && {
@@ -137,8 +136,8 @@ impl UnflushedWrites {
         }
     }
 
-    /// Discards a recorded loss when a new frontend, session or boot of the guest begins: earlier
-    /// daemons acknowledged no writes of the new guest.
+    /// Discards a recorded loss when a new frontend, session or boot begins, because the loss
+    /// concerned another guest.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
@@ -152,8 +151,8 @@ impl UnflushedWrites {
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // The loss is marked before the mark of unflushed writes changes, so one of the two is
-            // always set.
+            // The loss is marked before the mark of unflushed writes changes, so one of the marks
+            // is always set.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -171,7 +170,6 @@ pub(super) struct QueueUnflushed {
     /// True if a write has completed, and its answer is not published to the guest yet.
     pub(super) answered: bool,
     flushes: Vec<(u16, FlushTicket)>,
-    /// True if an unpublished answer informs the guest of lost writes.
     tells_loss: bool,
 }
 
@@ -186,7 +184,7 @@ impl QueueUnflushed {
         }
     }
 
-    /// Begins a flush. Returns the slot's bit [`FLUSH`] if `end_flush` must be called, else 0.
+    /// Begins a flush. Returns [`FLUSH`] (a bit of the slot) if `end_flush` must be called, else 0.
     pub(super) fn begin_flush(&mut self, head: u16) -> u32 {
         let ticket = self.notes.then(|| self.device.begin_flush()).flatten();
         self.flushes.extend(ticket.map(|ticket| (head, ticket)));
@@ -207,7 +205,6 @@ impl QueueUnflushed {
         is_lost
     }
 
-    /// Called before completed requests are published to the guest.
     #[inline]
     pub(super) fn before_publish(&mut self) {
         if std::mem::take(&mut self.answered) {
@@ -215,7 +212,6 @@ impl QueueUnflushed {
         }
     }
 
-    /// Called after completed requests were published to the guest.
     #[inline]
     pub(super) fn after_publish(&mut self) {
         if std::mem::take(&mut self.tells_loss) {

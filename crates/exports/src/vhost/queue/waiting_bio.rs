@@ -1,4 +1,4 @@
-//! `WaitingBio`: a bio for which the channel had no space, with the time since which the bio waits.
+//! `WaitingBio`: a bio for which the channel had no space, and the beginning of its wait.
 //!
 //! While a bio waits, its queue takes no requests from its ring. The waiting time counts as back
 //! pressure on the bio's group, for this request and for each that the guest makes available after
@@ -17,7 +17,7 @@ impl WaitingBio {
         WaitingBio { bio, since_ns: Native::now() }
     }
 
-    /// Returns the bio for another submission. Counts the waiting time as back pressure on the
+    /// Returns the bio, to be submitted again. Counts the waiting time as back pressure on the
     /// bio's group, for all `waiting` requests.
     pub(super) fn try_again(
         self,

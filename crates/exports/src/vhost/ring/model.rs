@@ -1,6 +1,6 @@
-//! Models of a ring between driver and device for the model checker. They show that each side sees
-//! everything that the other wrote before its index, and that no kick and no interrupt is lost,
-//! with event indices and with flags, even when the index wraps.
+//! Models of a ring between driver and device for the model checker. Each side must see all that
+//! the other wrote before its index, and no kick or interrupt may be lost, with event indices or
+//! flags, and also when the index wraps.
 //!
 //! The device's side is production code in the order of io_thread.rs and waiting.rs. The driver's
 //! side is written here after virtio 1.2, section 2.7.13. Both sleep without a deadline.
@@ -95,7 +95,7 @@ fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
     loop {
         ensure(ring.available().is_ok(), "an index that cannot be");
         while let Ok(Some(head)) = ring.take() {
-            // This write stands for checking and reading the request and its data.
+            // The write models that the device checks and reads the request and its data.
             shared.requests[usize::from(head)].write();
             ring.put(head, 1);
             left -= 1;

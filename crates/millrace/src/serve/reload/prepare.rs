@@ -45,7 +45,6 @@ pub(super) enum PreparedNbd {
 }
 
 impl Server {
-    /// Prepares all new parts of a configuration.
     pub(super) fn prepare(
         &mut self,
         new: &ServeConfig,

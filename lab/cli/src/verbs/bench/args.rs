@@ -508,7 +508,7 @@ impl TargetArgs {
     }
 }
 
-/// Default size of a chunk in bytes.
+/// Default size of a stripe's chunk in bytes.
 const CHUNK: u64 = 65_536;
 
 fn wait(text: &str) -> Result<Wait, String> {
@@ -519,7 +519,7 @@ fn wait(text: &str) -> Result<Wait, String> {
     }
 }
 
-/// Value of `--cpus all`.
+/// Number of CPUs that stands for `--cpus all`.
 pub const ALL_CPUS: u32 = u32::MAX;
 
 fn cpu_count(text: &str) -> Result<u32, String> {

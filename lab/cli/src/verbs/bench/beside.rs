@@ -25,7 +25,7 @@ use crate::verbs::interrupt::INTERRUPTED;
 struct Sample {
     iops: f64,
     bw_bytes: f64,
-    /// Median latency in nanoseconds: the highest of all rows, jobs and directions, as in `p99_ns`.
+    /// Highest median latency, in nanoseconds, of all rows, jobs and directions; `p99_ns` likewise.
     p50_ns: u64,
     p99_ns: u64,
 }
@@ -96,7 +96,7 @@ fn output(command: &str) -> Result<Value> {
     serde_json::from_str(&text[begin..]).with_context(|| format!("{command}: its report"))
 }
 
-/// Sums up a report, which consists of rows of `bench`, or of fio's jobs with their directions.
+/// Sums up a report: rows of `bench`, or fio's jobs with their directions.
 fn sample(report: &Value) -> Result<Sample> {
     let empty = Vec::new();
     let (rows, jobs) = match report {

@@ -1,6 +1,6 @@
 //! Arguments of `bench --beside`.
 //!
-//! Parsed by clap as a part of `BenchArgs`; beside.rs reads them.
+//! Parsed by clap as a part of `BenchArgs`; read by beside.rs.
 
 use std::str::FromStr;
 

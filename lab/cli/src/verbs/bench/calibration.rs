@@ -1,7 +1,7 @@
 //! `bench --calibrate DRIVE`: measures a drive's rates and prints them as keys for its `[[drive]]`.
 //!
 //! This module owns the order of a calibration: six runs (`calibration` of millrace-experiments) on
-//! this machine or a simulated one, a table, and lines for the configuration. The verb calls it.
+//! this machine or a simulated one, a table, and lines for the configuration. Called by the verb.
 //! The runs write to a drive that is empty, or to any drive with `--overwrite`.
 #![allow(clippy::print_stderr)]
 
@@ -25,7 +25,6 @@ use crate::verbs::interrupt::INTERRUPTED;
 
 /// Default time of all runs together, on this machine and on a simulated machine.
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
-/// Default number of I/Os in flight.
 const IODEPTH: u32 = 128;
 /// If a job uses its CPU for more than this fraction of the time, the job and not the drive is the
 /// bottleneck.

@@ -1,6 +1,6 @@
 //! Arguments of `bench --jobfile`.
 //!
-//! Parsed by clap as a part of `BenchArgs`; jobfile.rs reads them.
+//! Parsed by clap as a part of `BenchArgs`; read by jobfile.rs.
 
 use std::path::PathBuf;
 

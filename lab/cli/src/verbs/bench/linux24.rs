@@ -83,8 +83,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Combines each setting in `before` with each value in `given`; `set` stores the value. Without
-/// values, `before` is returned unchanged.
+/// Returns a copy of each setting in `before` for each value in `given`, which `set` stores in the
+/// copy. Without values, returns `before`.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -98,7 +98,7 @@ fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T
 }
 
 impl Linux24Args {
-    /// Returns one setting for each combination of values in the flags' lists.
+    /// Returns a [`Linux24`] for each combination of values in the flags' lists.
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {

@@ -154,8 +154,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// Returns a copy of `usual` for each combination of `--inside` (only with the stack `mq`) and the
-/// flags for Linux 2.4.
+/// Returns a copy of `usual` for each combination of the flags for Linux 2.4 and, with the stack
+/// `mq`, of `--inside`.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {

@@ -291,8 +291,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Returns each combination of CPUs and number of jobs. Without a flag for CPUs, `unasked` has the
-/// numbers of CPUs; 0 stands for one CPU per job.
+/// Returns each combination of CPUs and number of jobs. `unasked` has the numbers of CPUs if no
+/// flag gives CPUs; 0 stands for one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: this program may not use this CPU; it may use {}", ranges(all));

@@ -1,6 +1,6 @@
 //! Arguments of `bench --program`.
 //!
-//! Parsed by clap as a part of `BenchArgs`; program.rs reads them.
+//! Parsed by clap as a part of `BenchArgs`; read by program.rs.
 
 use clap::Args;
 use millrace_experiments::programs::Task;

@@ -2,7 +2,7 @@
 //!
 //! Formats a row as text: the number of I/Os in each state of \[FALCON\], the mean times of the
 //! stages of the block layer, the latencies in the block layer and in the device, and how unequal
-//! the drives were. All times are in microseconds. The verb calls this for each row.
+//! the drives were. All times are in microseconds. Called by the verb for each row.
 
 use millrace_console::{Form, Grid, Side, WIDTH, shortened, wrapped};
 use millrace_experiments::{DriveStates, Row};

@@ -2,7 +2,7 @@
 //!
 //! Formats rows as text. In the short form a setting that all rows share is in a line above the
 //! table. If the table is still too wide, rows are grouped under headings by the settings that
-//! change least often. All times of a table have the same unit. The verb calls this.
+//! change least often. All times of a table have the same unit. Called by the verb.
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
@@ -143,7 +143,7 @@ type Value = fn(&Row) -> String;
 type Time = fn(&LatencyNs) -> u64;
 type Has = fn(&Row) -> bool;
 
-/// Columns of the cost of an I/O. Only the long form shows them.
+/// Columns of the cost of an I/O, which only the long form shows.
 const COSTS: [(&str, Value); 3] = [
     ("ns/IO", |row| format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9))),
     ("CPU ns/IO", |row| format!("{:.1}", row.cost.cpu_ns_per_io)),
@@ -161,7 +161,7 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// Columns shown only if a row has the value: test for the value, name, text.
+/// Columns shown only if a row has a value for them: a test for the value, the name, the text.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),

@@ -154,7 +154,7 @@ fn table(reports: &[VmReport]) -> String {
     )
 }
 
-/// Returns the words of a setting that differ from the mode's defaults.
+/// Returns a row's name: the mode, and the settings that differ from the mode's defaults.
 fn name_of(report: &VmReport) -> String {
     let usual = Mode::WORDS.iter().find(|(_, word)| *word == report.guest.vm);
     let many = usual.is_some_and(|(mode, _)| *mode == Mode::Miot);

@@ -1,7 +1,7 @@
 //! The arguments of `millrace-lab explore`, and the task that they define.
 //!
-//! This module owns the options, their defaults and their conflicts. The verb calls it; it reads
-//! only the scenario's file.
+//! This module owns the options, their defaults and their conflicts. Called by the verb; reads only
+//! the scenario's file.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl ExploreArgs {
         WorkerTask { plant: self.plant.as_deref(), cache: self.cache }
     }
 
-    /// Returns the work to do.
+    /// Returns the task that the arguments define.
     pub fn task(&self) -> Result<ExploreTask> {
         if let Some(text) = &self.scenario {
             let json = match text.trim_start().starts_with('{') {

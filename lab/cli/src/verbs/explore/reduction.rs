@@ -1,7 +1,7 @@
 //! Shrinking of a scenario: keeps the first smaller scenario with the same kind of violation, and
 //! repeats.
 //!
-//! The verb calls this for the first violation of each kind, for a limited time.
+//! Called by the verb for the first violation of each kind, for a limited time.
 
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 //! A failed assertion of the block layer aborts a release build, so every scenario runs in a child
 //! process, and the death of a child counts as a violation. Protocol: one line of JSON in for each
 //! order, and one line of JSON out for each scenario. An order may cover many seeds, so that a
-//! worker does not wait between two of them. worker_pool.rs (seeds) and reduction.rs (shrinking)
-//! use it.
+//! worker does not wait between two of them. Used by worker_pool.rs (seeds) and reduction.rs
+//! (shrinking).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

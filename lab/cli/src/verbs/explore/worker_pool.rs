@@ -1,7 +1,7 @@
 //! Runs many seeds on many workers, and sums the outcomes.
 //!
 //! A thread per worker takes the next few seeds until there are none left, the time is over or,
-//! with `--fail-fast`, a violation was found. The verb calls this and shows the progress.
+//! with `--fail-fast`, a violation was found. Called by the verb, which shows the progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

@@ -1,8 +1,7 @@
 //! Targets of `--to` and `--map`: drives, NBD exports, vhost-user-blk servers.
 //!
 //! This module groups targets into lanes, each of which is a server, or a volume of one or more
-//! drives. It also opens the volumes, with the millrace library. clap parses the targets; replay.rs
-//! calls this module.
+//! drives. The millrace library opens the volumes. clap parses the targets. Called by replay.rs.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -91,7 +90,7 @@ impl Lanes {
     }
 }
 
-/// Returns the lanes for the targets that the arguments name, and the lane of each traced device.
+/// Returns the lanes (servers or volumes) of all targets, and the lane of each traced device.
 pub fn lanes(
     to: &[TargetSpec],
     map: &[DeviceMapping],

@@ -1,7 +1,7 @@
 //! `millrace-lab trace convert`: converts a trace to another format.
 //!
-//! `trace::run` calls this; millrace-experiments has the readers and writers. The verb writes while
-//! it reads, and leaves out entries that cannot be read. It never overwrites its input, and never
+//! Called by `trace::run`; millrace-experiments has the readers and writers. The verb writes while
+//! it reads, and leaves out entries that cannot be read. The verb neither overwrites its input nor
 //! creates files that would be taken for parts of another recording.
 #![allow(clippy::print_stderr)]
 

@@ -2,7 +2,7 @@
 //! plots and tables.
 //!
 //! For a blktrace recording the report has the times between the events of an I/O; for any trace it
-//! has the statistics of its I/Os. `trace::run` calls this; millrace-experiments has the page.
+//! has the statistics of its I/Os. Called by `trace::run`; millrace-experiments has the page.
 #![allow(clippy::print_stderr)]
 
 use std::path::PathBuf;

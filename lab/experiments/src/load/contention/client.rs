@@ -23,7 +23,7 @@ pub(super) struct RunTimes {
     /// Start time of the time series, and length of each step; `None` if the plan has no time
     /// series.
     pub(super) series: Option<(u64, u64)>,
-    /// Start of the run; `None` if the completion times are not recorded.
+    /// Start of the run, from which completion times are counted; `None` if they are not recorded.
     pub(super) times_from_ns: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Contender<'a, M: Machine> {
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
-    /// Pause after a completion, in nanoseconds. `pauses_until_ns` is the end of the present pause.
+    /// Pause after a completion, in nanoseconds; the present pause ends at `pauses_until_ns`.
     thinktime_ns: u64,
     pauses_until_ns: u64,
     offsets: Offsets,
@@ -93,7 +93,7 @@ impl<'a, M: Machine> Contender<'a, M> {
     }
 
     /// Runs the client until the end of the run. `wait` sleeps until a completion may have arrived,
-    /// or until a deadline.
+    /// or until its deadline.
     pub(super) fn run(
         mut self,
         mut wait: impl FnMut(&mut Channel<M>, u64) -> Result<(), Error>,

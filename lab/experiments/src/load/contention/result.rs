@@ -16,7 +16,6 @@ pub struct FailedIos {
     /// Number of failed I/Os.
     #[serde(rename = "total_err")]
     pub errors: u64,
-    /// Text of the first error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_text: Option<String>,
 }
@@ -32,7 +31,7 @@ pub struct ClientTimeline {
     pub times_ns: Vec<u64>,
 }
 
-/// Result of one client.
+/// A client's settings, rates and share.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientRow {
     pub name: String,
@@ -64,7 +63,7 @@ pub struct ClientRow {
     pub course: ClientTimeline,
 }
 
-/// Result of an experiment.
+/// Results of all clients of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContentionReport {
     /// Name of the simulated machine, or `native`.
@@ -77,8 +76,8 @@ pub struct ContentionReport {
     pub iops: f64,
     #[serde(rename = "bw_bytes")]
     pub bw_bytes_per_s: f64,
-    /// Jain's index of each client's cost relative to its share of the weights: 1 if all clients
-    /// got the same, 1 / clients if one client got everything.
+    /// Jain's index of fairness over the clients' costs, each divided by the client's share of the
+    /// weights: 1 if all are equal, 1 / n if one of n clients got everything.
     pub jain: f64,
     /// Number of simulated events: accesses to cache lines, hand-overs of locks, sleeps.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -66,14 +66,14 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // Do the channel's periodic work now: work that is due would end every further sleep at
-        // once.
+        // Do the channel's periodic work now, because work that is due would end every further
+        // sleep at once.
         channel.tick();
     }
     Ok(())
 }
 
-/// Report, and the volume, which is dropped after the measurement.
+/// Report, and the volume, to be dropped after the measurement.
 type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
 fn run_on<S: Sleeper + 'static>(

@@ -29,8 +29,8 @@ pub(super) enum Distribution {
     /// Normal distribution. Fields: standard deviation in percent of all blocks, and the centre as
     /// a fraction of the blocks.
     Normal(f64, Option<f64>),
-    /// Zones of the region in order. Each zone has two cumulative percentages, which include all
-    /// zones before it: of the I/Os, and of the blocks.
+    /// Zones of the region in order. Each zone has two percentages, of the I/Os and of the blocks;
+    /// both include all zones before it.
     Zoned(Vec<(u32, u32)>),
 }
 
@@ -108,7 +108,7 @@ pub(super) struct BlockSequence {
 enum Kind {
     Uniform,
     Zipf(Zipf),
-    /// Pareto distribution, by its exponent, which follows from the fraction h.
+    /// Pareto distribution with its exponent, which depends on h.
     Pareto(f64),
     /// Normal distribution: centre and deviation, in blocks.
     Normal(f64, f64),
@@ -168,7 +168,7 @@ impl BlockSequence {
     }
 }
 
-/// Bijection of the numbers below `blocks`. Maps 0 to `first`, and neighbours to distant numbers.
+/// Bijection of the numbers below `blocks` that maps 0 to `first`, and neighbours far apart.
 #[derive(Debug, Clone)]
 struct Spread {
     step: u64,
@@ -201,10 +201,10 @@ fn divisor(a: u64, b: u64) -> u64 {
 struct Zipf {
     theta: f64,
     count: f64,
-    /// Smallest value of the integral of x^-theta that is drawn; `end` is the largest.
+    /// Values of the integral of x^-theta are drawn between `begin` and `end`.
     begin: f64,
     end: f64,
-    /// Largest distance of the drawn x from its rank at which the rank is accepted without a test.
+    /// A rank at most this far from the drawn x is accepted without a test.
     near: f64,
 }
 

@@ -14,11 +14,10 @@ const SHARES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Sizes {
     One(u32),
-    /// Range from a smallest to a largest size: all multiples of the smallest size, and the largest
-    /// size.
+    /// Multiples of the smallest size up to the largest size, and the largest size itself.
     Range(u32, u32),
-    /// Sizes in ascending order of their percentages, each with the sum of the percentages so far.
-    /// The last size also gets the remainder up to 100 %.
+    /// Sizes, each with the sum of its own and all smaller percentages. The last size also gets the
+    /// remainder up to 100 %.
     Split(Vec<(u32, f64)>),
 }
 
@@ -96,7 +95,7 @@ pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
     let mut shares = Vec::new();
     for part in text.split(':').map(str::trim).take_while(|part| !part.is_empty()) {
         let (bytes, share) = part.split_once('/').unwrap_or((part, ""));
-        // fio reads a number and ignores the text after it: `4k-8k/30.` is 30 % of 4k.
+        // fio ignores text after the number: `4k-8k/30.` is 30 % of 4k.
         let bytes = bytes.split('-').next().unwrap_or("");
         let share = match share.trim().trim_end_matches('.') {
             "" | "0" => None,

@@ -8,18 +8,17 @@
 //! the search starts again when the found depth misses the target, and tries a larger depth after
 //! `PROBE_WINDOWS` good windows.
 
-/// With `latency_run`, number of good windows at the found depth before a larger depth is tried.
+/// Number of windows that must meet the target before `latency_run` tries a larger depth.
 const PROBE_WINDOWS: u32 = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LatencyTarget {
-    /// Largest completion latency that meets the target, in nanoseconds.
     pub(super) target_ns: u64,
     /// Time for which a depth is tried, in nanoseconds.
     pub(super) window_ns: u64,
     /// Percentage of I/Os that must meet the target.
     pub(super) percent: f64,
-    /// True if the job continues after the search.
+    /// True if the job continues after the search (`latency_run`).
     pub(super) run: bool,
 }
 
@@ -33,10 +32,10 @@ pub(super) struct DepthSearch {
     bad: u32,
     iodepth: u32,
     window_ns: u64,
-    /// Number of I/Os that completed in this window. `late` counts those that missed the target.
+    /// Number of I/Os that completed in the present window; `late` of them missed the target.
     ios: u64,
     late: u64,
-    /// Number of good windows since the depth was found.
+    /// Number of windows that have met the target since the depth was found.
     settled: u32,
     is_over: bool,
 }

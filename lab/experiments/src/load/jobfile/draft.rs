@@ -23,7 +23,7 @@ const SEED: u64 = 0x89;
 const LATENCY: LatencyTarget =
     LatencyTarget { target_ns: 0, window_ns: 1_000_000_000, percent: 100.0, run: false };
 
-/// Values of job options that make sense only together, kept until all options of the job are read.
+/// A job while its options are read. Options that affect each other are kept until all are read.
 pub(super) struct Draft {
     pub(super) job: JobSpec,
     pub(super) base: Base,
@@ -79,7 +79,7 @@ fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
 
 fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
-    // Read `kb_base` first, because it also applies to sizes earlier in the file.
+    // Read `kb_base` first: this option also applies to sizes earlier in the file.
     let (first, rest): (Vec<_>, Vec<_>) = section
         .global
         .iter()

@@ -11,7 +11,7 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// Report of a flush: as in fio, flushes of `fsync` are reported and those of `fdatasync` are not.
+/// `Yes` if a flush is reported. As in fio, `fsync` is reported, and `fdatasync` is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,
@@ -54,8 +54,8 @@ impl Slots {
         }
     }
 
-    /// Returns a bio for an I/O. Reuses an idle buffer of the same length if there is one. Fills a
-    /// write with the verification pattern if the job verifies.
+    /// Returns a bio for an I/O, with an idle buffer of the same length if there is one. A write
+    /// gets the verification pattern if the job verifies.
     pub(super) fn bio(&mut self, io: Io, written: Option<&mut WrittenBlocks>) -> Bio {
         let sector = io.offset >> 9;
         let op = match io.direction {

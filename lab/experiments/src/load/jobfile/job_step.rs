@@ -24,14 +24,14 @@ pub(super) enum JobStep {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// Number of bytes issued in the present loop; `ios` and `writes` count in all loops.
+    /// Number of bytes issued in the present loop. `ios` and `writes` include earlier loops.
     pub(super) bytes: u64,
     pub(super) ios: u64,
     pub(super) writes: u64,
     pub(super) loops: u64,
     pub(super) last_was_flush: bool,
     pub(super) has_drawn_all: bool,
-    /// Value of `ios` at the last think-time pause; `thinks_until_ns` ends the present pause.
+    /// Value of `ios` at the last think-time pause; the pause ends at `thinks_until_ns`.
     pub(super) thought_at: u64,
     pub(super) thinks_until_ns: Option<u64>,
 }
@@ -139,8 +139,8 @@ impl Worker<'_> {
         false
     }
 
-    /// Returns the next step while the rate limit delays the drawn direction. As in fio, a mix does
-    /// an I/O of its other direction if that one is allowed now.
+    /// Returns the next step if the rate limit delays the drawn direction: a wait, or, as in fio,
+    /// an I/O of a mix's other direction if that direction is not delayed.
     fn other_way(&mut self, drawn: usize, due_ns: u64, now_ns: u64) -> JobStep {
         let other = match drawn {
             READ => WRITE,

@@ -101,8 +101,7 @@ fn flow(flow: &DirectionTally, form: &TimesForm<'_>) -> Value {
     let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
     let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
     let (bw, iops) = (&flow.bw, &flow.iops);
-    // `agg` is the job's percentage of its group's bandwidth. Each reported job is a group of its
-    // own.
+    // The job's percentage of its group's bandwidth. Each reported job is a group of its own.
     let agg = if bw.count == 0 { 0.0 } else { 100.0 };
     json!({
         "io_bytes": flow.bytes,
@@ -159,7 +158,7 @@ fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     value
 }
 
-/// Returns the percentages of I/Os by queue depth. Each depth class extends to the next class.
+/// Returns the percentages of I/Os by queue depth, in classes that each extend to the next one.
 fn depths(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let names = ["1", "2", "4", "8", "16", "32", ">=64"];
@@ -185,8 +184,8 @@ fn batches(levels: &Levels) -> Value {
     Value::Object(entries.into_iter().collect())
 }
 
-/// Returns the percentages of I/Os in the latency classes of one unit. `unit` is 0 for nanoseconds,
-/// 1 for microseconds and 2 for milliseconds.
+/// Returns the percentages of I/Os in the latency classes of nanoseconds (`unit` 0), microseconds
+/// (1) or milliseconds (2).
 fn classes(tally: &Tally, unit: usize) -> Value {
     let total = tally.flows.iter().map(|flow| flow.ios).sum::<u64>().max(1) as f64;
     let share = |count: u64| json!(count as f64 * 100.0 / total);

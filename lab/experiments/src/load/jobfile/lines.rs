@@ -8,8 +8,8 @@ use std::fmt;
 
 const FILE_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 16;
-/// Largest number of options of all jobs together. Each job that inherits a `global` option counts
-/// it.
+/// Largest number of options of all jobs together. An inherited `global` option counts for each
+/// job.
 const WORDS_MAX: usize = 1 << 16;
 
 /// Error in a job file, with file and line.
@@ -87,7 +87,7 @@ struct Reader<'a> {
     outside: &'a dyn Includes,
     global: Vec<Entry>,
     sections: Vec<Section>,
-    /// True inside a `[global]` section. `None` before the first section.
+    /// True in a `[global]` section, false in a job's, `None` before the first section.
     in_global: Option<bool>,
     words: usize,
 }

@@ -7,10 +7,10 @@
 
 use millrace_drives::nearest;
 
-/// An option of fio that millrace refuses, because it does not support such I/Os.
+/// An option of fio that would change the I/Os in a way that millrace does not support.
 pub(super) struct Refused {
     pub(super) word: &'static str,
-    /// Value that leaves fio's behaviour unchanged; empty if there is no such value.
+    /// Value that leaves fio's behaviour unchanged; empty if every value changes it.
     plain: &'static str,
     remedy: &'static str,
 }
@@ -109,8 +109,8 @@ pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// Accepts an option that millrace ignores, or a refused option with its harmless value. Returns an
-/// error for any other option. `meaning` lists the supported options, to suggest the nearest name.
+/// Accepts an ignored option, or a refused option with the value that changes nothing. Returns an
+/// error for any other option, and suggests the nearest name in `meaning`, the supported options.
 pub(super) fn pass_over(
     word: &str,
     value: &str,

@@ -17,8 +17,7 @@ pub(super) struct CachedRange {
 }
 
 impl CachedRange {
-    /// Returns the job's region of the file, or `None` if the job bypasses the page cache or has no
-    /// `invalidate`.
+    /// Returns the job's region of the file; `None` for direct I/O, or without `invalidate`.
     pub(super) fn of(job: &JobSpec, clone: u32, span: Span) -> Result<Option<Self>, String> {
         if job.access.direct || !job.access.invalidate {
             return Ok(None);

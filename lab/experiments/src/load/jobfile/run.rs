@@ -41,7 +41,7 @@ pub struct JobSetting {
     pub interrupt: Interrupt,
 }
 
-/// Counts of the I/Os of a job, or the sums for a group of jobs.
+/// Counts of a job's I/Os, or of a group of jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobReport {
     /// Index of the job in its file. In a group, the index of the first job.
@@ -57,7 +57,7 @@ pub struct JobReport {
 struct Instance {
     job: usize,
     clone: u32,
-    /// Number of the clone in its phase, and of the clone's I/O thread.
+    /// Number of the clone in its phase, which is also the number of its I/O thread.
     number: u16,
     group: u32,
 }
@@ -218,8 +218,8 @@ fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>
     &volumes[clone as usize % volumes.len()]
 }
 
-/// Checks that the buffers of jobs that run at the same time fit into memory. Larger buffers would
-/// push everything else out of memory before an allocation fails. Trims have no buffers.
+/// Checks that the buffers of jobs that run together fit into memory, because too large buffers
+/// would push everything else out before an allocation fails. Trims have no buffers.
 fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     let Some(memory) = memory_bytes() else { return Ok(()) };
     let mut all = 0_u64;
@@ -359,7 +359,7 @@ fn run_instance(
         let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
         Ok((context, channel))
     });
-    // A failed setup does not return here, because the other clones wait for this one at a barrier.
+    // Do not return a failed setup here: the other clones wait for this clone at a barrier.
     let salt = if job.shape.repeat { 0 } else { seed_of_now() };
     let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
     let made = span_of(job, instance.clone, volume.capacity() << 9)

@@ -42,16 +42,14 @@ pub(super) struct Source {
     span: Span,
     /// Random generators for the direction, the length and the offset of I/Os.
     random: [SplitMix64; 3],
-    /// For each direction, the offset at which sequential I/O continues, relative to the region's
-    /// start.
+    /// For each direction, where sequential I/O continues, in bytes from the region's start.
     next: [u64; 3],
     places: [Option<BlockSequence>; 3],
-    /// Map of free blocks, and the block size; `None` if a pass may repeat blocks.
+    /// Map of free blocks, with the block size; `None` if a pass may repeat blocks.
     map: Option<(Map, u64)>,
-    /// Number of I/Os until the next one at a random offset, including that one.
+    /// Number of I/Os up to and including the next I/O at a random offset.
     to_random: u32,
-    /// Start of the present zone, relative to the region's start, and bytes of I/O done in the
-    /// zone.
+    /// Present zone: its start in bytes from the region's start, and the bytes of I/O done in it.
     zone: (u64, u64),
 }
 
@@ -69,7 +67,7 @@ impl Source {
         }
         let places = [0, 1, 2].map(|direction| {
             let least = u64::from(shape.sizes[direction].least());
-            // Use only offsets that leave room for the smallest I/O.
+            // Leave room for the smallest I/O at every offset.
             let blocks = match shape.align[direction] {
                 Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
                 None => span.size / least,
@@ -135,7 +133,7 @@ impl Source {
         Some(Io { direction, offset: self.span.begin + at, bytes })
     }
 
-    /// Returns true if the next I/O goes to a random offset. Every `length`th I/O does.
+    /// Returns true if the next I/O, which is every `length`th, goes to a random offset.
     fn is_turn_of_random(&mut self) -> bool {
         self.to_random -= 1;
         if self.to_random == 0 {
@@ -202,8 +200,8 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// Returns offset and length of an I/O to blocks that this pass has not covered yet. The I/O is
-    /// shortened if covered blocks follow.
+    /// Returns offset and length of an I/O to free blocks. The I/O ends before the next block that
+    /// this pass has covered.
     fn unmet(&mut self, direction: usize) -> Option<(u64, u32)> {
         let (map, unit) = self.map.as_mut()?;
         let drawn = ((u128::from(self.random[2].next()) * u128::from(map.blocks())) >> 64) as u64;
@@ -224,8 +222,8 @@ impl Source {
     }
 }
 
-/// Returns true if some direction aligns its offsets to a size other than its smallest I/O. fio
-/// keeps no map of covered blocks in this case.
+/// Returns true if some direction has an alignment other than its smallest I/O size. As in fio,
+/// such a job has no map of free blocks.
 fn is_aligned_otherwise(shape: &IoShape) -> bool {
     let mut aligns = shape.align.iter().zip(&shape.sizes);
     aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))

@@ -61,12 +61,12 @@ pub struct Access {
     pub(super) advice: Option<Advice>,
 }
 
-/// Value of `ioengine`, reduced to the thread that does the I/O.
+/// Thread that does the I/O, by the value of `ioengine`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
     /// `psync` and similar engines: the job's thread does the I/O, one at a time.
     Sync,
-    /// `libaio`: the kernel does direct I/O; the submitting thread does other I/O.
+    /// `libaio`: the kernel does direct I/O; the submitting thread does buffered I/O.
     Aio,
     /// `io_uring`: the kernel does the I/O, in its own threads if an I/O might block.
     Uring,
@@ -100,7 +100,7 @@ pub(super) struct IoShape {
 pub(super) struct Sequence {
     /// Number of bytes skipped after each sequential I/O; negative to go backwards.
     pub(super) gap: i64,
-    /// Number of I/Os per random offset: one at the offset, and the others sequentially after it.
+    /// Number of I/Os per random offset: the first at this offset, the others sequential.
     pub(super) length: u32,
 }
 
@@ -110,8 +110,8 @@ impl Default for Sequence {
     }
 }
 
-/// Zones of a job: after `size` bytes of I/O in a zone of `range` bytes, the job continues in the
-/// next zone. Between two zones, `skip` bytes are left out.
+/// Zones of a job: regions of `range` bytes, `skip` bytes apart. After `size` bytes of I/O in a
+/// zone, the job continues in the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Zones {
     pub(super) size: u64,
@@ -121,8 +121,7 @@ pub(super) struct Zones {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
-    /// True if blocks are read and checked: blocks that the job wrote, or, in a job that only
-    /// reads, blocks that another job wrote.
+    /// True if the job checks blocks: blocks that it wrote, or another job's if the job only reads.
     pub(super) read_back: bool,
 }
 
@@ -162,7 +161,7 @@ pub(super) struct IssueRules {
 pub(super) struct Flow {
     pub(super) id: u64,
     pub(super) weight: u64,
-    /// Pause in nanoseconds of a job that is ahead of the other jobs with the same `flow_id`.
+    /// Pause, in nanoseconds, while the job has more I/Os than its weight allows.
     pub(super) sleep_ns: u64,
 }
 
@@ -219,7 +218,7 @@ impl JobSpec {
         self.shape.verify.is_some() && self.kind.has[1]
     }
 
-    /// Returns true if the job only reads, and verifies blocks that another job wrote.
+    /// Returns true if the job only reads, and checks the data that another job wrote.
     pub(super) fn verifies_reads(&self) -> bool {
         self.shape.verify.is_some_and(|verify| verify.read_back) && !self.kind.has[1]
     }

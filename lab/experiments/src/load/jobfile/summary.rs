@@ -36,12 +36,10 @@ pub struct JobTimes {
 }
 
 impl JobLine {
-    /// Returns the number of I/Os per second.
     pub fn iops(&self) -> f64 {
         self.ios as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
 
-    /// Returns the number of bytes per second.
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
@@ -91,13 +89,12 @@ impl JobReport {
         self.tally.errors
     }
 
-    /// Returns the text of the first error.
     pub fn first_error(&self) -> Option<&str> {
         self.tally.first_error.as_deref()
     }
 
-    /// Returns the largest queue depth that met `latency_target`, and true if the search had ended.
-    /// A group of jobs has the smallest depth of its jobs.
+    /// Returns the largest queue depth that met `latency_target`, and true if its search had ended.
+    /// For a group of jobs, the depth is the smallest of the jobs' depths.
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }

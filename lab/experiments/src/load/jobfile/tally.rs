@@ -47,8 +47,8 @@ impl Spread {
         if self.count < 2 {
             return 0.0;
         }
-        // The sum of squared deviations is the sum of squares minus sum^2 / count. Subtract
-        // integers, because the two terms may agree in more digits than a float has.
+        // Sum of squared deviations: the sum of squares minus sum^2 / count. Subtract as integers,
+        // because a float has too few digits for the difference of two large numbers.
         let (sum, count) = (u128::from(self.sum), u128::from(self.count));
         let (whole, rest) = (sum / count * sum, sum % count * sum);
         let squares = self.squares.saturating_sub(whole) as f64 - rest as f64 / count as f64;
@@ -171,7 +171,7 @@ impl DirectionTally {
 /// Counts of depths or batch sizes in classes: 0, 1, 2 to 3, 4 to 7, and so on, up to 64 and more.
 pub(super) type Levels = [u64; 8];
 
-/// Upper limits of fio's latency classes, in the class's unit. The last millisecond class has no
+/// Upper limits of fio's latency classes, for each unit. The last class of milliseconds has no
 /// limit.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
@@ -179,14 +179,13 @@ pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 100
 pub(super) struct Tally {
     pub(super) flows: [DirectionTally; 3],
     pub(super) sync: Times,
-    /// Number of I/Os by the number of I/Os in flight at their submission, including the I/O
-    /// itself.
+    /// Number of I/Os in each class of queue depth at submission, with the I/O itself included.
     pub(super) depth: Levels,
     /// Number of submitted batches by size; `completed` counts batches of completions.
     pub(super) submitted: Levels,
     pub(super) completed: Levels,
-    /// Number of I/Os in the classes of nanoseconds, microseconds and milliseconds. `slower` counts
-    /// the I/Os above the last class.
+    /// Number of I/Os in each latency class of nanoseconds, microseconds and milliseconds. `slower`
+    /// counts the I/Os above the last class.
     pub(super) classes: [[u64; 10]; 3],
     pub(super) slower: [u64; 2],
     pub(super) runtime_ns: u64,
@@ -195,7 +194,7 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) first_error: Option<String>,
     pub(super) verified: u64,
-    /// Largest queue depth that met `latency_target`, and true if the search had ended.
+    /// Largest queue depth that met `latency_target`, and true if its search had ended.
     pub(super) depth_found: Option<(u32, bool)>,
 }
 
@@ -280,7 +279,7 @@ impl Tally {
         let classes = self.classes.as_flattened_mut().iter_mut().chain(&mut self.slower);
         let theirs = other.classes.as_flattened().iter().chain(&other.slower);
         classes.zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
-        // Sum the run times, because fractions of processor time refer to this sum.
+        // Sum the run times: fractions of processor time are relative to the sum.
         self.runtime_ns += other.runtime_ns;
         self.usage = self.usage.with(other.usage, |mine, theirs| mine + theirs);
         self.errors += other.errors;

@@ -12,7 +12,7 @@ pub(super) enum Amount {
     Percent(f64),
 }
 
-/// Number of bytes in the units `k` and `kib`.
+/// Number of bytes in fio's units `k` and `kib`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Base {
     k: u64,
@@ -137,8 +137,8 @@ pub(super) fn whole(text: &str, least: u64, most: u64) -> Result<u64, String> {
     }
 }
 
-/// Parses a comma-separated list with a value for each direction. The last value also applies to
-/// the directions that follow; an empty value gives `None`.
+/// Parses a comma-separated list of values for reads, writes and trims. The last value also applies
+/// to the directions after it. An empty value gives `None`.
 pub(super) fn each<T: Clone>(
     text: &str,
     read: impl Fn(&str) -> Result<T, String>,

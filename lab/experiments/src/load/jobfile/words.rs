@@ -15,7 +15,7 @@ use super::value::{Base, each, float, switch, time_ns, whole};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Value,
-    /// The value is optional: the name of the option alone switches a setting on.
+    /// The option's name without a value switches the setting on.
     Nothing,
 }
 
@@ -190,8 +190,8 @@ fn cpus(value: &str) -> Result<Vec<u32>, String> {
     if cpus.is_empty() { Err(wrong()) } else { Ok(cpus) }
 }
 
-/// Returns the kind of I/O that `value` names, and the sequence of its offsets: `read:8k` skips 8k
-/// after each I/O, `randread:8` goes to a new random offset with every eighth I/O.
+/// Parses `rw`: the kind of I/O, and the sequence of offsets. `read:8k` skips 8k after each I/O,
+/// and `randread:8` goes to a random offset with every eighth I/O.
 fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
     let (reads, writes, trims) = ([true, false, false], [false, true, false], [false, false, true]);
     let both = [true, true, false];
@@ -235,8 +235,8 @@ fn signed(base: Base, text: &str) -> Result<i64, String> {
     }
 }
 
-/// Parses a size for each direction. As in fio, colons and hyphens also separate sizes. Text after
-/// a slash and after the third size is ignored, so that a list for `bssplit` is accepted, too.
+/// Parses a size for each direction. As in fio, colons and hyphens also separate sizes, and text
+/// after a slash or after the third size is ignored, as in a list for `bssplit`.
 fn sizes(base: Base, value: &str) -> Result<[Option<u32>; 3], String> {
     let parts: Vec<&str> = value.split([',', ':', '-']).take(3).collect();
     each(&parts.join(","), |part| blocks::size(base, part.split('/').next().unwrap_or("")))
@@ -253,7 +253,7 @@ fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     Ok(list)
 }
 
-/// Returns true if this value of `verify` checks blocks. Such values all use one pattern.
+/// Returns true if a value of `verify` checks blocks. All these values use one pattern.
 fn verifies(value: &str) -> Result<bool, String> {
     const KINDS: &str = "md5 crc64 crc32 crc32-intel crc32c crc32c-intel crc16 crc7 sha1 sha256 \
         sha512 sha3-224 sha3-256 sha3-384 sha3-512 xxhash meta pattern pattern_hdr";
@@ -269,7 +269,7 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets the values of the directions for which `given` has a value.
+/// Replaces the values of the directions that are given.
 fn set<T>(values: &mut [T; 3], given: Result<[Option<T>; 3], String>) -> Result<(), String> {
     for (value, given) in values.iter_mut().zip(given?) {
         if let Some(given) = given {

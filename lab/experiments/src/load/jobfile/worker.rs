@@ -36,7 +36,7 @@ pub(super) struct Setting<'a> {
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
     pub(super) clone: u64,
-    /// Number by which the seed is XORed; 0 if every run uses the same seed.
+    /// XORed with the seed; 0 if every run uses the same seed.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }
@@ -48,8 +48,8 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// I/Os that were drawn and not issued yet: the next one, and an I/O of the other direction,
-    /// done while the rate limit delays the first.
+    /// I/Os drawn but not issued: the next I/O, and one of the other direction, to be issued while
+    /// the rate limit delays the next I/O.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
     pub(super) search: Option<DepthSearch>,
@@ -147,8 +147,8 @@ impl<'a> Worker<'a> {
         self.setting.job.access.engine == Engine::Sync
     }
 
-    /// Submits as many I/Os as the limits allow. Returns the time of the next attempt, or 0 to wait
-    /// for a completion; `None` at the job's end.
+    /// Submits as many I/Os as the limits allow. Returns the time of the next attempt, 0 to wait
+    /// for a completion, or `None` at the job's end.
     fn fill(&mut self) -> Result<Option<u64>, Error> {
         let most = self.setting.job.flow.batch.unwrap_or(u32::MAX) as usize;
         loop {
@@ -176,7 +176,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Submits an I/O, or a flush for `None`. Returns false if the channel has no room.
+    /// Submits an I/O, or a flush if `io` is `None`. Returns false if the channel has no room.
     fn submit(&mut self, io: Option<Io>, counted: FlushAccounting, now_ns: u64) -> bool {
         let Some(slot) = self.slots.free.pop() else { return false };
         let bio = match io {
@@ -213,8 +213,8 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Records the time at which the batch is sent. With a batch size and a free slot, sends the
-    /// batch now; otherwise the wait for completions sends the batch.
+    /// Records the time at which the batch is sent. If the job has a batch size and a slot is free,
+    /// sends the batch now; otherwise the wait for completions sends the batch.
     fn commit(&mut self) -> Result<(), Error> {
         if self.slots.batch.is_empty() {
             return Ok(());

@@ -10,8 +10,8 @@ use std::ops::Range;
 const PLACE_BYTES: u64 = 1 << 20;
 const PLACES_MAX: u64 = 64;
 
-/// Returns the offset of the first nonzero byte in samples of the ranges `unknown`, which consist
-/// of whole blocks and are in order. `read` reads whole blocks, at most `most_bytes` at a time.
+/// Returns the offset of the first nonzero byte in samples of the ranges `unknown`, which are whole
+/// blocks in order. `read` reads at most `most_bytes` at a time.
 pub(super) fn first_data<E>(
     unknown: &[Range<u64>],
     most_bytes: u64,
@@ -37,8 +37,8 @@ pub(super) fn first_data<E>(
     Ok(None)
 }
 
-/// Returns the parts of `ranges` that one sample of `PLACE_BYTES` covers. `place` is the sample's
-/// start in bytes, as if the ranges lay end to end.
+/// Returns the parts of `ranges` in the sample of `PLACE_BYTES` that begins at byte `place` of the
+/// concatenated ranges.
 fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     ranges.iter().filter_map(move |range| {

@@ -18,7 +18,7 @@ use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo};
 use crate::load::nbd::{Connection, failed};
 
-/// Largest number of queries to a server about the zeroes of its export.
+/// Largest number of block status queries to a server.
 const ASKED_MAX: u32 = 4096;
 const READ_BYTES_MAX: u32 = 1 << 20;
 
@@ -58,7 +58,7 @@ pub(crate) fn nbd_contents(connection: &mut Connection) -> Result<DiskContents, 
     contents(connection, &unknown, (size_bytes, most_bytes))
 }
 
-/// Searches a whole disk for data, because its server cannot report ranges of zeroes.
+/// Searches a whole disk for data, because a vhost-user-blk server cannot report zeroes.
 pub(crate) fn guest_contents(
     queue: &mut impl Client,
     size_bytes: u64,
@@ -68,8 +68,8 @@ pub(crate) fn guest_contents(
     contents(queue, &all, (size_bytes, most_bytes.into()))
 }
 
-/// Searches the ranges `unknown` of a disk for data. If there is data, looks at the start of the
-/// disk for the mark of a known format.
+/// Searches the ranges `unknown` of a disk for data. A known mark at the disk's start names the
+/// data.
 fn contents(
     client: &mut impl Client,
     unknown: &[Range<u64>],

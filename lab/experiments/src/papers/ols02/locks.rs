@@ -42,7 +42,7 @@ pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     lines.iter().filter(|line| NAMES.contains(&line.name.as_str())).map(row).collect()
 }
 
-/// Returns the kernel function that a call site models, by the order of the file's call sites.
+/// Returns the kernel function that a call site models, by the site's rank in its file.
 fn place(line: &LockLine, all: &[LockLine]) -> String {
     const LAYER: [&str; 3] = ["__make_request", "request_fn", "end of request"];
     const ADAPTER: [&str; 2] = ["dispatch", "interrupt"];

@@ -19,8 +19,8 @@ pub(super) struct LimitAccuracy {
     pub(super) window_ns: u64,
     /// Lowest and highest rate in any position of the window.
     pub(super) range_iops: (f64, f64),
-    /// Largest number of I/Os by which any window of time exceeds the limit plus one I/O, as a
-    /// fraction of the token bucket. Includes the warm-up.
+    /// Largest excess of any window of time over the limit plus one I/O, as a fraction of the token
+    /// bucket. Includes the warm-up.
     pub(super) burst: f64,
 }
 
@@ -54,9 +54,8 @@ impl LimitAccuracy {
     }
 }
 
-/// Returns the largest number of I/Os by which any window exceeds its allowance plus one I/O. The
-/// window from I/O `i` to I/O `j` has `j - i + 1` I/Os, and its allowance is `rate * (t[j] -
-/// t[i])`.
+/// Returns the largest excess of any window over its allowance plus one I/O, in I/Os. The window
+/// from I/O `i` to I/O `j` has `j - i + 1` I/Os, and its allowance is `rate * (t[j] - t[i])`.
 fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for (number, at_ns) in times_ns.iter().enumerate() {
@@ -67,8 +66,8 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     most
 }
 
-/// Returns the smallest and the largest number of I/Os in any window of `window_ns` between two
-/// times. A window begins at an I/O, which only the largest number includes.
+/// Returns the smallest and the largest number of I/Os in windows of `window_ns` between two times.
+/// Each window begins at an I/O; the smallest number does not count this I/O.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

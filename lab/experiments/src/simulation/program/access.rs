@@ -58,8 +58,7 @@ impl<'a, M: Host> Access<'a, M> {
         &self.shared.costs
     }
 
-    /// Charges the time of a system call, and `ns` nanoseconds of kernel work outside of the block
-    /// layer.
+    /// Charges the time of a system call, plus `ns` nanoseconds of kernel work.
     pub(crate) fn works(&self, ns: u64) {
         M::system_call();
         M::kernel_work(ns);

@@ -22,7 +22,7 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
-    /// For each request without a reply, by connection and request id, its number in `pending`.
+    /// Number in `pending` of each request without a reply, by connection and request id.
     open: HashMap<(u64, u64), u64>,
     exports: HashMap<u64, u32>,
     /// Number of skipped requests, which move no data.
@@ -68,7 +68,7 @@ impl NbdkitLog {
             // earlier request never completed.
             self.pending.release(before);
         }
-        // Forget requests that were output without waiting any longer for a reply.
+        // Forget requests that were output although their reply had not come.
         if self.open.len() > 2 * PENDING_MAX {
             self.open.retain(|_, number| self.pending.holds(*number));
         }

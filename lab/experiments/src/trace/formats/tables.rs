@@ -25,7 +25,7 @@ fn blanks(text: &str) -> Result<Fields<'_>, Problem> {
     Ok(text.split_whitespace().collect())
 }
 
-/// Values that most of the tables below use.
+/// Common part of the tables with comma-separated fields.
 const CSV: ColumnTable =
     ColumnTable { example: "", head: None, split: commas, columns: &[], skipped: "", note: None };
 

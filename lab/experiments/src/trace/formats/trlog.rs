@@ -24,7 +24,7 @@ const REPLY: u64 = 0x6744_6698;
 const CHUNK: u64 = 0x668e_33ef;
 /// Value of the offset field in records that the log adds itself.
 const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
-/// Command of the log's own record that turns the logging of written data on or off.
+/// Command in the log's own record: turns the logging of written data on or off.
 const SET_DATALOG: u64 = 1;
 /// Command flag of NBD that asks for FUA.
 const FLAG_FUA: u64 = 1;

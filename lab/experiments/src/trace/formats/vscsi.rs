@@ -22,7 +22,7 @@ use crate::trace::parser::{Problem, TraceParser, scaled};
 use crate::trace::pending::StreamState;
 
 const RECORD_BYTES: [usize; 2] = [32, 40];
-/// Number of records that detection needs, unless the trace has a single record.
+/// Number of records needed for detection, except in a trace of one record.
 const RECORDS_TRIED: usize = 2;
 
 /// Returns true if every complete record in a trace's first bytes has the same version.
@@ -79,7 +79,7 @@ impl Vscsi {
     }
 }
 
-/// Returns the operation of a SCSI command, and true if it implies FUA.
+/// Returns the operation of a SCSI command, and true if the command implies FUA.
 fn operation(command: u64) -> Option<(Op, bool)> {
     match command {
         0x08 | 0x28 | 0xa8 | 0x88 => Some((Op::Read, false)),

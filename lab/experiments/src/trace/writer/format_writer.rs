@@ -19,8 +19,7 @@ pub(in crate::trace) trait FormatWriter {
         lost: &mut OmittedFields,
     ) -> io::Result<()>;
 
-    /// Writes the end of the trace. Adds a note about dropped events if the format can represent
-    /// it.
+    /// Writes the end of the trace, with a note about dropped events if the format has such notes.
     fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()>;
 }
 

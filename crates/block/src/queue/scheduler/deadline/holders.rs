@@ -19,13 +19,12 @@ use crate::bio::group_id::GroupId;
 /// A group and the priority class of its chains.
 type GroupClass = (GroupId, usize);
 
-/// The wait accounts of a queue's part of a `Deadline`.
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// The wait last reported for each group and class that ever had a chain here, unordered.
+    /// The last reported wait of each group and class that ever had a chain in this queue.
     said: Vec<(GroupClass, ReportedWaits)>,
-    /// Indices into `said`.
+    /// Index in `said` of each group and class.
     places: BTreeMap<GroupClass, usize>,
     /// Class of the chain dispatched last; chains of lower classes wait because of priority.
     class: usize,

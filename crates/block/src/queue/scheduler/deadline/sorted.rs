@@ -15,10 +15,9 @@ use crate::queue::scheduler::{BioChain, ChainBatch};
 /// the same sector goes first.
 pub(crate) type SortKey = (Sector, u64);
 
-/// A chain that waits.
 pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: BioChain<M>,
-    /// Time when the oldest of the merged chains had passed its group's limits, in nanoseconds.
+    /// Time in nanoseconds at which its group's limits let the oldest of the merged chains pass.
     pub(crate) came_ns: u64,
     /// Time when the oldest of the merged chains was inserted into the queue, in nanoseconds.
     pub(crate) inserted_ns: u64,

@@ -4,7 +4,7 @@
 //! and schedulers hold I/Os are counted by group. The rest of the latency is spent in the drives or
 //! their queues and is not counted by group, so it is divided in the proportion of all I/Os of
 //! these drives. The parts of a split I/O count separately at their drives. Latency is counted from
-//! submission, so earlier time under back pressure is added.
+//! submission, so the time under back pressure before submission is added.
 
 use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
@@ -40,18 +40,18 @@ pub struct Explained {
     pub waiting: u64,
     /// Mean wait so far of the I/Os that are held now, in milliseconds.
     pub waiting_ms: f64,
-    /// Share of the total cost of I/Os on the volume's drives, by the drives' cost model, in
+    /// Group's share in the cost of all I/Os on the volume's drives, by their cost model, in
     /// percent.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Mean time before dispatch to the drive, in milliseconds: that of the I/Os in the interval,
-    /// or of those that still wait, whichever is longer.
+    /// Mean time of an I/O before dispatch to the drive, in milliseconds, but at least
+    /// `waiting_ms`.
     pub waited_ms: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct AtDrives {
-    /// Mean number of parts per I/O of clients, at least 1.
+    /// Mean number of I/Os at drives for each I/O of a client, at least 1.
     parts: f64,
     service_ns: f64,
     queued_ns: f64,
@@ -113,8 +113,7 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
     let mut drives = AtDrives::between(volume, now, before);
-    // The drives' queueing time includes the time for which schedulers held I/Os, which is reported
-    // by group and reason.
+    // The time for which schedulers held I/Os is a cause of its own, so it is subtracted here.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
     let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;

@@ -24,9 +24,9 @@ const READ_PAGES: u64 = 100;
 /// Least rate of unaligned requests, or of requests waiting for memory, that is reported. The unit
 /// is requests per second.
 const MANY_PER_S: f64 = 10.0;
-/// Least number of requests per discard and drive that is reported.
+/// Least mean number of requests per drive into which a discard is split, for a report.
 const MANY_PIECES: f64 = 4.0;
-/// Least share of the time, 0 to 1, for which the daemon's threads wait for a CPU in a report.
+/// Least share of the time, 0 to 1, that threads wait for a CPU, for a report.
 const STARVED: f64 = 0.2;
 
 struct Interval<'a> {
@@ -182,8 +182,8 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Returns the numbers of completed operations of the selected kinds: from clients, and at
-    /// drives.
+    /// Returns the numbers of clients' and of drives' completed operations whose kind `is_meant`
+    /// accepts.
     fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let of = |report: &Report| {
             let is_it = |one: &&Volume| one.name == self.volume;

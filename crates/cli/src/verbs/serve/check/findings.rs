@@ -27,7 +27,7 @@ use crate::verbs::serve::live::dirty_marks;
 #[derive(Debug, Clone)]
 pub struct Findings {
     pub starts: bool,
-    /// A line for each volume whose drives exist.
+    /// Text to print, with a line for each volume whose drives exist.
     pub volumes: String,
     deadline: Instant,
 }
@@ -101,8 +101,8 @@ impl Findings {
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would listen on. The default control socket lies beside
-    /// a client socket; if the client socket cannot be created, the control socket is not reported.
+    /// Checks the Unix sockets that a start would create. If a client socket cannot be created, the
+    /// default control socket beside the client socket is not reported as well.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let own = client_sockets(plan).filter(|one| one.is_own);
         let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();

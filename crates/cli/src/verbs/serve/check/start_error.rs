@@ -44,7 +44,7 @@ fn text_of(error: &SetupError) -> String {
     }
 }
 
-/// Returns line and text of an error about a drive. The line is that of a key if one is named.
+/// Returns line and text of an error about a drive, with the line of the wrong key if known.
 fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize, String) {
     let lines = &plan.lines.drives[number];
     let text = text_of(error);

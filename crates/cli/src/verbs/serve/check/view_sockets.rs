@@ -96,8 +96,8 @@ fn control_file(plan: &ServePlan) -> SocketAccess {
     }
 }
 
-/// Returns the address of metrics with its position and the prefix of messages. The flag overrides
-/// the plan.
+/// Returns the address of the metrics page, its position for errors (flag or line), and the prefix
+/// of error texts. The flag overrides the plan.
 pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,
@@ -135,7 +135,7 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
 
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
     let ControlSocket { path, line, beside } = control(plan);
-    // The default control socket lies beside this client socket, so neither can be created. The
+    // If the client socket cannot be created, neither can the default control socket beside it. The
     // error names the client socket, which is in the configuration.
     if let Some(client) = beside
         && let Some(why) = probe::socket(client.path, Instant::now())

@@ -39,8 +39,8 @@ use crate::views::{
 
 /// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// Maximum time that a reload waits until no request uses the former `ServedLists`, and the period
-/// of its checks.
+/// Maximum wait of a reload until no request uses the former `ServedLists`, and time between
+/// checks.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
@@ -131,7 +131,7 @@ impl LiveDaemon {
 
     /// Returns why the daemon cannot continue: a thread that it needs has died.
     pub fn failure(&self) -> Option<String> {
-        // `None` during a reload, which reports its own failures.
+        // A reload holds the lock and reports its own failures, so nothing is returned meanwhile.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());
@@ -268,8 +268,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         trouble: disk.failures().trouble,
         counts: report::Counts(stats.counts),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
-        // A thread has counters for all queues that it may use, including queues that it never
-        // used.
+        // Queues that a thread may use but has never used are left out.
         queues: queues
             .iter()
             .filter(|(_, stats)| stats.requests() > 0 || stats.ios() > 0)

@@ -103,8 +103,7 @@ pub fn while_stopping(
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    // The rate counts bytes written. Dirty data may grow meanwhile, from requests that waited for
-    // space.
+    // Bytes written are counted, because requests that waited for space may add dirty data.
     let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);
     held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {

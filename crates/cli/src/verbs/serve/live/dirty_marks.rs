@@ -25,7 +25,7 @@ use crate::views::Refusal;
 
 const FILE: &str = "caches";
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// Number of attempts at a lock that another process holds, `PAUSE` apart.
+/// Number of attempts at a lock that another process holds, and the pause between two attempts.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
 /// Maximum length of the file that is read, in bytes: enough for a hundred thousand volumes.
@@ -59,11 +59,11 @@ pub struct DirtyMarks(Option<Mutex<MarkFile>>);
 #[derive(Debug)]
 struct MarkFile {
     path: PathBuf,
-    /// Directory of the file, locked while it is open.
+    /// Directory of `file`. The lock on the directory lasts as long as this descriptor is open.
     folder: File,
     file: File,
     volumes: Vec<(String, CacheMark)>,
-    /// True if the file has the marks of `volumes`.
+    /// True if `file` has the current marks of `volumes`.
     is_current: bool,
     is_settled: bool,
 }

@@ -21,7 +21,7 @@ pub struct HeapTrim(Mutex<TrimState>);
 struct TrimState {
     /// Number of clients that had left at the last check.
     left: u64,
-    /// Times at which the first and the last client left since the previous trim.
+    /// Times of the first and the last departure of a client since the previous trim.
     since: Option<(Instant, Instant)>,
 }
 

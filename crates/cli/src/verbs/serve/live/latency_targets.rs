@@ -22,7 +22,7 @@ use crate::config::group::targets::TargetQuery;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Least length of the window over which a target is judged.
 const WINDOW: Duration = Duration::from_millis(900);
-/// Least number of I/Os in a window that is judged, and least number of I/Os above its percentile.
+/// Least number of I/Os in a window that is judged, and of I/Os above the judged percentile.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of I/Os for which a drive's measured times are used rather than its model's.
@@ -32,7 +32,6 @@ const KNOWN_IOS: u64 = 100;
 const LINES: usize = 3;
 
 pub struct LatencyTargets {
-    /// Usual service times of modelled drives, by name.
     usual: BTreeMap<String, UsualTimes>,
     /// Pairs of the group and the volume of each export.
     users: Vec<(String, String)>,
@@ -42,7 +41,7 @@ pub struct LatencyTargets {
 
 struct DriveTarget {
     target: LatencyTarget,
-    /// Service times at the drive before this window: of the group's I/Os, and the total of all
+    /// Service times at the drive before this window: of each I/O of the group, and in total of all
     /// I/Os.
     before: Snapshot,
     all_before_ns: u64,
@@ -55,8 +54,8 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// Service times of the group's I/Os in this window, and the mean numbers of I/Os in the drive:
-    /// of the group, and of other groups.
+    /// Service times of the group's I/Os in this window. Mean numbers of I/Os in the drive: of the
+    /// group, and of other groups.
     Missed(Snapshot, (f64, f64)),
     Kept,
 }
@@ -218,7 +217,7 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // A target that was changed since the last check has no finding yet.
+            // If the target was changed since the last check, `says` is about the former target.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {

@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum delay of opened files in reports, while further files are being opened.
+/// Maximum time for which reports lack an opened file, while further files are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {

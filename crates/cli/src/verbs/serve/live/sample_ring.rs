@@ -14,7 +14,7 @@ const LOAD_S: f64 = 60.0;
 /// A series is replaced if its load is below this fraction of the load of a name without a series.
 const LAZY: f64 = 0.5;
 
-/// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
+/// I/Os of a volume, drive or group at one time: name, I/Os per second, I/Os in flight.
 pub type Reading = (String, u32, u32);
 
 #[derive(Debug, Default)]

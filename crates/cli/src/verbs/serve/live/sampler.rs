@@ -46,7 +46,7 @@ struct VolumeCounters {
 struct DriveCounters {
     ios: u64,
     in_flight: u64,
-    /// Number of I/Os with measured stages, and the sum of their times in each stage (q2g to d2c).
+    /// Number of I/Os whose stages were timed, and sums of their times in q2g, g2i, i2d, d2c.
     timed: u64,
     stage_ns: [u64; 4],
 }
@@ -98,7 +98,7 @@ fn was_used(volume: &Volume<Native>) -> bool {
 
 impl VolumeCounters {
     /// Reads the counters of a volume. If its clients and drives were idle since `before`, copies
-    /// the counters of drives and groups from there.
+    /// the counters of drives and groups from `before`.
     fn read(volume: &Arc<Volume<Native>>, before: Option<&VolumeCounters>) -> VolumeCounters {
         let mut clients = TenantSnapshot::default();
         volume.tenants().iter().for_each(|(_, stats)| clients.merge(stats));

@@ -18,7 +18,7 @@ pub const VOLUMES_SHOWN: usize = 64;
 
 pub struct ShownVolumes<'a> {
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Numbers of volumes and drives left out. The caller fills in the number of exports.
+    /// Numbers of volumes and drives left out of `volumes`. The caller counts exports.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }

@@ -57,7 +57,7 @@ pub fn volume_of<'a>(
     })
 }
 
-/// Returns the scheduler of a drive. A daemon has only built-in schedulers.
+/// Returns the kind of a drive's scheduler, which in a daemon is always a built-in one.
 pub fn kind_of(disk: &Disk<Native>) -> SchedulerKind {
     disk.scheduler().unwrap_or_default()
 }

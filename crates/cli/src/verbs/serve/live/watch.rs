@@ -17,7 +17,7 @@ use super::daemon::LiveDaemon;
 use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
 use super::served_lists::{NamedStates, ServedLists};
 
-/// Time between two checks.
+/// Time between two checks of the daemon.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Number of checks without further log lines after a line about a drive or export.
 const QUIET: u32 = 4;

@@ -16,13 +16,13 @@ use crate::config::BUILT_IN;
 
 const DEFAULT: &str = include_str!("../../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
-/// Maximum length of a configuration in bytes: ten times that of one with 100,000 drives, each with
-/// a volume and an export. A longer file is a disk named by mistake.
+/// Maximum length of a configuration in bytes: ten times the length for 100,000 drives, each with a
+/// volume and an export. A longer file is a disk named by mistake.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Debug)]
 pub struct Source {
-    /// Name in messages; empty for a configuration made from the command line.
+    /// Name of the configuration in messages; empty if it was made from the command line.
     pub name: String,
     pub text: String,
     pub file: Option<PathBuf>,

@@ -13,7 +13,7 @@ use millrace_machine::{Machine, Order, Word};
 
 /// Value of the low bits of [`MappingEntry::state`]: the entry is free.
 const FREE: u64 = 0;
-/// A thread has claimed the entry, but it is not in force: no handler may use it.
+/// A thread has claimed the entry, but no handler may use the entry yet.
 const CHANGING: u64 = 1;
 /// The mapping is in force: signal handlers may use the entry.
 const IN_FORCE: u64 = 2;
@@ -67,8 +67,8 @@ impl<W: Word> MappingEntry<W> {
         true
     }
 
-    /// Retires the mapping. Once this has returned, no handler uses the mapping. Only the thread
-    /// that claimed the entry may call this, and never in a signal handler.
+    /// Retires the mapping. Afterwards no handler uses the mapping. Only the thread that claimed
+    /// the entry may call this, and never in a signal handler.
     pub(super) fn retire<M: Machine>(&self) {
         // Relaxed: only the owner changes the state of a claimed entry.
         let idle = self.state.load(Order::Relaxed) & !PHASE;
