@@ -32,7 +32,8 @@ pub fn words(line: &str) -> Vec<String> {
 /// the program from its sources.
 pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
     let (begin, cargo) = (format!("{program} "), format!("{cargo} "));
-    let lines = texts.iter().flat_map(|text| text.lines());
+    let joined = texts.iter().map(|text| joined(text)).collect::<Vec<_>>();
+    let lines = joined.iter().flat_map(|text| text.lines());
     let mut found = Vec::new();
     for line in lines.filter(|line| line.starts_with("  ")) {
         for part in line.trim().split(" && ") {
@@ -46,6 +47,13 @@ pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Joins lines that a `\` at their end continues.
+fn joined(text: &str) -> String {
+    let mut parts = text.split(" \\\n");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + " " + part.trim_start())
 }
 
 /// Returns the examples and notes below the help of a command and of all its subcommands.

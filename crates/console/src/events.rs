@@ -2,7 +2,6 @@
 //!
 //! The verbs of `trace` call this function with a closure for each event. The reader's notes are
 //! printed to standard error, and at the end also each file that could not be read completely.
-#![allow(clippy::print_stderr)]
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -27,7 +26,7 @@ pub fn for_each_event(
     (bar, label): (ProgressBar, &str),
     mut each: impl FnMut(&TraceEntry, &mut Reader) -> EventFlow,
 ) -> Result<EventWalk> {
-    let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let say = |notes: &[String]| notes.iter().for_each(|note| crate::tell!("note: {note}"));
     let known = reader.notes();
     say(&known);
     let mut progress = Progress { bar, label: label.into(), events: 0, shown: Instant::now() };
@@ -63,7 +62,7 @@ pub struct ReadDamage(Vec<String>);
 impl ReadDamage {
     /// Prints a line to standard error for each damaged file, and returns the damage.
     pub fn tell(damage: Vec<String>) -> ReadDamage {
-        damage.iter().for_each(|damage| eprintln!("error: {damage}"));
+        damage.iter().for_each(|damage| crate::tell!("error: {damage}"));
         ReadDamage(damage)
     }
 

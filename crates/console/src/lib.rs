@@ -29,5 +29,5 @@ pub use help::wrap_after_help;
 pub use lock_table::lock_table;
 pub use program::{ERROR, run};
 pub use progress_bar::ProgressBar;
-pub use speech::{complain, counted, has_lost_output, lost_output, reasons, say};
+pub use speech::{complain, counted, has_lost_output, lost_output, reasons, say, tell_line};
 pub use visible::{quoted, shell_word, visible, visible_lines};

@@ -2,7 +2,6 @@
 //!
 //! Verbs that print nothing while they run create one. It writes to standard error, and only if
 //! that is a terminal.
-#![allow(clippy::print_stderr)]
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -50,15 +49,14 @@ impl ProgressBar {
         // The label is truncated, because a label that wrapped onto a second line could not be
         // erased.
         let label: String = label.chars().take(WIDTH - BAR_WIDTH - 4).collect();
-        eprint!("\r\x1b[K[{done}{rest}] {label}");
         // An error means that the terminal is gone; the run continues without a bar.
-        let _ = std::io::stderr().flush();
+        let _ = write!(std::io::stderr(), "\r\x1b[K[{done}{rest}] {label}");
     }
 
     /// Erases the line.
     pub fn clear(&mut self) {
         if self.shown {
-            eprint!("\r\x1b[K");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 }

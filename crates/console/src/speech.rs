@@ -1,7 +1,6 @@
 //! Output to a person: errors with their causes, counts, and results.
 //!
 //! This module owns the flag that standard output has failed. The verbs and `program::run` call it.
-#![allow(clippy::print_stderr)]
 
 use std::error::Error;
 use std::io::{ErrorKind, Write};
@@ -22,6 +21,17 @@ pub fn complain(error: &anyhow::Error) {
             let _ = logging::Log.write_all(text.as_bytes());
         }
     }
+}
+
+/// Prints a line to standard error, like `eprintln!`, but ignores errors instead of panicking.
+#[macro_export]
+macro_rules! tell {
+    ($($text:tt)*) => { $crate::tell_line(format_args!($($text)*)) };
+}
+
+/// Prints a line to standard error. Ignores errors, as `complain` does.
+pub fn tell_line(text: std::fmt::Arguments<'_>) {
+    let _ = logging::Log.write_all(format!("{text}\n").as_bytes());
 }
 
 /// Joins an error and its causes, and leaves out causes that an outer error repeats.

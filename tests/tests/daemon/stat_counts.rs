@@ -166,7 +166,7 @@ fn missing_daemon_is_an_error_with_place_and_remedy() {
     let output = run(command.current_dir(daemon.dir()).args(["stat", "--connect", "none"]));
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    let start = "millrace: unix:none: there is not a socket; start `millrace";
+    let start = "millrace: unix:none: there is no socket; start `millrace";
     assert!(text.starts_with(start) && text.contains("--connect unix:PATH"), "{text}");
     let mut command = stat(&daemon);
     daemon.kill9();

@@ -41,7 +41,7 @@ const KEYS: &str = "  q             ends
                 caches if there are some, then drives again
   s  r          sort by the next column; reverse the order
   +  -          double or halve the interval
-  space         hold the display, or let it go on
+  space         pause or continue the display
   up  down      move through the lower table; page up and page down move faster
   ?             explain keys and columns";
 

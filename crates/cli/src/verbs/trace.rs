@@ -18,7 +18,7 @@ use millrace_trace::{Reader, TraceEntry, TraceName};
 const EXAMPLES: &str = "\
 Examples:
   millrace trace record -o /tmp/t --duration 10s
-      ten seconds of the daemon of this folder: /tmp/t.blktrace.0, ...
+      ten seconds of the daemon in this directory: /tmp/t.blktrace.0, ...
   millrace trace show sda | less
       the files sda.blktrace.0, sda.blktrace.1, ... as blkparse prints them
   millrace trace spans sda --per op

@@ -220,7 +220,7 @@ pub fn why_not(path: &Path, error: &io::Error) -> String {
         return "this is not a socket".to_owned();
     }
     match (error.kind(), meta) {
-        (ErrorKind::NotFound, _) => "there is not a socket".to_owned(),
+        (ErrorKind::NotFound, _) => "there is no socket".to_owned(),
         (ErrorKind::ConnectionRefused, _) => "no daemon serves this socket any more".to_owned(),
         (ErrorKind::PermissionDenied, Ok(meta)) => {
             let user = User::from_uid(meta.uid().into()).ok().flatten().map(|user| user.name);

@@ -63,7 +63,7 @@ impl ReloadReport {
         let mut text: String = self.changes.iter().map(|change| format!("{change}\n")).collect();
         text.extend(self.warnings.iter().map(|warning| format!("warning: {warning}\n")));
         let became = match (self.changes.is_empty(), self.dry_run) {
-            (true, _) => "the daemon already serves this configuration; nothing changes",
+            (true, _) => "nothing that the daemon serves changes",
             (false, true) => "can be served; nothing was changed",
             (false, false) => "served from now on",
         };

@@ -7,7 +7,6 @@
 //! `--program` (program.rs); beside.rs runs a row in turn with other programs. Ctrl-C ends the
 //! current row, and the results so far are printed. The verb reads nothing but its arguments and
 //! the machine file that they name, and creates no file but those that a `file:` spec names.
-#![allow(clippy::print_stderr)]
 
 mod args;
 mod beside;

@@ -4,7 +4,6 @@
 //! A thread checks once per second and writes notes to standard error. Verbs that open drives
 //! themselves create a `DriveNotes` (`serve` writes such notes to its log). Dropping the value
 //! stops the thread, after a last check.
-#![allow(clippy::print_stderr)]
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -84,5 +83,5 @@ fn look(disks: &[Arc<Disk<Native>>], told: &mut [usize]) {
 /// Writes a note in place of a progress bar, which is later drawn again below the note.
 fn note(text: &str) {
     let wipe = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
-    eprintln!("{wipe}note: {text}");
+    millrace_console::tell!("{wipe}note: {text}");
 }

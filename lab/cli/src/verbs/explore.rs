@@ -5,7 +5,6 @@
 //! shrinking the first violation of each kind (reduction.rs), and the report. millrace-experiments
 //! has the scenarios and the checks. Exit status: 0 for no violation, 1 for violations, 2 if the
 //! scenario could not be run, 130 after Ctrl-C.
-#![allow(clippy::print_stderr)]
 
 mod args;
 mod reduction;
@@ -80,7 +79,7 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     };
     report(args, &sums, &findings)?;
     if interrupt.is_set() {
-        eprintln!("interrupted: the report above covers the seeds run so far");
+        millrace_console::tell!("interrupted: the report above covers the seeds run so far");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(if sums.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })

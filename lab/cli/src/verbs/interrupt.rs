@@ -4,7 +4,6 @@
 //! This module owns the thread that handles SIGINT and SIGTERM of such a verb. Signals within half
 //! a second of the first count as one, because some programs send them twice (timeout(1) does).
 //! Used by `bench`, `explore`, `paper` and `replay`.
-#![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -62,7 +61,7 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
         for _ in signals.forever() {
             theirs.set();
             if *is_waiting() {
-                eprintln!("interrupted: nothing was measured yet");
+                millrace_console::tell!("interrupted: nothing was measured yet");
                 std::process::exit(INTERRUPTED.into());
             }
             if first.is_none() {
@@ -80,7 +79,7 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
 /// Returns the exit status after a report: `code`, or 130 with a message if Ctrl-C ended the run.
 pub fn exit_code(interrupt: &Interrupt, code: u8) -> ExitCode {
     if interrupt.is_set() {
-        eprintln!("interrupted: the report above covers the run until then");
+        millrace_console::tell!("interrupted: the report above covers the run until then");
         return ExitCode::from(INTERRUPTED);
     }
     ExitCode::from(code)
@@ -90,7 +89,7 @@ pub fn exit_code(interrupt: &Interrupt, code: u8) -> ExitCode {
 fn tell_if_it_takes_long() {
     let tell = || {
         std::thread::sleep(PATIENCE);
-        eprintln!(
+        millrace_console::tell!(
             "ending: waiting for I/O in flight, at most until its timeout; \
              press Ctrl-C again to end at once without results"
         );

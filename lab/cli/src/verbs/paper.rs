@@ -4,7 +4,6 @@
 //! with `--output`, writes it as one HTML file. The exit status is 1 if a check does not hold.
 //! Ctrl-C prints the parts that are complete. No page is written then, so that an incomplete page
 //! never replaces a complete one.
-#![allow(clippy::print_stderr)]
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -159,7 +158,7 @@ pub struct Args {
     wanted: Vec<PaperSelection>,
     /// Write the page with plots to this file, or into this directory as PAPER.html, or as
     /// PAPER-PART.html if parts are given [default: no page is written]
-    #[arg(short, long, value_name = "FILE|FOLDER", alias = "html")]
+    #[arg(short, long, value_name = "FILE|DIRECTORY", alias = "html")]
     output: Option<PathBuf>,
     /// Run each point twice, the second time without these mechanisms of machine or kernel, and
     /// show both results side by side
@@ -207,7 +206,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if interrupt.is_set() {
         let last = pages.last().map_or("", |(name, _)| name);
-        eprintln!(
+        millrace_console::tell!(
             "interrupted during {last}: its finished parts are above, but its page was not written"
         );
         return Ok(ExitCode::from(INTERRUPTED));
@@ -219,7 +218,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{}", wrapped(failed.split(' ').map(str::to_owned), WIDTH));
+    millrace_console::tell!("{}", wrapped(failed.split(' ').map(str::to_owned), WIDTH));
     Ok(ExitCode::from(1))
 }
 
@@ -309,7 +308,11 @@ fn check_output(output: &Path, papers: usize) -> Result<()> {
 fn write(page: &Page, file: &Path, start: Instant) -> Result<()> {
     std::fs::write(file, page.html())
         .with_context(|| format!("{}: cannot write the page", file.display()))?;
-    eprintln!("note: {} written, {:.1} s", file.display(), start.elapsed().as_secs_f64());
+    millrace_console::tell!(
+        "note: {} written, {:.1} s",
+        file.display(),
+        start.elapsed().as_secs_f64()
+    );
     Ok(())
 }
 

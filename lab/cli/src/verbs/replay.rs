@@ -4,7 +4,6 @@
 //! trace is read once in advance if `--fit scale` needs it, the replay itself (`replay` of
 //! millrace-experiments) runs with a progress bar, and a report is printed (table.rs). Ctrl-C ends
 //! the replay, and the I/Os so far are reported.
-#![allow(clippy::print_stderr)]
 
 mod args;
 mod table;
@@ -50,15 +49,18 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let source = TrackedTrace::new(source, &watch);
     let report = carry_out(args, (lanes, routes), (source, addresses), (&settings, &watch, ios))?;
     let notes = watch.known().notes.clone();
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
     if let Some((missing, has)) = watch.missing(args.map.iter().map(|map| map.device.as_str())) {
         let (missing, has) = (missing.join(" "), has.join(" "));
-        eprintln!("note: --map {missing}: the trace has no such device; its devices: {has}");
+        millrace_console::tell!(
+            "note: --map {missing}: the trace has no such device; its devices: {has}"
+        );
     }
     if report.counts.traced_ios == 0 && report.stopped.is_none() {
-        eprintln!(
+        millrace_console::tell!(
             "note: {}: none of its lines could be read as an I/O of {}",
-            head.traces, head.format
+            head.traces,
+            head.format
         );
     }
     let damage = ReadDamage::tell(watch.known().damage.clone());
@@ -94,10 +96,10 @@ fn finish(
     }
     if report.counts.errors > 0 {
         let first = report.counts.first_error.as_deref().unwrap_or("no detail");
-        eprintln!("{} I/Os failed: {first}", report.counts.errors);
+        millrace_console::tell!("{} I/Os failed: {first}", report.counts.errors);
     }
     if report.stopped == Some(StopReason::Interrupted) {
-        eprintln!("interrupted: the report above covers the I/Os completed so far");
+        millrace_console::tell!("interrupted: the report above covers the I/Os completed so far");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::from(u8::from(report.counts.errors > 0)))
@@ -207,7 +209,7 @@ fn carry_out(
     let destination = match &lanes {
         Lanes::Drives(specs) => {
             let (built, notes) = target::build(specs, args)?;
-            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
             _news = DriveNotes::of(built.iter().map(|one| &one.volume));
             volumes = built;
             Destination::Volumes(&volumes)

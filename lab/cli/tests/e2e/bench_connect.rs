@@ -22,7 +22,7 @@ fn an_export_that_is_not_there_is_named_with_those_that_are() {
     let nobody = format!("nbd+unix:///v?socket={}/none", daemon.dir().display());
     let said = run(millrace_lab().args(["bench", "--connect", &nobody]));
     let text = String::from_utf8_lossy(&said.stderr);
-    assert!(text.contains("nobody serves there: start it, or name another address"), "{text}");
+    assert!(text.contains("no server listens there: start one, or name another address"), "{text}");
 }
 
 /// A stop gives up threads of a virtual machine's export 18 s after the signal, but for this.

@@ -44,3 +44,16 @@ fn an_unknown_argument_is_named_and_ends_with_status_2() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text.contains("--no-such-thing"), "{text}");
 }
+
+#[test]
+fn a_full_standard_error_does_not_end_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.log");
+    std::fs::write(&trace, "fio version 2 iolog\nd0 add\nd0 open\nd0 write 0 4096\n").unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut convert = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
+    convert.args(["trace", "convert", "t.log", "--to-format", "iolog", "-o", "copy.log"]);
+    let status = convert.current_dir(dir.path()).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(0), "{status}");
+    assert!(dir.path().join("copy.log").exists());
+}

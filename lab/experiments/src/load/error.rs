@@ -60,7 +60,9 @@ impl BenchError {
 fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match error.kind() {
-        ConnectionRefused | NotFound => "; nobody serves there: start it, or name another address",
+        ConnectionRefused | NotFound => {
+            "; no server listens there: start one, or name another address"
+        }
         _ => "",
     }
 }

@@ -5,7 +5,7 @@
 //! dies, the daemon ends the recording by itself. If the daemon fails (a full disk, a directory
 //! that it may not write), so does this verb. `trace::run` calls it.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -112,16 +112,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[allow(clippy::print_stderr)]
 fn show(status: &TraceStatus, since: Duration) {
     let TraceStatus { events, dropped, .. } = status;
-    eprint!(
-        "\r\x1b[K{:.1} s: {events} events, {dropped} dropped; Ctrl-C ends",
-        since.as_secs_f64()
+    let seconds = since.as_secs_f64();
+    // An error means that the terminal is gone; the recording continues.
+    let _ = write!(
+        std::io::stderr(),
+        "\r\x1b[K{seconds:.1} s: {events} events, {dropped} dropped; Ctrl-C ends"
     );
 }
 
-#[allow(clippy::print_stderr)]
 fn clear() {
-    eprint!("\r\x1b[K");
+    let _ = write!(std::io::stderr(), "\r\x1b[K");
 }

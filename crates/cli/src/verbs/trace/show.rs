@@ -3,7 +3,6 @@
 //!
 //! `trace::run` calls this module; millrace-trace formats the lines. The program ends without an
 //! error when its reader closes the pipe.
-#![allow(clippy::print_stderr)]
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -74,7 +73,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let walked = walked?;
     if let Some(note) = walked.names.dropped_note() {
-        eprintln!("note: {note}");
+        millrace_console::tell!("note: {note}");
     }
     Ok(walked.damage.exit_code())
 }

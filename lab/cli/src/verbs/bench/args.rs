@@ -37,12 +37,12 @@ Examples:
       the designs mq, sq and raw on a drive that does nothing, at depth 1 and 32, on 1, 2, ... CPUs
   millrace-lab bench --drive file:path=/srv/d0 --rw randread --bs 4k --iodepth 64 --runtime 5
       an existing file through io_uring, for five seconds
-  millrace-lab bench --drive file:path=/srv/d0 --rw randrw --rwmixread 70 --size 1g --numjobs 4
+  millrace-lab bench --drive file:path=/srv/d0 --rw randrw --rwmixread 70 --size 1g --numjobs 4 \\
       --overwrite
       four threads on the first GiB of a file, 70 % reads; what is there is lost
   millrace-lab bench --drive ram:size=1g --drive ram:size=1g --chunk 4k --rw randwrite --verify
       a stripe of two drives; every block is read back and checked
-  millrace-lab bench --controller scu:tags=250 --drive model@scu:preset=520
+  millrace-lab bench --controller scu:tags=250 --drive model@scu:preset=520 \\
       --drive model@scu:preset=520
       two modelled SSDs that share the 250 tags of a controller
   millrace-lab bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --numjobs 4
@@ -55,14 +55,14 @@ Examples:
       the block layer on a simulated machine with 80 cores, and what its locks do there
   millrace-lab bench --machine miot --vm baseline --vm mq --vm miot,batching=0 --numjobs 1,8
       a guest of 8 vCPUs on a simulated host, its disk served in three ways
-  millrace-lab bench --machine epyc-2x64 --drive model:preset=850evo --scheduler none,deadline
+  millrace-lab bench --machine epyc-2x64 --drive model:preset=850evo --scheduler none,deadline \\
       --client iodepth=1 --client rw=randwrite,bs=128k,iodepth=256
       two clients at one modelled SSD, and what each gets with either scheduler
   millrace-lab bench --drive file:path=/tmp/d0,size=1g --bs 4k --trace /tmp/t
       a recording of every step of every I/O; read it with `millrace trace spans /tmp/t`
   millrace-lab bench --jobfile randread.fio --output-format json
       the jobs of one of fio's job files, reported with fio's keys
-  millrace-lab bench --program fileserver,untar --serving per-drive,per-volume
+  millrace-lab bench --program fileserver,untar --serving per-drive,per-volume \\
       --drive model:preset=850evo --drive model:preset=850evo
       programs through a write-back cache on two modelled SSDs, served in two ways
   millrace-lab bench --drive file:path=/srv/d0 --beside 'fio=fio --output-format=json d0.fio'

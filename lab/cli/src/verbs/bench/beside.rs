@@ -5,7 +5,6 @@
 //! `bench --json`; both have the same keys for the same figures. The table shows the medians over
 //! all rounds, and the median of each round's ratio of IOPS. The verb calls this file, which runs
 //! the row and the commands.
-#![allow(clippy::print_stderr)]
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -60,7 +59,10 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
         }
     }
     if interrupt.is_set() {
-        eprintln!("interrupted after {}", millrace_console::counted(rounds.len(), "round"));
+        millrace_console::tell!(
+            "interrupted after {}",
+            millrace_console::counted(rounds.len(), "round")
+        );
         return Ok(ExitCode::from(INTERRUPTED));
     }
     ended.map(|()| ExitCode::SUCCESS)

@@ -3,7 +3,6 @@
 //! This module owns the order of a calibration: six runs (`calibration` of millrace-experiments) on
 //! this machine or a simulated one, a table, and lines for the configuration. Called by the verb.
 //! The runs write to a drive that is empty, or to any drive with `--overwrite`.
-#![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -48,7 +47,9 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
         None => (natively_measured(&args, interrupt)?, "here".to_owned()),
     };
     let Some(rows) = rows else {
-        eprintln!("interrupted: nothing is printed, because the result needs all six runs");
+        millrace_console::tell!(
+            "interrupted: nothing is printed, because the result needs all six runs"
+        );
         return Ok(ExitCode::from(INTERRUPTED));
     };
     if let Some(row) = rows.iter().find(|row| row.outcome.errors > 0) {
@@ -115,7 +116,7 @@ fn natively_measured(args: &BenchArgs, interrupt: &Interrupt) -> Result<Option<[
     let drive = &args.target.drives()?[0];
     super::check_overwrite(args, Some("--calibrate".to_owned()))?;
     let mut target = Target::open(drive, jobs, &args.target.controllers()?)?;
-    target.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    target.notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
     let plan = Plan { interrupt: interrupt.clone(), ..plan.plan };
     let mut busy = false;
     let rows = measure(interrupt, |run, progress| {
@@ -124,7 +125,7 @@ fn natively_measured(args: &BenchArgs, interrupt: &Interrupt) -> Result<Option<[
         Ok(row)
     })?;
     if busy && rows.is_some() {
-        eprintln!(
+        millrace_console::tell!(
             "note: a run kept its threads busy all the time: the drive may do more with a higher \
              --numjobs"
         );

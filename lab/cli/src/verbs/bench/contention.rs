@@ -4,7 +4,6 @@
 //! This module owns the order of a run: the flags become a plan for each scheduler (clients.rs
 //! reads the clients), the lab runs each plan on a simulated machine or on this one, and a table or
 //! JSON is printed at the end. The verb calls it instead of running rows.
-#![allow(clippy::print_stderr)]
 
 mod clients;
 mod table;
@@ -80,7 +79,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let failed: Vec<_> = clients.filter(|row| row.failed.errors > 0).collect();
     for row in &failed {
         let first = row.failed.error_text.as_deref().unwrap_or("no detail");
-        eprintln!("client {}: {} errors: {first}", row.name, row.failed.errors);
+        millrace_console::tell!("client {}: {} errors: {first}", row.name, row.failed.errors);
     }
     Ok(ExitCode::from(u8::from(!failed.is_empty())))
 }

@@ -3,7 +3,6 @@
 //! This module owns the file's access to the system (included files, variables), the drives on
 //! which its jobs work, and the table or JSON at the end; the lab parses the file and runs the
 //! jobs. The verb calls it instead of running rows.
-#![allow(clippy::print_stderr)]
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -46,7 +45,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let file = interrupt::waiting(|| read(name))?;
     let volumes = volumes(args, &file)?;
     if !file.ignored.is_empty() {
-        eprintln!(
+        millrace_console::tell!(
             "note: {}: ignored, because they have no effect here: {}",
             shown(name),
             file.ignored.join(", ")
@@ -75,10 +74,10 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     for one in reports.iter().filter(|report| report.errors() > 0) {
         let job = &file.jobs[one.job].name;
         let first = one.first_error().unwrap_or("no detail");
-        eprintln!("job {job}: {} errors: {first}", one.errors());
+        millrace_console::tell!("job {job}: {} errors: {first}", one.errors());
     }
     if let Some(error) = &failed {
-        eprintln!("millrace-lab: {error}; the jobs after those above did not run");
+        millrace_console::tell!("millrace-lab: {error}; the jobs after those above did not run");
     }
     let has_errors = failed.is_some() || reports.iter().any(|report| report.errors() > 0);
     Ok(interrupt::exit_code(interrupt, has_errors.into()))
@@ -138,7 +137,9 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     if !args.target.drive.is_empty() {
         let named = file.jobs.iter().any(|job| job.filename.is_some());
         if named {
-            eprintln!("note: filename is ignored, because --drive names the drives of the jobs");
+            millrace_console::tell!(
+                "note: filename is ignored, because --drive names the drives of the jobs"
+            );
         }
         let writer = file.jobs.iter().find(|job| job.changes_data());
         super::check_overwrite(args, writer.map(writer_of))?;
@@ -254,7 +255,7 @@ fn writer_of(job: &JobSpec) -> String {
 
 fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Arc<Volume>> {
     let (volume, notes) = build_volume("bench", args.target.layout(), drives, options)?;
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
     Ok(volume)
 }
 
@@ -273,7 +274,7 @@ fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
         return Ok(());
     }
     let bytes = wanted - there;
-    eprintln!(
+    millrace_console::tell!(
         "note: filename={name}: {bytes} bytes are written to it first, because its jobs read them"
     );
     let mut to = std::fs::OpenOptions::new().append(true).create(true).open(name)?;

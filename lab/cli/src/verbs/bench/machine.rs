@@ -4,7 +4,6 @@
 //! each interface. Simulated rows run in parallel, and the order of the output does not depend on
 //! which of them ends first. The rate of the simulator is printed to standard error, because it
 //! differs from run to run.
-#![allow(clippy::print_stderr)]
 
 use std::time::Instant;
 
@@ -54,7 +53,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     let rows = rows_of(observed);
     let events: u64 = rows.iter().filter_map(|row| row.machine.as_ref()?.sim_events).sum();
     let seconds = start.elapsed().as_secs_f64();
-    eprintln!(
+    millrace_console::tell!(
         "note: {events} events simulated in {seconds:.2} s, {:.1} M per second",
         events as f64 / seconds / 1e6
     );
@@ -79,7 +78,7 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
 /// Returns the rows, and prints a note about each trace that was recorded.
 fn rows_of(observed: Vec<ObservedRow>) -> Vec<Row> {
     let recordings = observed.iter().filter_map(|observed| observed.recorded.as_ref());
-    recordings.for_each(|recording| eprintln!("note: {}", recorded(recording)));
+    recordings.for_each(|recording| millrace_console::tell!("note: {}", recorded(recording)));
     observed.into_iter().map(|observed| observed.row).collect()
 }
 

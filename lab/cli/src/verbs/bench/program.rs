@@ -4,7 +4,6 @@
 //! This module owns the rows (each program with each serving mode, on drives that are opened for
 //! it, behind the cache that the program uses) and their table; the lab has the programs. The verb
 //! calls it instead of running rows.
-#![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -56,11 +55,11 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     bar.clear();
     notes.sort();
     notes.dedup();
-    notes.iter().for_each(|note: &String| eprintln!("note: {note}"));
+    notes.iter().for_each(|note: &String| millrace_console::tell!("note: {note}"));
     print(args, &lines)?;
     let errors: u64 = lines.iter().map(|line| line.run.errors).sum();
     if errors > 0 {
-        eprintln!("{errors} I/Os of programs failed");
+        millrace_console::tell!("{errors} I/Os of programs failed");
     }
     Ok(interrupt::exit_code(interrupt, u8::from(errors > 0)))
 }

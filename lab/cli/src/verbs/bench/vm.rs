@@ -3,7 +3,6 @@
 //! This module makes a row of each combination of the listed settings, and prints the report, a
 //! table or JSON. words.rs parses the option, and millrace-experiments simulates the rows. If
 //! `--vm` is given, the verb `bench` calls this module instead of running its usual rows.
-#![allow(clippy::print_stderr)]
 
 pub mod words;
 

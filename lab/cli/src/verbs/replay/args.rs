@@ -18,18 +18,18 @@ const EXAMPLES: &str = "\
 Examples:
   millrace-lab replay trace.log --to ram:size=1g
       a trace of any format, at its own times, on memory
-  millrace-lab replay sda --to 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --speed 10x
+  millrace-lab replay sda --to 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --speed 10x \\
       --overwrite
       blktrace's files sda.blktrace.*, ten times as fast, on a server's export
-  millrace-lab replay web.csv.gz --to file:path=/srv/new,size=64g --fit scale
+  millrace-lab replay web.csv.gz --to file:path=/srv/new,size=64g --fit scale \\
       --speed afap --iodepth 64
       as fast as possible with 64 in flight, all addresses shrunk to the size of a new file
   millrace-lab replay t --map 8,0=ram:size=1g --map 8,16=ram:size=4g --to null:
       a volume for each of two devices, and nothing kept of the others
   millrace-lab replay t --to ram:size=1g --to ram:size=1g --chunk 4k --speed afap
       on a stripe of two drives
-  millrace-lab replay t --to model:preset=850evo --to model:preset=850evo --serving per-drive \
-    --speed afap --iodepth 128
+  millrace-lab replay t --to model:preset=850evo --to model:preset=850evo --serving per-drive \\
+      --speed afap --iodepth 128
       each drive of the stripe served by a thread of its own
   millrace-lab replay t --to model:preset=850evo --machine e7-2870
       on a modelled SSD of a simulated machine, in that machine's time

@@ -3,7 +3,6 @@
 //! Called by `trace::run`; millrace-experiments has the readers and writers. The verb writes while
 //! it reads, and leaves out entries that cannot be read. The verb neither overwrites its input nor
 //! creates files that would be taken for parts of another recording.
-#![allow(clippy::print_stderr)]
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -108,8 +107,12 @@ fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> 
         finished => finished.with_context(failed)?,
     };
     for note in source.notes().iter().chain(&lost) {
-        eprintln!("note: {note}");
+        millrace_console::tell!("note: {note}");
     }
-    eprintln!("note: {ios} I/Os of {} written as {} to {name}", source.format(), args.to_format);
+    millrace_console::tell!(
+        "note: {ios} I/Os of {} written as {} to {name}",
+        source.format(),
+        args.to_format
+    );
     Ok(ReadDamage::tell(source.damage()).exit_code())
 }

@@ -3,7 +3,6 @@
 //!
 //! For a blktrace recording the report has the times between the events of an I/O; for any trace it
 //! has the statistics of its I/Os. Called by `trace::run`; millrace-experiments has the page.
-#![allow(clippy::print_stderr)]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,7 +65,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     bar.clear();
     let notes: Vec<String> = source.notes().into_iter().chain(profile.unmeasured_note()).collect();
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
     let has_drives = source.spans().is_some_and(|(spans, _)| !spans.drives().is_empty());
     if profile.is_empty() && !has_drives {
         bail!("{label}: the trace has no I/O");
@@ -87,7 +86,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         page.facts.extend(damage.lines().iter().map(|line| fact("damaged", line)));
         std::fs::write(file, page.html())
             .with_context(|| format!("{}: cannot write the page", file.display()))?;
-        eprintln!("note: {} written", file.display());
+        millrace_console::tell!("note: {} written", file.display());
     }
     millrace_console::say(&match args.json {
         true => {

@@ -296,7 +296,7 @@ fn lines_to_paste(
         );
     }
     format!(
-        "\nTry it, in this folder:\n\
+        "\nTry it, in this directory:\n\
          \x20 qemu-img info {uri}\n\
          \x20 nbdcopy {uri} {copy}\n\
          \x20 fio --name=try --ioengine=nbd --uri={uri} --rw={rw} --bs={bs} --iodepth=32 \
