@@ -84,7 +84,7 @@ impl CacheConfig {
         let dirty = self.dirty_max();
         if !(64 << 10..=self.size_bytes).contains(&dirty) {
             return Err(format!(
-                "dirty-max is {dirty} bytes; set it to 64 KiB to the cache's size"
+                "dirty-max is {dirty} bytes; set it between 64 KiB and the cache's size"
             ));
         }
         if self.read_ahead_bytes > self.size_bytes / 4 {
@@ -123,7 +123,7 @@ mod tests {
             ),
             (
                 CacheConfig { dirty_max_bytes: Some(1), ..fine },
-                "dirty-max is 1 bytes; set it to 64 KiB to the cache's size",
+                "dirty-max is 1 bytes; set it between 64 KiB and the cache's size",
             ),
             (
                 CacheConfig { read_ahead_bytes: 65 << 20, ..fine },

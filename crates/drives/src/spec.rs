@@ -66,7 +66,7 @@ pub enum SpecError {
 
 fn hint_of(key: &str, nearest: &Option<&'static str>) -> String {
     match (key, nearest) {
-        ("timeout", _) => " (timeout stands beside spec, as in timeout = \"30s\")".to_owned(),
+        ("timeout", _) => " (write timeout as a key next to spec: timeout = \"30s\")".to_owned(),
         (_, Some(name)) => format!(" (did you mean `{name}`?)"),
         (_, None) => String::new(),
     }

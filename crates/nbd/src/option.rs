@@ -127,7 +127,7 @@ impl<'a> OptionReply<'a> {
     fn packet(&mut self, kind: u32, parts: &[&[u8]]) {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let len = u32::try_from(bytes)
-            .expect("the data are two strings of at most 4096 bytes and some numbers");
+            .expect("two strings of at most 4096 bytes and some numbers fit 4 GiB");
         self.out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
         self.out.extend_from_slice(&self.option.to_be_bytes());
         self.out.extend_from_slice(&kind.to_be_bytes());

@@ -149,8 +149,8 @@ impl Reply {
                 out.u64(self.cookie).u64(self.offset).u64(payload);
             }
             _ => {
-                let payload = u32::try_from(payload)
-                    .expect("the data of a compact request, plus 8 bytes, fit 32 bits");
+                let payload =
+                    u32::try_from(payload).expect("the length of a compact reply fits 32 bits");
                 out.u32(STRUCTURED_REPLY_MAGIC).u16(flags).u16(kind).u64(self.cookie).u32(payload);
             }
         }

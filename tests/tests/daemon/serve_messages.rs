@@ -475,7 +475,7 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
     fs::write(dir.path().join("d.sock.control"), "precious").unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
     says(&said, &["millrace: control socket unix:d.sock.control: a file that is not a socket"]);
-    says(&said, &["with --nbd unix:PATH, from which its default is derived\n"]);
+    says(&said, &["with --nbd unix:PATH, which also determines the default control socket\n"]);
 }
 
 /// The daemon as a user to whom root's files are another's, in a directory where he may make

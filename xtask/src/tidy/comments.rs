@@ -84,7 +84,7 @@ fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
             if ended {
                 all.push((*line, String::new()));
             }
-            let sentence = &mut all.last_mut().expect("the first word begins a sentence").1;
+            let sentence = &mut all.last_mut().expect("a sentence was begun").1;
             if !sentence.is_empty() {
                 sentence.push(' ');
             }

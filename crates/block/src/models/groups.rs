@@ -53,7 +53,7 @@ fn pass_a_gate(times_ns: &'static [u64]) {
     ensure(apart, "two I/Os were given the same time");
     let last_ns = times_ns.iter().max().copied().unwrap_or(0);
     let late = due.iter().all(|due_ns| *due_ns < last_ns + 1_000_000 * due.len() as u64);
-    ensure(late, "an I/O was given too late a time");
+    ensure(late, "an I/O was scheduled too late");
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn with_flag(text: &str) -> String {
             "control: ",
             "control socket ",
             "control socket ",
-            "--nbd unix:PATH, from which its default is derived",
+            "--nbd unix:PATH, which also determines the default control socket",
         ),
     ];
     let known = keys.iter().find_map(|key| Some((key, text.strip_prefix(key.0)?)));

@@ -22,7 +22,7 @@ type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
     ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
-    ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
+    ("bytes", "Bytes that completed I/Os covered, discards included.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
     ("merges", "I/Os merged into the request of another I/O.", |op| op.merges),
 ];
@@ -56,7 +56,7 @@ const STAGES: [Stage; 4] = [
 
 const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
     ("ios", "Completed I/Os. A split I/O counts once.", |op| op.ios),
-    ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
+    ("bytes", "Bytes that completed I/Os covered, discards included.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
@@ -197,7 +197,7 @@ fn ended(page: &mut MetricsPage, report: &Report) {
 fn groups(page: &mut MetricsPage, report: &Report) {
     let groups = &report.group_counts;
     let weights = groups.iter().map(|group| ([("group", &group.name)], group.weight));
-    let help = "The group's weight beside its siblings'.";
+    let help = "Weight of the group relative to its siblings.";
     page.samples(("millrace_group_weight", "gauge", help), weights);
     let booked = groups.iter().map(|group| ([("group", &group.name)], seconds(group.booked_ns)));
     let help = "How far ahead the group's limits are booked.";

@@ -272,7 +272,7 @@ fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
     });
     let config = ChannelConfig { depth: sectors.len() as u32, thread, ..ChannelConfig::default() };
     let channel = Channel::open(&state.volume, config);
-    let mut channel = channel.expect("all queues of the volume are served");
+    let mut channel = channel.expect("opening a channel must succeed while all queues are served");
     for sector in sectors {
         let mut bio = Bio::read(*sector, Buffer::new(block_bytes));
         while let Err(Rejected { bio: back, reason: Reject::Full }) = channel.submit(bio) {

@@ -161,8 +161,8 @@ impl Submitter {
     fn open(&self) -> Channel<Simulated> {
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread: self.io_thread() };
-        let mut channel =
-            Channel::open(&self.state.volume, config).expect("all queues of the volume are served");
+        let mut channel = Channel::open(&self.state.volume, config)
+            .expect("opening a channel must succeed while all queues are served");
         channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
         channel
     }

@@ -274,7 +274,7 @@ impl<T: Target> Job<T> {
         let (mut left, mut submitted) = (blocks.iter(), 0);
         let mut aim = |io: &mut T::Io| {
             let block =
-                left.next().expect("the target fills no more I/Os than there are blocks left");
+                left.next().expect("the target must not ask for more I/Os than blocks are left");
             io.aim(Op::Read, block * sectors, 0);
         };
         loop {

@@ -33,7 +33,7 @@ fn with_lines(figure: Figure, other: Figure, left_out: &str) -> Figure {
     let differs = panels.iter().flat_map(|panel| &panel.series);
     let said = match differs.into_iter().any(|series| series.kind == SeriesKind::Without) {
         true => format!(" Thin and dashed: without {left_out}, where that differs."),
-        false => format!(" Without {left_out} it is the same."),
+        false => format!(" The result without {left_out} is the same."),
     };
     Figure { caption: figure.caption + &said, panels, ..figure }
 }
@@ -49,7 +49,7 @@ fn add_lines(panel: Panel, other: Panel) -> Panel {
 
 fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
     if table.rows == other.rows {
-        let caption = format!("{} Without {left_out} it is the same.", table.caption);
+        let caption = format!("{} The result without {left_out} is the same.", table.caption);
         return vec![DataTable { caption, ..table }];
     }
     let other = DataTable {
@@ -102,9 +102,9 @@ mod tests {
         assert!(figure.caption.ends_with("without lines,links, where that differs."));
         let ids: Vec<&str> = both.tables.iter().map(|table| table.id.as_str()).collect();
         assert_eq!(ids, ["changes", "changes-without", "stays"]);
-        assert!(both.tables[2].caption.ends_with("it is the same."));
+        assert!(both.tables[2].caption.ends_with("is the same."));
         let same = merged(page(4.0), page(4.0), &without);
-        assert!(same.figures[0].caption.ends_with("Without lines,links it is the same."));
+        assert!(same.figures[0].caption.ends_with("The result without lines,links is the same."));
         assert_eq!(same.figures[0].panels[0].series.len(), 3);
     }
 }

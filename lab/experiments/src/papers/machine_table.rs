@@ -83,7 +83,7 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             rate("bandwidth of the link between sockets", &cache.link),
             rate("bandwidth of the link between boards", &cache.board_link),
             share(
-                "fraction of spinning CPUs that re-read a lock's cache line before the next holder",
+                "fraction of spinning CPUs that re-read a lock's line before the next holder does",
                 &cache.spinner,
             ),
             cost("additional cost of a locked instruction", &cpu.locked),

@@ -65,7 +65,7 @@ fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
 
 fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     let text = format!(
-        "submit_bh {} and {}; make_request the same; merges {} and {}",
+        "submit_bh: {} and {} calls; make_request: as many; merges: {} and {}",
         small.submitted, pages.submitted, small.merged, pages.merged
     );
     let submitted = [small.submitted, pages.submitted];

@@ -245,7 +245,7 @@ fn check(drives: &[DriveSpans]) -> Check {
     };
     let each = drives.iter().map(|one| {
         let (share, beside) = (percent(one.share()), percent(one.share_beside_paper()));
-        format!("{}: {share}, with the paper's D2C {beside}", one.drive)
+        format!("{}: {share} ({beside} if D2C were that of the paper)", one.drive)
     });
     let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
     let holds = nvme.share_beside_paper() < SHARE_MOST;

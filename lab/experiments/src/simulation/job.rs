@@ -112,8 +112,8 @@ impl<M: Host> RowState<M> {
         let blocks = (self.sectors[at] << 9) / u64::from(plan.workload.bs_bytes);
         let apart = volumes.len() as u32;
         let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
-        let channel =
-            Channel::open(&volumes[at], config).expect("all queues of the volume are served");
+        let channel = Channel::open(&volumes[at], config)
+            .expect("opening a channel must succeed while all queues are served");
         (channel, Offsets::new(&plan.workload, blocks, place))
     }
 

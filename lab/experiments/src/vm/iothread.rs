@@ -100,7 +100,8 @@ pub(super) fn run(vm: &Vm, number: u32) {
         handle,
         memory: &vm.memory[number as usize % vm.memory.len()],
         queues,
-        channel: Channel::open(&vm.volume, config).expect("all queues of the volume are served"),
+        channel: Channel::open(&vm.volume, config)
+            .expect("opening a channel must succeed while all queues are served"),
         pace: BatchPacer::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
         polling: Polling::new(served.poll_max_ns),
         requests: Vec::new(),

@@ -86,7 +86,7 @@ impl Inflight {
     ) -> Result<Inflight, Error> {
         let len_bytes = check(queues, queue_size)?;
         if !offset.is_multiple_of(ALIGN as u64) {
-            let text = format!("inflight region at offset {offset}; a multiple of {ALIGN}");
+            let text = format!("inflight region at offset {offset}: not a multiple of {ALIGN}");
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let address = RegionAddress { guest: 0, len_bytes, user: 0, offset };

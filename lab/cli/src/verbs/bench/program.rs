@@ -120,7 +120,7 @@ fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     }
     let drives = args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>();
     let text = format!(
-        "{}: operations are pages of 4 KiB, or a server's operations\n{}\n",
+        "{}: an operation is a page of 4 KiB, or an operation of a server program\n{}\n",
         drives.join("+"),
         grid.text()
     );

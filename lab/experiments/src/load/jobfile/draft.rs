@@ -206,9 +206,7 @@ impl Draft {
         }
         job.shape.zones = zones(self.has_zones.then_some(self.zones), self.zones)?;
         if job.shape.zones.is_some() && job.kind.random {
-            return Err(
-                "zonesize: zones are gone through in order; use rw=read, write or rw".into()
-            );
+            return Err("zonesize: zones are for sequential I/O; use rw=read, write or rw".into());
         }
         if job.span.time_based && job.span.runtime_ns.is_none() {
             // As in fio, `time_based` without `runtime` has no effect.

@@ -29,8 +29,8 @@ impl<'a, M: Host> Access<'a, M> {
     pub(super) fn new(shared: &'a ProgramState<M>, thread: &IoThread<M>) -> Self {
         let thread = Some(thread.clone());
         let config = ChannelConfig { depth: shared.depth, thread, ..ChannelConfig::default() };
-        let channel =
-            Channel::open(&shared.volume, config).expect("all queues of the volume are served");
+        let channel = Channel::open(&shared.volume, config)
+            .expect("opening a channel must succeed while all queues are served");
         Access { shared, channel }
     }
 

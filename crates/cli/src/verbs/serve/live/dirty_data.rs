@@ -110,7 +110,7 @@ pub fn while_stopping(
         let is_silent = before.answered.get(of.drive) == now.answered.get(of.drive);
         is_silent.then(|| {
             let drive = name(cache, of);
-            format!("{drive} has answered nothing in that time ({} bytes)", of.bytes)
+            format!("{drive} completed nothing in that time ({} bytes are left)", of.bytes)
         })
     }));
     let rate = written / seconds;

@@ -373,7 +373,7 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
         let (word, name) =
             line.split_at_checked(CacheMark::Lost.word().len()).unwrap_or((line, ""));
         let name: String = serde_json::from_str(name.trim()).map_err(|_| {
-            anyhow!("{shown}:{number}: this line is not the mark of a cache; {remedy}")
+            anyhow!("{shown}:{number}: this line does not name a cache and its state; {remedy}")
         })?;
         // A word that was interrupted while being written counts as `dirty`.
         let is_known = |known: &(String, CacheMark)| known.0 == name;
@@ -515,7 +515,9 @@ mod tests {
         assert!(said(&dir.path().join("no")).contains("this directory does not exist; create it"));
         fs::write(dir.path().join("caches"), HEADER.to_owned() + "what is this\n").unwrap();
         assert!(said(&dir.path().join("caches")).contains("this is not a directory"));
-        assert!(said(dir.path()).contains("caches:2: this line is not the mark of a cache"));
+        assert!(
+            said(dir.path()).contains("caches:2: this line does not name a cache and its state")
+        );
         for damaged in ["clean \"a\"\n", &HEADER[..9], "\0\0\0"] {
             fs::write(dir.path().join("caches"), damaged).unwrap();
             assert!(

@@ -156,7 +156,7 @@ fn error_names_its_line_and_word_and_the_correction() {
         ("zonemode=strided", "t.fio:1: zonemode: zones have a size; add zonesize"),
         (
             "rw=randread\nzonemode=strided\nzonesize=1m",
-            "t.fio:1: zonesize: zones are gone through in order",
+            "t.fio:1: zonesize: zones are for sequential I/O",
         ),
         ("zonesize=1m", "t.fio:1: zonesize: it is for zones; add zonemode=strided"),
         ("atomic=1", "t.fio:2: atomic: fio has this word"),
