@@ -79,7 +79,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     };
     match ended {
         Err(error) if rows.is_empty() && interrupt.is_set() => {
-            eprintln!("interrupted before anything was measured: {error:#}");
+            millrace_console::tell!("interrupted before anything was measured: {error:#}");
             return Ok(ExitCode::from(INTERRUPTED));
         }
         Err(error) if rows.is_empty() => return Err(error),
@@ -131,7 +131,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     notes.dedup();
     // A note about a volume may end with a configuration key, which `bench` does not have.
     let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
-    notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
+    notes.iter().map(without_key).for_each(|note| millrace_console::tell!("note: {note}"));
     Ok((rows, ended))
 }
 
@@ -158,9 +158,12 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<bool> {
     }
     for row in rows.iter().filter(|row| row.outcome.errors > 0) {
         let first = row.outcome.first_error.as_deref().unwrap_or("no detail");
-        eprintln!(
+        millrace_console::tell!(
             "{} errors ({} {} bs={}): {first}",
-            row.outcome.errors, row.queues.stack, row.rw, row.bs
+            row.outcome.errors,
+            row.queues.stack,
+            row.rw,
+            row.bs
         );
     }
     Ok(rows.iter().any(|row| row.outcome.errors > 0))
