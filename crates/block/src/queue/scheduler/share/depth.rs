@@ -54,7 +54,8 @@ const PROBE_NS: u64 = 5_000_000_000;
 /// Number of requests in each half of a latency probe.
 const PROBE_IOS: u64 = 24;
 /// Nanoseconds that each half of a probe may take, so that a request stuck at the drive cannot
-/// extend it.
+/// extend it. The second half may take this long for each of [`LIGHT_IOS`] requests of groups
+/// without waiting requests, because such a request may wait for a long one of another group.
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// Nanoseconds until the first probe after several groups became active.
 const FIRST_PROBE_NS: u64 = 20_000_000;
@@ -184,8 +185,11 @@ impl DriveDepth {
 
     /// Adjusts the depth by service times.
     fn look_at_times(&mut self, seen: &QueueReports, now_ns: u64) {
-        let ios = self.counts.sums.ios();
-        let lasts = now_ns.saturating_sub(self.decided_ns) >= PROBE_HALF_NS;
+        let (ios, light) = (self.counts.sums.ios(), self.counts.light.ios());
+        let elapsed_ns = now_ns.saturating_sub(self.decided_ns);
+        let lasts = elapsed_ns >= PROBE_HALF_NS;
+        let waits_for_light =
+            (1..LIGHT_IOS).contains(&light) && elapsed_ns < PROBE_HALF_NS * (1 + light);
         // Each queue may always have one request in flight.
         let few = seen.in_flight <= self.least.max(seen.queues);
         match self.probing {
@@ -193,7 +197,7 @@ impl DriveDepth {
                 self.probing = Some(ProbePhase::Counts);
                 return self.start_over(now_ns);
             }
-            Some(ProbePhase::Counts) if ios >= PROBE_IOS || lasts => {
+            Some(ProbePhase::Counts) if (ios >= PROBE_IOS || lasts) && !waits_for_light => {
                 self.learn();
                 self.probing = None;
                 return self.start_over(now_ns);
@@ -209,7 +213,7 @@ impl DriveDepth {
                 self.set_bound((base as i64 * (1024 + by) + 512) as u64 / 1024);
             }
         }
-        let is_light = seen.shallow && self.counts.light.ios() >= LIGHT_IOS;
+        let is_light = seen.shallow && light >= LIGHT_IOS;
         let is_known = ios >= DECIDE_IOS;
         if !(is_known || is_light) || now_ns < self.decided_ns + DECIDE_NS {
             return;
@@ -252,23 +256,15 @@ impl DriveDepth {
 
     /// Updates the shortest service times.
     fn learn(&mut self) {
-        for ((ios, logs), shortest) in self.counts.sums.0.iter().zip(&mut self.shortest[0]) {
-            if *ios >= 8 {
-                *shortest = (*shortest).min(logs / ios);
-            }
+        for (class, log) in self.counts.sums.means() {
+            self.shortest[0][class] = self.shortest[0][class].min(log);
         }
     }
 
     /// Returns the largest ratio of mean to shortest service time of a class, as log2 in 64ths.
     fn over(&self, sums: &ClassSums) -> u64 {
-        let mut most = 0;
-        for (at, (ios, logs)) in sums.0.iter().enumerate() {
-            let shortest = self.shortest[0][at].min(self.shortest[1][at]);
-            if *ios >= 8 {
-                most = most.max((logs / ios).saturating_sub(shortest));
-            }
-        }
-        most
+        let shortest = |class: usize| self.shortest[0][class].min(self.shortest[1][class]);
+        sums.means().map(|(class, log)| log.saturating_sub(shortest(class))).max().unwrap_or(0)
     }
 }
 

@@ -119,9 +119,8 @@ impl PieceSize {
         }
         let usual = u128::from(served) * u128::from(SLOW_NS) / u128::from(elapsed_ns);
         self.usual_cost = usual.min(1 << 60) as u64;
-        let next = match (pace.small_ns, pace.piece_ns) {
-            (Some(small_ns), Some(piece_ns)) => self.beside_small((small_ns, piece_ns), now_ns),
-            (Some(_), _) => self.sectors,
+        let next = match (pace.small_ns, self.beside_small(pace, now_ns)) {
+            (Some(_), next) => next.unwrap_or(self.sectors),
             (None, _) => {
                 let now = u64::from(self.sectors);
                 let moved = moved(self.usual_cost / 2, cost);
@@ -145,21 +144,25 @@ impl PieceSize {
 impl PieceSize {
     /// Returns the next size, from the service times of small reads and of pieces. Growth that
     /// slowed down small reads is undone: the reads then wait for the larger pieces.
-    fn beside_small(&mut self, (small_ns, piece_ns): (u64, u64), now_ns: u64) -> u32 {
+    fn beside_small(&mut self, pace: &DriveSample, now_ns: u64) -> Option<u32> {
+        let (small_ns, piece_ns) = pace.small_ns.zip(pace.piece_ns)?;
         let grown_from_ns = self.grown_from_ns.take();
         if grown_from_ns.is_some_and(|before_ns| small_ns * 5 > before_ns * 7) {
             self.stays_until_ns = now_ns + STAY_NS;
-            return self.sectors / 2;
+            return Some(self.sectors / 2);
         }
-        if piece_ns * 5 > small_ns * 14 {
-            return self.sectors / 2;
+        // On a slow drive, the fixed cost of a request matters less than the wait for a piece.
+        let is_long = |ns: u64| ns * 10 > small_ns * if ns >= SLOW_NS / 2 { 19 } else { 28 };
+        if is_long(piece_ns) {
+            return Some(self.sectors / 2);
         }
-        if piece_ns * 5 < small_ns * 7 && now_ns >= self.stays_until_ns {
+        let may_grow = now_ns >= self.stays_until_ns && !pace.double_ns.is_some_and(is_long);
+        if piece_ns * 5 < small_ns * 7 && may_grow {
             self.grown_from_ns = Some(small_ns);
-            return self.sectors * 2;
+            return Some(self.sectors * 2);
         }
         self.grown_from_ns = grown_from_ns;
-        self.sectors
+        Some(self.sectors)
     }
 }
 
@@ -209,7 +212,7 @@ mod tests {
         // A SATA drive: 540 MB/s, and 100 us for a read of 4 KiB.
         assert_eq!(of(100_000, |kib| 92_000 + u64::from(kib) * 1_900), 64);
         // A drive of eight units, each of which takes 2 ms for a page.
-        assert_eq!(of(2_000_000, |kib| u64::from(kib.div_ceil(32)) * 2_000_000), 64);
+        assert_eq!(of(2_000_000, |kib| u64::from(kib.div_ceil(32)) * 2_000_000), 32);
         // A rotating disk.
         assert_eq!(of(11_000_000, |kib| 11_000_000 + u64::from(kib) * 5_000), 1_024);
     }

@@ -71,6 +71,12 @@ impl ClassSums {
         logs.checked_div(self.ios()).map_or(0, ns_of)
     }
 
+    /// Returns the mean logarithm of each class that has at least eight requests.
+    pub(crate) fn means(&self) -> impl Iterator<Item = (usize, u64)> {
+        let known = self.0.iter().enumerate().filter(|(_, (ios, _))| *ios >= 8);
+        known.map(|(class, (ios, logs))| (class, logs / ios))
+    }
+
     pub(crate) fn ios(&self) -> u64 {
         self.0.iter().map(|(ios, _)| ios).sum()
     }

@@ -120,6 +120,29 @@ fn a_reader_keeps_a_third_beside_requests_of_any_size() {
     }
 }
 
+/// Without small reads, the other client's pieces grow to 512 KiB now and then, which take this
+/// drive 33 ms. A probe of the drive must see enough small reads beside such pieces.
+#[test]
+fn a_late_reader_gets_its_share_whatever_the_size_of_pieces() {
+    let alone = |client: Client| {
+        let name = client.name.clone();
+        row(&run(SLOW, SchedulerKind::None, vec![client]), &name).iops
+    };
+    let bulk = || client("bulk", 2, (1024 * KIB, 64));
+    let (reads, bulk_alone) = (alone(reader()), alone(bulk()));
+    for late_ms in (11_000..14_000).step_by(500) {
+        let late = Client { start_ns: late_ms * MS, ..reader() };
+        let mut plan = super::plan(SLOW, vec![late, bulk()]);
+        plan.scheduler = SchedulerKind::Fair;
+        (plan.phases.warm_up_ns, plan.phases.length_ns) = ((late_ms + 10_000) * MS, 10_000 * MS);
+        let report = super::run(&plan);
+        let kept = row(&report, "reader").iops / reads;
+        let bulk_kept = row(&report, "bulk").iops / bulk_alone;
+        assert!(kept >= 0.4, "from {late_ms} ms: {kept}");
+        assert!(bulk_kept >= 0.85, "from {late_ms} ms: the other client keeps {bulk_kept}");
+    }
+}
+
 /// For longer than the shortest times of a drive are remembered: small reads that wait for pieces
 /// must not make pieces longer.
 #[test]
