@@ -143,8 +143,8 @@ fn a_group_gets_its_whole_rate_though_few_of_it_wait_at_a_time() {
         assert!(done <= 5100, "{done} in a second");
         done
     };
-    // Another process may use the processor for part of a second.
-    assert!([0; 5].iter().any(|at| second(at) >= 4500), "not in one of five seconds");
+    // Other processes may use the processor for part of a second.
+    assert!([0; 20].iter().any(|at| second(at) >= 4500), "not in one of twenty seconds");
 }
 
 #[test]
