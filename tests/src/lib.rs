@@ -51,6 +51,19 @@ pub fn millrace() -> std::process::Command {
     std::process::Command::new(binary::MILLRACE.path())
 }
 
+/// Copies the daemon's program to `path`, for users who may not reach cargo's directory.
+///
+/// `cp` writes the copy: a descriptor of this process could be inherited by a program that another
+/// test starts at that moment, and running the copy would then fail with `ETXTBSY`.
+///
+/// # Panics
+/// If `cp` fails.
+pub fn copy_millrace(path: &std::path::Path) {
+    let copied =
+        process::run(std::process::Command::new("cp").arg(binary::MILLRACE.path()).arg(path));
+    assert!(copied.status.success(), "{copied:?}");
+}
+
 /// The `millrace-lab` program, built if need be.
 pub fn millrace_lab() -> std::process::Command {
     std::process::Command::new(binary::MILLRACE_LAB.path())

@@ -12,7 +12,7 @@ use millrace_clients::nbd::Client;
 use millrace_nbd::client::{Address, NbdUri};
 use millrace_nbd::{Command as NbdCommand, Request};
 use millrace_tests::serving::succeed;
-use millrace_tests::{Daemon, client, millrace, poll_within, run, tempdir};
+use millrace_tests::{Daemon, client, copy_millrace, millrace, poll_within, run, tempdir};
 use tempfile::TempDir;
 
 /// A user and group of no other test.
@@ -56,7 +56,7 @@ fn program_for_all() -> (TempDir, PathBuf) {
     let dir = tempdir();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("millrace");
-    fs::copy(millrace().get_program(), &program).unwrap();
+    copy_millrace(&program);
     (dir, program)
 }
 

@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use millrace_tests::{Daemon, client, millrace, poll_within, run, tempdir};
+use millrace_tests::{Daemon, client, copy_millrace, millrace, poll_within, run, tempdir};
 
 const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
                     [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
@@ -484,7 +484,7 @@ fn unprivileged(dir: &Path) -> Option<Command> {
     // The user `nobody` may not reach the binary in cargo's directory, so copy it.
     let binary = dir.join("millrace");
     if !binary.exists() {
-        fs::copy(millrace().get_program(), &binary).unwrap();
+        copy_millrace(&binary);
     }
     fs::set_permissions(dir, fs::Permissions::from_mode(0o555)).unwrap();
     let id = run(Command::new("id").arg("-u"));

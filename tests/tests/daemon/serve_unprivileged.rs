@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use millrace_tests::raw_nbd::{RawNbd, request};
 use millrace_tests::serving::{backends, pattern, stripe, succeed};
-use millrace_tests::{Daemon, client, millrace, poll_within, tempdir};
+use millrace_tests::{Daemon, client, copy_millrace, poll_within, tempdir};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -51,7 +51,7 @@ fn prepared() -> TempDir {
     fs::create_dir(&drives).unwrap();
     File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
     // The user `nobody` may not reach the binary in cargo's directory, so copy it.
-    fs::copy(millrace().get_program(), dir.path().join("millrace")).unwrap();
+    copy_millrace(&dir.path().join("millrace"));
     set_mode(&run, 0o700);
     set_mode(&disk, 0o600);
     set_mode(&drives, 0o555);
