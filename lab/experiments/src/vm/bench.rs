@@ -390,7 +390,8 @@ mod tests {
         let two = VmSetting { threads: Some(2), ..VmSetting::new(Mode::Baseline) };
         assert_eq!(
             refusal(two, 1),
-            "--vm: threads=2: baseline has queues for 1 to 1; write fewer, or mode mq or miot"
+            "--vm: threads=2: baseline has queues for 1 to 1; ask for \
+             fewer threads, or choose mode mq or miot"
         );
         let none = VmSetting { threads: Some(0), ..VmSetting::new(Mode::Mq) };
         assert!(refusal(none, 1).ends_with("has queues for 1 to 8; write 1 or more"));
