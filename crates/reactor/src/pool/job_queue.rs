@@ -97,13 +97,10 @@ impl JobQueue {
 
     pub(super) fn open_lane(&mut self) -> u32 {
         let at = self.free_lanes.pop().unwrap_or(self.lanes.len() as u32);
-        if at as usize == self.lanes.len() {
-            self.lanes.push(JobLane::default());
+        match self.lanes.get_mut(at as usize) {
+            Some(lane) => *lane = JobLane::default(),
+            None => self.lanes.push(JobLane::default()),
         }
-        self.lanes[at as usize] = JobLane {
-            jobs: std::mem::take(&mut self.lanes[at as usize].jobs),
-            ..JobLane::default()
-        };
         at
     }
 
