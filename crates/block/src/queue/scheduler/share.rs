@@ -12,7 +12,6 @@
 //! block/bfq-iosched.c.
 
 pub(crate) mod agreement;
-pub(crate) mod climb;
 pub(crate) mod depth;
 pub(crate) mod flow;
 pub(crate) mod level;
@@ -190,7 +189,7 @@ impl<M: Machine> ShareQueue<M> {
             active: Vec::new(),
             waiting: WaitingChains { count: 0, drive: DriveMark::NONE },
             in_flight: 0,
-            bound: DepthLimit::NONE,
+            bound: DepthLimit::default(),
             counted: [0; 2],
             virtual_now: 0,
             met: ReportState::default(),

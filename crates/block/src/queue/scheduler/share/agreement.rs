@@ -104,7 +104,6 @@ pub(crate) struct SharedAllocation<M: Machine> {
     /// because the first I/O afterwards may be 32 MiB long.
     slow_for_ns: u64,
     made_ns: u64,
-    /// Times of the last read and of the last write.
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
@@ -151,6 +150,7 @@ impl<M: Machine> SharedAllocation<M> {
     pub(crate) fn make(&mut self, shared: &SharedDrive<M>, now_ns: u64) {
         if self.view.is_old(&shared.groups) {
             self.view.renew(&shared.groups);
+            self.depth.forget(now_ns);
         }
         self.totals.resize(self.view.len(), GroupTotal::default());
         self.known.resize(self.view.len(), (false, 0));
@@ -231,7 +231,7 @@ impl<M: Machine> SharedAllocation<M> {
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = DriveSample {
             served: seen.served,
-            small_ios: seen.counts.sums.0[class_of(Op::Read, 0)].0,
+            small_ios: seen.counts.sums.0[class_of(Op::Read, 0)].0.into(),
             small_ns: self.depth.shortest_ns(0),
             piece_ns: self.depth.shortest_ns(sectors),
             half_ns: of_other_kind(sectors / 2),
@@ -313,7 +313,8 @@ impl<M: Machine> SharedAllocation<M> {
                 seen.ways |= u8::from(is_active) << entry.way;
                 let target = self.view.row(entry.group).and_then(|row| row.target);
                 if let Some(target) = target.filter(|_| demand > 0) {
-                    seen.waits_for_ns = seen.waits_for_ns.min(target.ns());
+                    let shortest_ns = seen.waits_for_ns.unwrap_or(u64::MAX);
+                    seen.waits_for_ns = Some(shortest_ns.min(target.ns()));
                 }
                 match (&mut entry.latencies, target) {
                     (Some(latencies), Some(target)) => {

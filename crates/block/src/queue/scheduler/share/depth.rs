@@ -1,20 +1,19 @@
 //! `DriveDepth`: decides how many requests may be at a shared drive.
 //!
 //! The depth is the smallest that keeps the drive busy; further requests wait in queues, where they
-//! can still be reordered. For `fair` there are two rules. While some group has less at the drive
-//! than its share of the depth, the rule compares service times with the shortest ones lately seen
-//! for the same size class and direction: above some multiple of these the depth shrinks, and below
-//! a lower multiple it grows if it held requests back. Every few seconds a few requests run on a
-//! nearly empty drive to measure the shortest time. While all groups have more than their share,
-//! the dispatch order alone determines the shares, and the depth grows as long as throughput grows
-//! with it (climb.rs). For `latency`, the groups' targets limit the other groups as well
+//! can still be reordered. For `fair` it follows two measurements: the service time relative to the
+//! shortest one lately seen for the same size class and direction, and the throughput relative to
+//! the drive's capacity. While some group has less at the drive than its share of the depth, the
+//! service times of that group decide: the depth falls until they are near the shortest ones, unless
+//! that costs the drive throughput. Otherwise the depth falls as long as the drive keeps its
+//! throughput. Every few seconds a probe measures the capacity at a large depth, and then the
+//! shortest times at a small one. For `latency`, the groups' targets limit the other groups as well
 //! (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's
-//! probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
+//! probes). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
 
 use crate::bio::Op;
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::climb::ThroughputSearch;
 use crate::queue::scheduler::share::seen::{QueueCounts, QueueReports};
 use crate::queue::scheduler::share::target_depth::TargetDepth;
 use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of};
@@ -35,14 +34,25 @@ const DECIDE_IOS: u64 = 64;
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two decisions about the depth, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Service times relative to the shortest one, as base-2 logarithms in 64ths: above 1.3 times, the
-/// depth stops growing; above 1.5 times, the depth shrinks.
-const SHALLOW: [u64; 2] = [24, 37];
-/// Like [`SHALLOW`], but 1.7 and 2.25 times: for requests larger than two small ones on average,
+/// Service time of protected groups relative to the shortest one, as base-2 logarithms in 64ths:
+/// the usual one (1.4 times), and the longest one while the drive would otherwise lose throughput
+/// (2.04 times).
+const SHALLOW: [i64; 2] = [31, 66];
+/// Like [`SHALLOW`], but 2 and 2.86 times: for requests larger than two small ones on average,
 /// because even a few large requests delay others.
-const SHALLOW_BESIDE_LARGE: [u64; 2] = [48, 75];
-/// Like the first value of [`SHALLOW`], but 1.6 times: while no group has less than its share.
-const DEEP: u64 = 43;
+const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
+/// Relative service time, 1.6 times in the same unit, up to which the depth grows in any case while
+/// no group has less than its share.
+const DEEP: i64 = 43;
+/// Relative service time, 16 times in the same unit, that counts for requests of protected groups
+/// whose shortest time is unknown.
+const UNKNOWN: u64 = 256;
+/// Divisor that turns a difference of these logarithms into the change of the depth. A decision
+/// lowers the depth by at most a fifth, and raises it by at most an eighth.
+const SLOWNESS: i64 = 192;
+/// Part of the drive's capacity, in 1,024ths, that the drive keeps next to protected groups, with
+/// small and with large requests, and without such groups.
+const KEPT: [u64; 3] = [980, 1000, 1004];
 /// Smallest and largest value of the minimum depth, which is otherwise the number of active queues.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
@@ -59,10 +69,24 @@ const PROBE_IOS: u64 = 24;
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// Nanoseconds until the first probe after several groups became active.
 const FIRST_PROBE_NS: u64 = 20_000_000;
+/// Multiple of the usual depth at which a probe measures the drive's capacity.
+const LOAD: u64 = 4;
+/// Number of requests in the two halves of that measurement. The second half ends after
+/// [`PROBE_HALF_NS`] in any case, and its result counts from [`DECIDE_IOS`] requests.
+const LOAD_IOS: [u64; 2] = [32, 256];
+/// Nanoseconds until the next measurement, after one that differs little from the one before.
+const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
+/// Minimum length of the second half, in nanoseconds.
+const LOAD_NS: u64 = 8_000_000;
 
-/// Phase of a latency probe, which measures the shortest service times.
+/// Phase of a probe, which measures the drive's capacity, unless the drive is too slow for that,
+/// and then the shortest service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbePhase {
+    /// The drive gets more requests than usual.
+    Fills,
+    /// The probe measures the capacity.
+    Loads,
     /// The probe waits for requests that were dispatched earlier, while the drive was busy.
     Drains,
     /// The probe measures the service times of requests dispatched to the nearly empty drive.
@@ -85,13 +109,20 @@ pub(crate) struct DriveDepth {
     targets: TargetDepth,
     /// Requests completed since the last decision.
     counts: QueueCounts,
+    /// Cost dispatched since the last decision.
+    served: u64,
     decided_ns: u64,
+    /// Time since which `counts.sums` counts.
+    since_ns: u64,
+    /// Cost served per nanosecond at a large depth, in 65,536ths; 0 if unknown.
+    capacity: u64,
+    /// Time of the next measurement of the capacity.
+    load_ns: u64,
     /// Shortest mean service times by class, as logarithms: since the last probe, and between the
     /// last two probes.
     shortest: [[u64; CLASSES]; 2],
     probe_ns: u64,
     probing: Option<ProbePhase>,
-    climb: ThroughputSearch,
 }
 
 impl DriveDepth {
@@ -106,11 +137,14 @@ impl DriveDepth {
             most,
             targets: TargetDepth::new(most * HEAVIEST),
             counts: QueueCounts::default(),
+            served: 0,
             decided_ns: 0,
+            since_ns: 0,
+            capacity: 0,
+            load_ns: 0,
             shortest: [[u64::MAX; CLASSES]; 2],
             probe_ns: 0,
             probing: None,
-            climb: ThroughputSearch::default(),
         }
     }
 
@@ -142,7 +176,8 @@ impl DriveDepth {
 
     /// Returns true if the depth is limited and no latency probe is running.
     pub(crate) fn is_usual(&self) -> bool {
-        self.depth.is_some() && self.probing.is_none()
+        let probes = matches!(self.probing, Some(ProbePhase::Drains | ProbePhase::Counts));
+        self.depth.is_some() && !probes
     }
 
     /// Returns, for reads and for writes, true if latency targets limit the depth below `bound`.
@@ -155,6 +190,12 @@ impl DriveDepth {
         self.probe_ns = self.probe_ns.min(now_ns + FIRST_PROBE_NS);
     }
 
+    /// Forgets the drive's capacity, which was measured with other settings, and schedules a probe.
+    pub(crate) fn forget(&mut self, now_ns: u64) {
+        (self.capacity, self.load_ns) = (0, 0);
+        self.look_soon(now_ns);
+    }
+
     /// Computes the depth from now on, for reads and for writes.
     pub(crate) fn next(&mut self, seen: &QueueReports, policy: Policy, now_ns: u64) -> [u32; 2] {
         let most = (self.most / u64::from(REQUEST)) as u32;
@@ -164,85 +205,148 @@ impl DriveDepth {
             self.bound_max = self.most * weight / u64::from(REQUEST);
         }
         self.counts.add(&seen.counts);
+        self.served += seen.served;
         if self.depth.is_none() && now_ns >= self.probe_ns {
             // Until the first probe, I/O completes that bypassed the scheduler while only one group
             // was active.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
+            (self.capacity, self.load_ns) = (0, 0);
         }
         if policy == Policy::Targets {
             self.targets.look(seen, self.bound, now_ns);
         }
         self.look_at_times(seen, now_ns);
-        let extra = self.climb.extra(self.bound);
+        // Room for a few requests of the present weight.
+        let room = self.bound.max(u64::from(self.least * REQUEST) * self.bound_max / self.most);
+        let usual = if seen.shallow || self.capacity == 0 { self.bound } else { room };
+        let limit = |depth: u64, way| depth.max(seen.floor).min(way).min(self.bound_max) as u32;
         let depth = self.targets.ways().map(|way| match self.probing {
-            Some(_) => self.least * REQUEST,
-            None => ((self.bound + extra).max(seen.floor).min(way).min(self.bound_max) as u32)
-                .max(REQUEST),
+            Some(ProbePhase::Drains | ProbePhase::Counts) => self.least * REQUEST,
+            Some(_) => limit(room * LOAD, way),
+            None => limit(usual, way).max(REQUEST),
         });
         *self.depth.insert(depth)
     }
 
     /// Adjusts the depth by service times.
     fn look_at_times(&mut self, seen: &QueueReports, now_ns: u64) {
-        let (ios, light) = (self.counts.sums.ios(), self.counts.light.ios());
-        let elapsed_ns = now_ns.saturating_sub(self.decided_ns);
-        let lasts = elapsed_ns >= PROBE_HALF_NS;
-        let waits_for_light =
-            (1..LIGHT_IOS).contains(&light) && elapsed_ns < PROBE_HALF_NS * (1 + light);
-        // Each queue may always have one request in flight.
-        let few = seen.in_flight <= self.least.max(seen.queues);
-        match self.probing {
-            Some(ProbePhase::Drains) if few && ios >= PROBE_IOS || lasts => {
-                self.probing = Some(ProbePhase::Counts);
-                return self.start_over(now_ns);
-            }
-            Some(ProbePhase::Counts) if (ios >= PROBE_IOS || lasts) && !waits_for_light => {
-                self.learn();
-                self.probing = None;
-                return self.start_over(now_ns);
-            }
-            Some(_) => return self.climb.stop(),
-            None => {}
+        if let Some(phase) = self.probing {
+            return self.look_at_probe(phase, seen, now_ns);
         }
-        match seen.shallow {
-            true => self.climb.stop(),
-            false => {
-                let base = self.bound;
-                let by = self.climb.look(seen, base, now_ns);
-                self.set_bound((base as i64 * (1024 + by) + 512) as u64 / 1024);
-            }
-        }
-        let is_light = seen.shallow && light >= LIGHT_IOS;
+        let ios = self.counts.sums.ios();
+        let light = if seen.shallow { self.counts.light.ios() } else { 0 };
+        let elapsed_ns = self.elapsed_ns(now_ns);
         let is_known = ios >= DECIDE_IOS;
-        if !(is_known || is_light) || now_ns < self.decided_ns + DECIDE_NS {
+        // Only groups that the depth protects count, because a group with many requests delays only
+        // itself.
+        let is_light = light >= LIGHT_IOS;
+        let is_enough = is_light || is_known && (light == 0 || elapsed_ns >= PROBE_HALF_NS);
+        if !is_enough || elapsed_ns < DECIDE_NS {
             return;
         }
         if is_known && now_ns >= self.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.probe_ns = now_ns + PROBE_NS;
-            self.probing = Some(ProbePhase::Drains);
+            // The time in which the drive serves enough requests to measure its capacity.
+            let needs_ns = now_ns.saturating_sub(self.since_ns) * DECIDE_IOS / ios;
+            let is_measurable = needs_ns <= PROBE_HALF_NS;
+            self.capacity = if is_measurable { self.capacity } else { 0 };
+            let is_due = is_measurable && now_ns >= self.load_ns;
+            self.probing = Some(if is_due { ProbePhase::Fills } else { ProbePhase::Drains });
+            self.load_ns = if is_due { self.probe_ns } else { self.load_ns };
             return self.start_over(now_ns);
         }
         if is_known {
             self.learn();
         }
-        // If `is_light`, only groups without waiting requests count: a group with many requests
-        // delays only itself.
-        let over = self.over(if is_light { &self.counts.light } else { &self.counts.sums });
-        let [grows, most] = match seen.shallow {
-            true if seen.taken > u64::from(2 * REQUEST * seen.in_flight) => SHALLOW_BESIDE_LARGE,
-            true => SHALLOW,
-            false => [DEEP, u64::MAX],
+        let over = match is_light {
+            true => self.over(&self.counts.light, UNKNOWN),
+            false => self.over(&self.counts.sums, 0),
         };
-        if over > most {
-            self.set_bound(self.bound * 4 / 5);
-        } else if over < grows && self.counts.full {
-            self.set_bound(self.bound + self.bound / 8 + 8);
+        let by = self.step(seen, over as i64, elapsed_ns);
+        if by < 0 || self.counts.full {
+            let bound = self.bound as i64;
+            let by = by.clamp(-SLOWNESS / 5, SLOWNESS / 8);
+            self.set_bound((bound + (bound + 64 * i64::from(by > 0)) * by / SLOWNESS) as u64);
         }
-        let sums = if is_known { ClassSums::default() } else { self.counts.sums };
+        let counted = (self.counts.sums, self.since_ns);
         self.start_over(now_ns);
-        self.counts.sums = sums;
+        if !is_known {
+            (self.counts.sums, self.since_ns) = counted;
+        }
+    }
+
+    /// Returns the wanted change of the service time, as a difference of logarithms in 64ths.
+    /// `over` is the present difference from the shortest time.
+    fn step(&self, seen: &QueueReports, over: i64, elapsed_ns: u64) -> i64 {
+        let is_large = seen.taken > u64::from(2 * REQUEST * seen.in_flight);
+        let [usual, longest] = if is_large { SHALLOW_BESIDE_LARGE } else { SHALLOW };
+        let kept = KEPT[if seen.shallow { usize::from(is_large) } else { 2 }];
+        // Throughput grows with the depth to a power of about a quarter.
+        let kept = self.capacity * kept / 1024 * 64 * 4;
+        let lack = (kept / self.rate(elapsed_ns).max(1)) as i64 - 64 * 4;
+        match seen.shallow {
+            true => lack.max(usual - over).min(longest - over),
+            false if self.capacity == 0 => (DEEP - over).max(0),
+            false => lack.max(DEEP - over),
+        }
+    }
+
+    /// Ends a phase of a probe once the phase has seen enough requests.
+    fn look_at_probe(&mut self, phase: ProbePhase, seen: &QueueReports, now_ns: u64) {
+        let (ios, light) = (self.counts.sums.ios(), self.counts.light.ios());
+        let elapsed_ns = self.elapsed_ns(now_ns);
+        // Each queue may always have one request in flight.
+        let few = seen.in_flight <= self.least.max(seen.queues);
+        let is_over = match phase {
+            ProbePhase::Fills => ios >= LOAD_IOS[0],
+            ProbePhase::Loads => ios >= LOAD_IOS[1] && elapsed_ns >= LOAD_NS,
+            ProbePhase::Drains => few && ios >= PROBE_IOS,
+            ProbePhase::Counts => {
+                let waits_for_light = seen.shallow && (light > 0 || elapsed_ns < LOAD_NS);
+                ios >= PROBE_IOS && (light >= LIGHT_IOS || !waits_for_light)
+            }
+        };
+        let is_counting = phase == ProbePhase::Counts && light < LIGHT_IOS;
+        let extended_by = if is_counting { light } else { 0 };
+        if !is_over && elapsed_ns < PROBE_HALF_NS * (1 + extended_by) {
+            return;
+        }
+        self.probing = match phase {
+            ProbePhase::Fills => Some(ProbePhase::Loads),
+            ProbePhase::Loads => {
+                let rate = self.rate(elapsed_ns);
+                let is_known = ios >= DECIDE_IOS;
+                // A very different rate belongs to different I/O.
+                let is_near = is_known && self.capacity.abs_diff(rate) < rate / 16;
+                self.capacity = match is_near {
+                    true => self.capacity.max(rate),
+                    false if is_known => rate,
+                    false => 0,
+                };
+                if is_near {
+                    self.load_ns = now_ns + LOAD_AGAIN_NS;
+                }
+                Some(ProbePhase::Drains)
+            }
+            ProbePhase::Drains => Some(ProbePhase::Counts),
+            ProbePhase::Counts => {
+                self.learn();
+                None
+            }
+        };
+        self.start_over(now_ns);
+    }
+
+    /// Returns the time since the last decision or change of phase.
+    fn elapsed_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.decided_ns)
+    }
+
+    /// Returns the cost served per nanosecond in that time, in 65,536ths.
+    fn rate(&self, elapsed_ns: u64) -> u64 {
+        (self.served << 16) / elapsed_ns.max(1)
     }
 
     /// Sets the depth that keeps the drive busy, within its limits.
@@ -251,7 +355,8 @@ impl DriveDepth {
     }
 
     fn start_over(&mut self, now_ns: u64) {
-        (self.counts, self.decided_ns) = (QueueCounts::default(), now_ns);
+        (self.counts, self.served) = (QueueCounts::default(), 0);
+        (self.decided_ns, self.since_ns) = (now_ns, now_ns);
     }
 
     /// Updates the shortest service times.
@@ -261,10 +366,14 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the largest ratio of mean to shortest service time of a class, as log2 in 64ths.
-    fn over(&self, sums: &ClassSums) -> u64 {
-        let shortest = |class: usize| self.shortest[0][class].min(self.shortest[1][class]);
-        sums.means().map(|(class, log)| log.saturating_sub(shortest(class))).max().unwrap_or(0)
+    /// Returns the largest ratio of mean to shortest service time of a class, as log2 in 64ths. The
+    /// ratio of a class without a shortest time is `unknown`.
+    fn over(&self, sums: &ClassSums, unknown: u64) -> u64 {
+        let over = |(class, log): (usize, u64)| {
+            let shortest = self.shortest[0][class].min(self.shortest[1][class]);
+            if shortest == u64::MAX { unknown } else { log.saturating_sub(shortest) }
+        };
+        sums.means().map(over).max().unwrap_or(0)
     }
 }
 

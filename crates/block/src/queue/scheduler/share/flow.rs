@@ -52,7 +52,6 @@ pub(crate) struct GroupFlow<M: Machine> {
     /// True if chains waited all the time since the last report.
     pub(crate) steady: bool,
     pub(crate) last_end: Sector,
-    /// Time of the last dispatch in nanoseconds.
     pub(crate) sent_ns: u64,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// The waits last reported to the group's wait account.
@@ -60,7 +59,6 @@ pub(crate) struct GroupFlow<M: Machine> {
 }
 
 impl<M: Machine> GroupFlow<M> {
-    /// Creates an empty flow that starts at a virtual time.
     pub(crate) fn new(
         (group, way): (GroupId, usize),
         start: u128,

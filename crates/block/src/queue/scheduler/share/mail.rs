@@ -58,13 +58,15 @@ pub(crate) struct DepthLimit {
     pub(crate) held_by: [WaitReason; 2],
 }
 
-impl DepthLimit {
-    /// No limit.
-    pub(crate) const NONE: DepthLimit =
-        DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] };
+impl Default for DepthLimit {
+    /// Returns no limit.
+    fn default() -> Self {
+        DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] }
+    }
 }
 
 /// A queue's last report, and the budgets and depth that the queue gets.
+#[derive(Default)]
 pub(crate) struct QueueMailbox {
     pub(crate) at_ns: u64,
     /// True if the queue has become empty since its last report.
@@ -80,22 +82,6 @@ pub(crate) struct QueueMailbox {
     pub(crate) entries: Vec<MailboxEntry>,
     pub(crate) bound: DepthLimit,
     pub(crate) bounded: bool,
-}
-
-impl Default for QueueMailbox {
-    fn default() -> Self {
-        QueueMailbox {
-            at_ns: 0,
-            is_over: false,
-            fresh: false,
-            requests: 0,
-            largest: 0,
-            counts: QueueCounts::default(),
-            entries: Vec::new(),
-            bound: DepthLimit::NONE,
-            bounded: false,
-        }
-    }
 }
 
 impl QueueMailbox {

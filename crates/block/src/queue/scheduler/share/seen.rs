@@ -1,8 +1,8 @@
 //! `QueueReports`: the sum of all queues' reports since the last allocation of a shared drive, and
 //! `QueueCounts`, the part of a report that is a sum.
 //!
-//! agreement.rs makes the sum from the mailboxes; depth.rs and its helpers (climb.rs,
-//! target_depth.rs) use the sum to decide how many requests may be at the drive.
+//! agreement.rs makes the sum from the mailboxes; depth.rs and target_depth.rs use the sum to decide
+//! how many requests may be at the drive.
 
 use alloc::vec::Vec;
 
@@ -23,7 +23,6 @@ pub(crate) struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// Adds other counts.
     pub(crate) fn add(&mut self, other: &QueueCounts) {
         self.sums.add(&other.sums);
         self.light.add(&other.light);
@@ -33,6 +32,7 @@ impl QueueCounts {
 }
 
 /// The sum of all queues' reports since the last allocation.
+#[derive(Default)]
 pub(crate) struct QueueReports {
     pub(crate) counts: QueueCounts,
     /// Set of the directions that had requests, as bits.
@@ -50,26 +50,9 @@ pub(crate) struct QueueReports {
     pub(crate) floor: u64,
     /// Number of queues with requests waiting or at the drive.
     pub(crate) queues: u32,
-    /// Shortest latency target of the groups with requests waiting or at the drive.
-    pub(crate) waits_for_ns: u64,
+    /// Shortest latency target of the groups with requests waiting or at the drive, if any has one.
+    pub(crate) waits_for_ns: Option<u64>,
     pub(crate) targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
-}
-
-impl Default for QueueReports {
-    fn default() -> Self {
-        QueueReports {
-            counts: QueueCounts::default(),
-            ways: 0,
-            served: 0,
-            shallow: false,
-            in_flight: 0,
-            taken: 0,
-            floor: 0,
-            queues: 0,
-            waits_for_ns: u64::MAX,
-            targets: Vec::new(),
-        }
-    }
 }
 
 impl QueueReports {

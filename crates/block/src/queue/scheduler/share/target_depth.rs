@@ -78,7 +78,7 @@ impl TargetDepth {
             return;
         }
         // True if no request has completed for twice the shortest target.
-        let silent = most == 0 && elapsed_ns / 2 >= seen.waits_for_ns;
+        let silent = most == 0 && seen.waits_for_ns.is_some_and(|ns| elapsed_ns / 2 >= ns);
         let over = match silent {
             true => Some(2048),
             false => self.targets.iter().map(|(_, target, counts)| counts.over(*target)).max(),
@@ -91,7 +91,7 @@ impl TargetDepth {
                 [0, 1].iter().for_each(|way| self.steer(*way, bound, over));
             }
             Some(_) => return,
-            None if seen.waits_for_ns != u64::MAX => return,
+            None if seen.waits_for_ns.is_some() => return,
             None => self.look_at_ways(bound),
         }
         self.targets.clear();

@@ -16,9 +16,10 @@ const SLACK_NS: u64 = 2_000;
 /// Latency buckets: four for each power of two.
 const BUCKETS: usize = 160;
 
-/// Number of requests and sum of the logarithms of their service times, by class.
+/// Number of requests and sum of the logarithms of their service times, by class. 32 bits keep the
+/// mailbox of a queue short; a million requests of a class fit between two decisions.
 #[derive(Default, Clone, Copy)]
-pub(crate) struct ClassSums(pub(crate) [(u64, u64); CLASSES]);
+pub(crate) struct ClassSums(pub(crate) [(u32, u32); CLASSES]);
 
 /// Returns the class of a request.
 #[inline]
@@ -46,40 +47,48 @@ pub(crate) fn ns_of(log: u64) -> u64 {
 impl ClassSums {
     #[inline]
     pub(crate) fn count(&mut self, done: &CompletedChain) {
+        let log = log_of(done.done_ns.saturating_sub(done.picked_ns)) as u32;
         let (ios, logs) = &mut self.0[class_of(done.op, done.nr_sectors)];
-        *ios += 1;
-        *logs += log_of(done.done_ns.saturating_sub(done.picked_ns));
+        if let Some(sum) = logs.checked_add(log) {
+            (*ios, *logs) = (*ios + 1, sum);
+        }
     }
 
     pub(crate) fn add(&mut self, other: &ClassSums) {
         for (sum, (ios, logs)) in self.0.iter_mut().zip(&other.0) {
-            *sum = (sum.0 + ios, sum.1 + logs);
+            if let Some(logs) = sum.1.checked_add(*logs) {
+                *sum = (sum.0 + ios, logs);
+            }
         }
     }
 
     /// Returns the typical (geometric mean) service time of one direction, in nanoseconds.
     pub(crate) fn of_way(&self, way: usize) -> u64 {
-        let classes = self.0[way * CLASSES / 2..][..CLASSES / 2].iter();
-        let (ios, logs) =
-            classes.fold((0, 0), |(ios, logs), (more, their)| (ios + more, logs + their));
-        logs.checked_div(ios).map_or(0, ns_of)
+        usual_ns(&self.0[way * CLASSES / 2..][..CLASSES / 2])
     }
 
     /// Returns the typical (geometric mean) service time of all requests, in nanoseconds.
     pub(crate) fn usual_ns(&self) -> u64 {
-        let logs = self.0.iter().map(|(_, logs)| logs).sum::<u64>();
-        logs.checked_div(self.ios()).map_or(0, ns_of)
+        usual_ns(&self.0)
     }
 
     /// Returns the mean logarithm of each class that has at least eight requests.
     pub(crate) fn means(&self) -> impl Iterator<Item = (usize, u64)> {
         let known = self.0.iter().enumerate().filter(|(_, (ios, _))| *ios >= 8);
-        known.map(|(class, (ios, logs))| (class, logs / ios))
+        known.map(|(class, (ios, logs))| (class, u64::from(logs / ios)))
     }
 
     pub(crate) fn ios(&self) -> u64 {
-        self.0.iter().map(|(ios, _)| ios).sum()
+        self.0.iter().map(|(ios, _)| u64::from(*ios)).sum()
     }
+}
+
+fn usual_ns(classes: &[(u32, u32)]) -> u64 {
+    let add = |(ios, logs), (more, their): &(u32, u32)| {
+        (ios + u64::from(*more), logs + u64::from(*their))
+    };
+    let (ios, logs) = classes.iter().fold((0, 0), add);
+    logs.checked_div(ios).map_or(0, ns_of)
 }
 
 /// Latencies of a group's I/Os, from submission to completion.

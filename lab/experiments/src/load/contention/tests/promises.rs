@@ -96,10 +96,10 @@ fn a_reader_keeps_a_third_beside_requests_of_any_size() {
     // Both cannot have more where requests of a few pages meet at a drive's units by chance, or
     // where a drive has one arm: docs/scheduling.md has the arithmetic.
     let drives = [
-        (SLOW, [(4, 0.55), (16, 0.65), (64, 0.85), (1024, 0.85)]),
-        ("model:preset=850evo", [(4, 0.85), (16, 0.85), (64, 0.85), (1024, 0.85)]),
-        ("model:preset=950pro", [(4, 0.8), (16, 0.9), (64, 0.9), (1024, 0.9)]),
-        ("model:preset=hdd7200", [(4, 0.6), (16, 0.5), (64, 0.5), (1024, 0.4)]),
+        (SLOW, [(4, 0.83), (16, 0.78), (64, 0.85), (128, 0.85), (1024, 0.85)]),
+        ("model:preset=850evo", [(4, 0.9), (16, 0.94), (64, 0.92), (128, 0.92), (1024, 0.92)]),
+        ("model:preset=950pro", [(4, 0.92), (16, 0.98), (64, 0.98), (128, 0.98), (1024, 0.98)]),
+        ("model:preset=hdd7200", [(4, 0.6), (16, 0.5), (64, 0.5), (128, 0.5), (1024, 0.4)]),
     ];
     for (drive, sizes) in drives {
         let alone = |client: Client| {
@@ -140,6 +140,21 @@ fn a_late_reader_gets_its_share_whatever_the_size_of_pieces() {
         let bulk_kept = row(&report, "bulk").iops / bulk_alone;
         assert!(kept >= 0.4, "from {late_ms} ms: {kept}");
         assert!(bulk_kept >= 0.85, "from {late_ms} ms: the other client keeps {bulk_kept}");
+    }
+}
+
+#[test]
+fn a_reader_keeps_half_beside_seven_clients_of_depth_256() {
+    for drive in ["model:preset=850evo", "model:preset=950pro"] {
+        let alone = row(&run(drive, SchedulerKind::None, vec![reader()]), "reader").iops;
+        for rw in [Rw::RandRead, Rw::RandWrite] {
+            let deep =
+                |number| Client { rw, ..client(&format!("deep{number}"), 2, (4 * KIB, 256)) };
+            let clients = std::iter::once(reader()).chain((0..7).map(deep)).collect();
+            let kept = row(&run(drive, SchedulerKind::Fair, clients), "reader").iops / alone;
+            println!("{drive}, {rw}: {kept:.2}");
+            assert!(kept >= 0.5, "{drive}, {rw}: {kept}");
+        }
     }
 }
 

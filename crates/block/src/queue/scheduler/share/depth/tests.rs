@@ -1,5 +1,7 @@
 //! Tests of the depth with made-up reports of queues.
 
+extern crate std;
+
 use super::*;
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
@@ -32,22 +34,54 @@ fn search_for_shortest_times_ends_despite_hangs_and_many_queues() {
 }
 
 #[test]
-fn high_turns_leave_an_eighth_of_the_tags_too() {
+fn probes_of_the_capacity_leave_an_eighth_of_the_tags() {
     let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 64 });
-    depth.depth = Some([56 * REQUEST; 2]);
-    (depth.bound, depth.probe_ns) = (depth.most, u64::MAX);
+    depth.bound = depth.most;
     for step in 0..1_000 {
         let found = depth.next(&busy(1, 8), Policy::Weights, step * STEP_NS)[0];
         assert!(found <= 56 * REQUEST, "{found} 16ths of 64 tags");
     }
+    assert!(depth.capacity > 0);
+}
+
+/// Returns the depth that protects a group with few requests on a drive. `does` returns, for a
+/// number of requests at the drive, the cost served per step and the service time as a multiple of
+/// the shortest one.
+fn beside_few(does: impl Fn(f64) -> (f64, f64)) -> u64 {
+    let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 256 });
+    let mut requests = 16;
+    for step in 0..20_000 {
+        let (served, times) = does(f64::from(requests));
+        let log = 1000 + (times.log2() * 64.0) as u32;
+        let mut seen = QueueReports { shallow: true, served: served as u64, ..busy(1, 2) };
+        seen.counts.sums.0[0] = (32, 32 * log);
+        seen.counts.light.0[0] = (2, 2 * log);
+        requests = depth.next(&seen, Policy::Weights, step * STEP_NS)[0] / REQUEST;
+    }
+    depth.bound / u64::from(REQUEST)
+}
+
+#[test]
+fn depth_protects_a_group_unless_throughput_falls() {
+    // Four units that serve any request: a depth of four keeps them busy.
+    let any_unit = |depth: f64| (depth.min(4.0) * 100_000.0, (depth / 4.0).max(1.0));
+    assert!((5..=6).contains(&beside_few(any_unit)), "{}", beside_few(any_unit));
+    // Eight units, and each request needs one of them: throughput grows at any depth, so the
+    // longest service time decides.
+    let own_unit = |depth: f64| (depth / (depth + 8.0) * 800_000.0, (depth + 8.0) / 10.0);
+    assert!((11..=13).contains(&beside_few(own_unit)), "{}", beside_few(own_unit));
 }
 
 #[test]
 fn a_target_may_be_met_for_ever() {
     let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 64 });
     for step in 0..20_000u64 {
-        let mut seen =
-            QueueReports { ways: 3, queues: 1, waits_for_ns: 1_000_000, ..QueueReports::default() };
+        let mut seen = QueueReports {
+            ways: 3,
+            queues: 1,
+            waits_for_ns: Some(1_000_000),
+            ..QueueReports::default()
+        };
         seen.counts.full = true;
         let mut counts = LatencyCounts::default();
         (0..300).for_each(|_| counts.count(100_000));
