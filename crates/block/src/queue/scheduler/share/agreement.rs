@@ -245,8 +245,7 @@ impl<M: Machine> SharedAllocation<M> {
         // Relaxed: no other data depends on this size.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // The shortest service time of requests of the new size is not known yet, so it is
-            // measured soon.
+            // The shortest service time of the new size is not known yet, so it is measured soon.
             self.depth.look_soon(now_ns);
         }
     }

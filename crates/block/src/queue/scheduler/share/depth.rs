@@ -4,8 +4,8 @@
 //! can still be reordered. For `fair` it follows two measurements: the service time relative to the
 //! shortest one lately seen for the same size class and direction, and the throughput relative to
 //! the drive's capacity. While some group has less at the drive than its share of the depth, the
-//! service times of that group decide: the depth falls until they are near the shortest ones, unless
-//! that costs the drive throughput. Otherwise the depth falls as long as the drive keeps its
+//! service times of that group decide: the depth falls until they are near the shortest ones,
+//! unless that costs the drive throughput. Otherwise the depth falls as long as the drive keeps its
 //! throughput. Every few seconds a probe measures the capacity at a large depth, and then the
 //! shortest times at a small one. For `latency`, the groups' targets limit the other groups as well
 //! (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's

@@ -1,8 +1,8 @@
 //! `QueueReports`: the sum of all queues' reports since the last allocation of a shared drive, and
 //! `QueueCounts`, the part of a report that is a sum.
 //!
-//! agreement.rs makes the sum from the mailboxes; depth.rs and target_depth.rs use the sum to decide
-//! how many requests may be at the drive.
+//! agreement.rs makes the sum from the mailboxes; depth.rs and target_depth.rs use the sum to
+//! decide how many requests may be at the drive.
 
 use alloc::vec::Vec;
 
