@@ -61,7 +61,7 @@ fn read(inputs: &[Vec<u8>], with_page: bool) {
     assert!(ended + spans.in_flight() as u64 <= queued, "more I/Os end than begin");
     let _ = show.summary();
     let _ = (spans.text(None, Columns::All), spans.json(None));
-    // The report takes longer than everything above, so only some inputs create it.
+    // A report takes longer than all other checks, so only some inputs create a report.
     if with_page {
         let _ = report_page(Some((&spans, &timeline)), &TraceProfile::default(), &[]).html();
     }

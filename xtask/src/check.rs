@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::{primitives, tidy, tree};
 
-/// Selects if the check includes the tests and `tidy`, which CI runs in earlier steps.
+/// `Skip` leaves out the tests and `tidy`, which CI runs in earlier steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestSelection {
     Run,

@@ -27,8 +27,7 @@ const USAGE: &str =
 /// Groups of mutants, the most important first.
 const GROUPS: &str = include_str!("../mutants/groups.txt");
 
-/// Files of a package, and the tests that must find the mutants in these files. `words` maps each
-/// key of the group in `groups.txt` to its words.
+/// A group of `groups.txt`: its name, and its words by key, such as `files` and `tests`.
 struct MutantGroup {
     name: &'static str,
     words: BTreeMap<&'static str, Vec<&'static str>>,
@@ -118,8 +117,8 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         add("--shard", &[shard]);
         add("--sharding", &["round-robin"]);
     }
-    // `--cargo-arg` applies to building and running. These two packages only enable features of
-    // shared dependencies, so that CI can copy the dependencies built for `cargo test`.
+    // `--cargo-arg` applies to building and running. With millrace-cli and millrace-tls, the
+    // features of shared dependencies are those of `cargo test`, whose build CI copies.
     add("--cargo-arg", &["--package=millrace-cli", "--package=millrace-tls"]);
     add("--cargo-arg", group.words("tests"));
     all.extend(["--".to_owned(), "--".to_owned()]);
@@ -158,7 +157,7 @@ fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bo
     Ok(missed.is_empty() && gone.is_empty())
 }
 
-/// Parses `groups.txt`: the name of each group, and below it indented lines of a key and words.
+/// Parses `groups.txt`. An indented line has a key and its words, and belongs to the group above.
 fn groups() -> Vec<MutantGroup> {
     let mut groups: Vec<MutantGroup> = Vec::new();
     for line in GROUPS.lines().filter(|line| !line.trim().starts_with('#')) {

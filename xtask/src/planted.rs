@@ -48,7 +48,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let lists = patch::read(root, patch::PLANTED)?;
     let built = tree::cargo()
         .args(["build", PROFILE, "--bin=millrace-lab", "--package=millrace-lab"])
-        // The build includes these packages only because they enable features of shared
+        // millrace-cli and millrace-tls are built only because they enable features of shared
         // dependencies.
         .args(["--package=millrace-cli", "--package=millrace-tls"])
         .env("CARGO_TARGET_DIR", &target)
@@ -98,7 +98,7 @@ fn place_of(plant: &str, lists: &BTreeMap<String, Vec<Patch>>) -> String {
     found.map_or_else(|| "nowhere".to_owned(), |(path, hunk)| format!("{path}, {}", hunk.name))
 }
 
-/// Returns the kind of the first violation in the JSON of `explore`, and the seeds until then.
+/// Returns kind and number of seeds of the first violation in the JSON of `explore`.
 fn first_of(summary: &str) -> Option<(String, String)> {
     let (_, list) = summary.split_once("\"violating_seeds\":[[")?;
     let (first, _) = list.split_once(']')?;

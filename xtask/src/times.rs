@@ -53,8 +53,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
                 copy.cargo(args)?;
                 let path = copy.tree.join(CHANGED);
                 let text = fs::read_to_string(&path).context("cannot read the file to change")?;
-                // An added first line moves all other lines, so that the whole file is compiled
-                // again.
+                // The added line moves all others, so that cargo compiles the whole file again.
                 fs::write(&path, format!("// Added line.\n{text}"))
                     .context("cannot change a file of the copy")?;
             }

@@ -12,8 +12,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Makes `copy` equal to the files of `root` that git tracks or would add. `changed` has the new
-/// texts of files that differ in the copy.
+/// Makes `copy` equal to the files of `root` that git does not ignore. `changed` has the new texts
+/// of files that differ in the copy.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let mut wanted = listed(root)?;

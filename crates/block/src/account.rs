@@ -94,7 +94,7 @@ pub(crate) struct IoTimes {
     pub(crate) c_ns: u64,
 }
 
-/// A run of I/Os with equal operation, owner and times, not yet added to the statistics.
+/// Consecutive I/Os with equal operation, owner and times, not yet added to the statistics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EqualIos {
     op: Op,
@@ -120,8 +120,8 @@ impl EqualIos {
         EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Returns true if `bio` may join the run: equal operation, owner and times up to dispatch. The
-    /// caller has checked that this thread submitted `bio` and that `bio` did not wait in a queue.
+    /// Returns true if `bio` may join these I/Os: equal operation, owner and times up to dispatch.
+    /// The caller has checked that this thread submitted `bio` and that `bio` waited in no queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -135,7 +135,7 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Ensures that no further I/O joins the run.
+    /// Makes [`EqualIos::is_like`] return false for every further bio.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -176,8 +176,7 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Starts a new run if the request's operation or times differ from those of `run`. The old run
-    /// is then added to the statistics.
+    /// If `run` has another operation or other times, adds `run` to the statistics and starts anew.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
@@ -192,8 +191,7 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Counts one bio of a request. `q_ns` and `whose` are the submission time and the owner of
-    /// this bio.
+    /// Counts one bio of a request; `q_ns` is the bio's submission time, and `whose` its owner.
     #[inline(always)]
     pub(crate) fn count(
         &self,
@@ -251,8 +249,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Records I/Os that waited in a queue. A merged bio may be newer than its request: times of
-    /// the request (G, I) before the bio's submission (Q) are recorded as Q.
+    /// Records I/Os that waited in a queue. A bio may be merged into an older request: if the
+    /// request's time G or I is earlier than the bio's submission (Q), Q is recorded instead.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
@@ -283,7 +281,7 @@ impl<M: Machine> DiskStats<M> {
     /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
-        // The tenant's account is left alone, because the submitting thread counts the I/O there.
+        // The submitting thread counts the I/O for its tenant.
         let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());

@@ -409,7 +409,7 @@ impl Bio {
         self.nr_segments
     }
 
-    /// Returns false if the operation transfers data but the bio has no memory.
+    /// Returns true if the bio has memory, or an operation that needs none.
     #[inline]
     pub(crate) fn has_memory(&self) -> bool {
         self.nr_segments != 0 || !self.op.has_data()

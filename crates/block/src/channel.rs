@@ -76,7 +76,7 @@ impl<M: Machine> Default for ChannelConfig<M> {
 /// A thread's interface to a volume.
 pub struct Channel<M: Machine> {
     pub(crate) sub: Submission<M>,
-    /// Bios to submit again at the end of the current poll; empty between polls.
+    /// Bios that the program submits again, until the end of the current poll.
     pub(crate) again: BioList<M>,
     /// Number of polls that found completions ready; see `POLLS_PER_LOOK`.
     pub(crate) polls: u32,
@@ -104,8 +104,8 @@ impl<M: Machine> Driving<'_, M> {
 }
 
 impl<M: Machine> Drop for Driving<'_, M> {
-    /// Runs only during a panic. Empties the completion batch, whose tags belong to one queue,
-    /// because the next poll may be of another queue.
+    /// Runs only during a panic. The completion batch is emptied, because its tags belong to one
+    /// queue and the next poll may be of another queue.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -127,8 +127,8 @@ impl<M: Machine> Channel<M> {
     /// Opens a channel of the calling thread to a volume.
     ///
     /// # Errors
-    /// `NotSupported` if no thread would serve submitted bios: the queues of a drive belong to I/O
-    /// threads (as a file's do), the calling thread is not an I/O thread, and no I/O thread exists.
+    /// `NotSupported` if a drive's queues belong to I/O threads (as a file's do), but the calling
+    /// thread is no I/O thread and there is no other.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -477,7 +477,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // `in_flight` counts the list of free slots, which is emptied below.
+        // `in_flight` needs the list of free slots, which is emptied below.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());

@@ -65,14 +65,12 @@ pub(crate) struct FlushState<M: Machine> {
     pub(crate) pending: BioList<M>,
     /// Hardware queue of the next flush; the submitter of the first pending flush polls this queue.
     pub(crate) pending_hctx: u16,
-    /// Number of starts and ends of moves of pending flushes to a software queue; odd during a
-    /// move.
+    /// Counts each start and each end of a move of pending flushes to a software queue.
     pub(crate) moves: u64,
 }
 
 impl<M: Machine> FlushState<M> {
-    /// Returns `moves`, or `None` while a flush is in flight, pending or on its way to a software
-    /// queue.
+    /// Returns `moves` if no flush is in flight, pending or being moved to a software queue.
     pub(crate) fn moves_while_idle(&self) -> Option<u64> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
@@ -137,7 +135,7 @@ impl<M: Machine> DiskAccounts<M> {
     }
 }
 
-/// Value of [`LiveSizes::piece_sectors`] while no scheduler limits the length of requests.
+/// [`LiveSizes::piece_sectors`] if no scheduler limits the length of requests.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
 
 pub(crate) struct LiveSizes<M: Machine> {
@@ -151,8 +149,8 @@ pub(crate) struct LiveSizes<M: Machine> {
 /// Returns the drive's limits, with the longest read or write also limited by its scheduler.
 pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
-    // Relaxed: no other data depends on this size. A thread that reads an old size only sends
-    // longer requests.
+    // Relaxed: no other data depends on `piece_sectors`. With an old value, requests only have the
+    // old length.
     let piece = disk.sizes.piece_sectors.load(Order::Relaxed) / block * block;
     let most = piece.max(block).min(limits.max_sectors.into()) as u32;
     QueueLimits { max_sectors: most, ..limits }
@@ -168,11 +166,11 @@ pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
 /// The path of a batch to the driver, if the submitting thread itself serves the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitPath {
-    /// Through a software queue, together with the bios of other threads.
+    /// The batch goes through a software queue, together with the bios of other threads.
     Queues,
-    /// Bypasses the software queue (see queues.rs), or there is none.
+    /// The batch bypasses the software queue (see queues.rs), or there is no software queue.
     Bypass,
-    /// Takes the fast path of direct.rs past the software queue; never with a trace sink.
+    /// The batch takes the fast path of direct.rs; never with a trace sink.
     Direct,
 }
 
@@ -234,7 +232,7 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // No queue is shared: an interrupted thread would delay the others.
+            // Each thread gets a queue of its own: an interrupted thread delays no other.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -354,8 +352,7 @@ impl<M: Machine> Disk<M> {
         (ctxs, lanes.map_or(hctxs, Lanes::queues))
     }
 
-    /// Returns the number of tags in use now, including those of drives that share tags with this
-    /// one.
+    /// Returns the number of tags in use now, by this drive and by drives that share its tags.
     #[must_use]
     pub fn tags_in_use(&self) -> u32 {
         let Some(DiskQueues { hctxs, .. }) = self.queues.get() else { return 0 };
@@ -441,9 +438,9 @@ impl<M: Machine> Disk<M> {
         Ok(())
     }
 
-    /// Closes the queues that the calling I/O thread owns (with the same identity and doorbell), so
-    /// that their resources are freed on this thread. Nothing may be in flight in these queues.
-    /// Bios that other threads inserted and that still wait end with `Aborted`.
+    /// Closes the queues that the calling I/O thread opened with `thread`'s identity and doorbell,
+    /// so that resources are freed on this thread. Nothing may be in flight in these queues. Bios
+    /// of other threads that still wait end with `Aborted`.
     pub fn bring_down(&self, thread: &IoThread<M>) {
         if self.queues.get().is_none() {
             return;
@@ -480,7 +477,7 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // The flush was never issued, so flushes that waited for it are returned, too.
+                // Flushes that waited for this flush, which was never issued, leave the queue, too.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -500,8 +497,8 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Assigns queues to a channel of the calling thread and opens an account for it. `thread` is
-    /// the number of an I/O thread. If threads stay on their CPU, queues that any thread may run
-    /// are assigned by CPU. If threads move, a new thread gets an unused queue, if any.
+    /// the number of an I/O thread. Queues that any thread may run are assigned by CPU if threads
+    /// stay on their CPU; otherwise the thread gets the queue that fewest threads use.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
@@ -542,7 +539,7 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread uses its own queue, or another thread's if there are fewer queues than threads.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // All submitters share one software queue. `place` spreads them over the hardware queues.
+        // All submitters share one software queue, but `place` spreads them over hardware queues.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),

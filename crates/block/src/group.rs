@@ -199,7 +199,6 @@ impl<M: Machine> Groups<M> {
         table.entries.iter().zip(0..).filter_map(booked).collect()
     }
 
-    /// Returns the table's version, which changes with each change of the table.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
         // Acquire pairs with the Release in `changed`: a thread that sees the new version finds the

@@ -176,16 +176,16 @@ pub(crate) struct HctxState<M: Machine> {
     pub(crate) requeued: VecDeque<RequestRef<M>>,
     pub(crate) in_flight: InFlight,
     pub(crate) quiesced: bool,
-    /// True while the queue accepts no new bios. Read only if bios bypass the software queues.
+    /// True while the queue accepts no new bios; used only if bios bypass the software queues.
     pub(crate) frozen: bool,
     /// Number of chains that this queue, if it is the worker's, has taken from software queues.
     pub(crate) taken: u64,
-    /// True while chains counted in `taken` may be unfinished.
+    /// True while chains counted in `taken` may wait in this queue or be at the driver.
     pub(crate) holds_handed: bool,
     /// Number of times that waiting chains moved from this queue back to a software queue.
     pub(crate) moves: u64,
-    /// Time in nanoseconds at which the serving thread inserted its batch, which also counts as the
-    /// batch's dispatch time; 0 after dispatch.
+    /// Time in nanoseconds at which the serving thread inserted its batch, also used as dispatch
+    /// time; 0 after dispatch.
     pub(crate) inserted_ns: u64,
 }
 
@@ -221,7 +221,6 @@ impl<M: Machine> HctxState<M> {
 }
 
 impl<M: Machine> HardwareQueue<M> {
-    /// Creates queue `number` of a drive that has `ctxs` software queues.
     pub(crate) fn new(number: u16, kind: QueueKind, ctxs: usize, queue: QueueTags<M>) -> Self {
         let tags = queue.tags;
         let depth = tags.depth_with_reserved() as usize;
@@ -264,7 +263,6 @@ impl<M: Machine> HardwareQueue<M> {
         self.depth_max.saturating_sub(serve.in_flight.count())
     }
 
-    /// Returns true if the thread with identity `owner` may run the queue.
     #[inline]
     pub(crate) fn may_serve(&self, owner: u64) -> bool {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
@@ -352,13 +350,11 @@ impl<M: Machine> HardwareQueue<M> {
         self.pending.mark(ctx);
     }
 
-    /// Calls `f` for each marked software queue and clears the marks.
     #[inline]
     pub(crate) fn take_pending(&self, f: impl FnMut(usize)) {
         self.pending.take(f);
     }
 
-    /// Returns true if any software queue is marked.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.is_any()
@@ -393,7 +389,6 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.store(owner, Order::Release);
     }
 
-    /// Returns true if the thread with identity `owner` owns the queue.
     #[inline]
     pub(crate) fn is_owned_by(&self, owner: u64) -> bool {
         // Acquire pairs with the Release in `set_owner`.

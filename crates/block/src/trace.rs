@@ -1,7 +1,7 @@
 //! Tracing: the events of an I/O, their recording by threads, and the blktrace format.
 //!
-//! Uses `queue` for a driver's data about requests; knows no drive. The calls at each step of an
-//! I/O are in `disk/trace.rs`. Kernel counterpart: kernel/trace/blktrace.c.
+//! The calls at each step of an I/O are in `disk/trace.rs`. Kernel counterpart:
+//! kernel/trace/blktrace.c.
 
 pub mod blktrace;
 pub(crate) mod entry;
@@ -11,13 +11,12 @@ pub(crate) mod tracer;
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
 use crate::trace::blktrace::EventCode;
 
-/// One trace event, as a [`TraceSink`] gets it.
+/// A trace event, as passed to a [`TraceSink`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceEvent {
     /// The step that the I/O reached.
     pub action: EventCode,
-    /// Time in nanoseconds: the time of the event's batch or, if so configured, of this single
-    /// event.
+    /// Time in nanoseconds of the event or of its batch.
     pub time_ns: u64,
     /// Index of the drive in the volume.
     pub drive: u16,
@@ -27,7 +26,7 @@ pub struct TraceEvent {
     pub flags: OpFlags,
     /// First sector of the I/O, counted from the drive's start.
     pub sector: Sector,
-    /// Length in sectors.
+    /// Length of the I/O in sectors.
     pub nr_sectors: SectorCount,
     /// The submitter's number for the I/O ([`Bio::with_user_data`](crate::Bio::with_user_data)).
     pub user_data: u64,
@@ -35,7 +34,7 @@ pub struct TraceEvent {
     pub tenant: u16,
 }
 
-/// Receives trace events on the thread on which they occur, so it must not block.
+/// Receives trace events. Called on the thread that causes the event, so a call must not block.
 pub trait TraceSink: Send + Sync {
     /// Receives one event.
     fn trace(&self, event: &TraceEvent);

@@ -41,15 +41,15 @@ use crate::volume::resize::VolumeSize;
 use crate::volume::serving::{Serving, ServingChoice, ServingConfig};
 use crate::volume::stripe::Stripe;
 
-/// Largest number of extents that one query for extents looks up, to limit its time.
+/// Maximum number of lookups in one query of a volume's extents. Limits the query's time.
 const EXTENT_STEPS: u32 = 4096;
-/// Largest number of slots (128 bytes each) for parts of split bios that a channel gets because of
-/// its depth.
+/// Maximum number of a channel's slots for parts of split bios, 128 bytes each, unless the
+/// channel's depth or the number of drives requires more.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
 pub const CHUNK_SECTORS_MAX: u32 = 1 << 22;
-/// Largest number of sectors of a volume, so that its bytes fit 64 bits.
+/// Maximum size of a volume in sectors. The size in bytes must fit into 64 bits.
 const SECTORS_MAX: u64 = u64::MAX >> 9;
 
 /// The mapping of a volume's sectors to its drives.
@@ -65,8 +65,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Returns the sectors of a volume over drives of these sizes, in whole blocks of
-    /// `block_sectors`; 0 if the drives are too small.
+    /// Returns the size in sectors of a volume over drives of these sizes, in whole blocks of
+    /// `block_sectors`. Returns 0 if the drives are too small.
     #[must_use]
     pub fn capacity(self, sizes: &[Sector], block_sectors: SectorCount) -> Sector {
         match self {
@@ -111,13 +111,11 @@ enum LayoutMap {
 /// Bit of `mode` that is set while a trace is recorded.
 const TRACED: u64 = 1 << 8;
 
-/// Returns the sectors of a volume over drives of these sizes; 0 if they are too small.
 pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits) -> Sector {
     layout.capacity(sizes, limits.logical_sectors())
 }
 
-/// Rounds a size down to whole blocks of the volume, which are the largest blocks of its drives, so
-/// that no drive gets a misaligned I/O.
+/// Rounds a size down to whole logical blocks of the volume, the largest blocks of its drives.
 pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
     let block = u64::from(limits.logical_sectors());
     size / block * block
@@ -244,7 +242,7 @@ impl<M: Machine> Volume<M> {
     /// Creates a volume over a single disk.
     ///
     /// # Errors
-    /// The errors of [`Volume::new`]. A disk that was opened without an error causes none of them.
+    /// The errors of [`Volume::new`]. A successfully opened disk causes none of these errors.
     pub fn single(disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
     }
@@ -253,7 +251,7 @@ impl<M: Machine> Volume<M> {
     /// The new volume gets the name of `below`.
     ///
     /// # Errors
-    /// The errors of [`Volume::new`]. A disk that was opened without an error causes none of them.
+    /// The errors of [`Volume::new`]. A successfully opened disk causes none of these errors.
     pub fn over(below: Arc<Volume<M>>, disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         let made = Volume::new(below.name(), Layout::Linear, alloc::vec![disk])?;
         let mut volume = Arc::into_inner(made).expect("nobody else has the volume just made");
@@ -310,7 +308,7 @@ impl<M: Machine> Volume<M> {
 
     /// Returns which threads serve the drives, and whether a trace is recorded.
     pub(crate) fn mode(&self) -> (Serving, bool) {
-        // Relaxed: the mode changes only while the disks have no I/O, and a recording may miss its
+        // Relaxed: the mode changes only while the disks have no I/O. A recording may miss its
         // first events.
         let mode = self.mode.load(Order::Relaxed);
         (Serving::from_bits(mode & !TRACED), mode & TRACED != 0)
@@ -399,8 +397,8 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Returns, for each drive in order, how long requests of groups with a latency target were at
-    /// the drive: from the time at which the drive's scheduler named them until their completion.
-    /// Only the scheduler `latency` counts this time.
+    /// the drive: from dispatch by the scheduler until completion. Only the scheduler `latency`
+    /// counts this time.
     #[must_use]
     pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
         self.disks.iter().map(|disk| disk.accounts.service()).collect()
@@ -420,14 +418,16 @@ impl<M: Machine> Volume<M> {
         sum
     }
 
-    /// Returns the number of chains that wait for the drives' workers.
+    /// Returns the number of requests that wait for the drives' workers. Merged bios count as one
+    /// request.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns the number of slots for parts of split bios in a channel of `depth` bios: for each
-    /// bio one slot for each drive, or 16 slots in `PerVolume` mode, which splits bios by chunks.
+    /// Returns the number of a channel's slots for parts of split bios. `depth` is the channel's
+    /// maximum number of bios. Each bio needs one slot per drive. In `PerVolume` mode, which splits
+    /// bios by chunks, 16 slots per bio are enough.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {
@@ -445,7 +445,6 @@ impl<M: Machine> Volume<M> {
         &self.limits
     }
 
-    /// Returns the drive and sector of a range that is contiguous on one drive; else `None`.
     #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         if self.disks.len() == 1 {
@@ -479,13 +478,10 @@ impl<M: Machine> Volume<M> {
         }
     }
 
-    /// Returns the first drive that a range touches, and the number of drives that it touches. The
-    /// drives follow each other round robin.
     pub(crate) fn span(&self, sector: Sector, nr: SectorCount) -> (u16, u16) {
         self.placement().span(sector, sector + u64::from(nr.max(1)) - 1)
     }
 
-    /// Computes the data about a range that [`Volume::part_of`] needs, once for all drives.
     pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> VolumeRange {
         self.placement().range(sector, sector + u64::from(nr))
     }
@@ -495,8 +491,6 @@ impl<M: Machine> Volume<M> {
         self.part_of(&self.range(sector, nr), member)
     }
 
-    /// Returns the part of a precomputed range that lies on drive `member`; `None` if there is
-    /// none.
     #[inline]
     pub(crate) fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         match &self.map {
@@ -505,13 +499,13 @@ impl<M: Machine> Volume<M> {
         }
     }
 
-    /// Returns the allocation state of a range as at most `most` extents, which cover the range or
-    /// a first part of it. May block.
+    /// Returns the allocation state of a range as at most `most` extents. The extents may end
+    /// before the range does. May block.
     #[must_use]
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // For each drive: first sector and extents of the drive's last answer.
+        // For each drive: its extents from the last query, preceded by their first sector.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;
@@ -534,9 +528,8 @@ impl<M: Machine> Volume<M> {
         list
     }
 
-    /// Returns true if a read of a range inside the volume is known to give zeroes, because each
-    /// drive knows this of its part of the range. No sector is read. Writes in flight may or may
-    /// not be taken into account.
+    /// Returns true if the drives know, without reading, that a range inside the volume reads as
+    /// zeroes. The result may or may not take writes in flight into account.
     #[must_use]
     pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: SectorCount) -> bool {
         self.disks.iter().zip(0..).all(|(disk, member)| {
@@ -553,8 +546,8 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// Returns the extent at sector `place` of a drive, from the drive's last answer or from a new
-/// query.
+/// Returns the extent at sector `place` of a drive. Looks in `known`, the result of the drive's
+/// last query, and otherwise queries the drive.
 fn lookup(
     known: &mut (Sector, Vec<Extent>),
     place: Sector,

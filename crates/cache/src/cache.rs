@@ -32,7 +32,7 @@ use crate::stats::CacheStats;
 
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
-/// Stripe chunks of fewer sectors than this count as small.
+/// Number of sectors below which a chunk of a stripe counts as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
 /// Longest range, in extents, that is looked up extent by extent. For a longer range, the cache
 /// scans all extents in memory.
@@ -59,11 +59,11 @@ pub struct Cache<M: Machine> {
 }
 
 pub(crate) struct FlusherCall<M: Machine> {
-    /// One more than the newest epoch that a flush waits for; 0 before the first flush.
+    /// Newest epoch that a flush waits for, plus one. 0 before the first flush.
     until: M::Word,
     /// 1 if a client's write waits for free cache memory.
     is_short: M::Word,
-    /// 1 from a wake-up of the flusher until the flusher reads the requests to it.
+    /// 1 from a wake-up of the flusher until the flusher has read `until` and `is_short`.
     is_rung: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
@@ -123,7 +123,7 @@ impl<M: Machine> FlusherCall<M> {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Takes the requests to the flusher: the field `until`, and true if a write waits for memory.
+    /// Returns the field `until`, and true if a write waits for memory. Clears the wake-up flag.
     pub(crate) fn look(&self) -> (u64, bool) {
         // AcqRel pairs with the swap in `ring`: requests made before the flusher was woken are
         // visible.
@@ -175,7 +175,7 @@ impl<M: Machine> Cache<M> {
         }))
     }
 
-    /// Returns the volume below the cache.
+    /// Returns the volume whose data the cache holds.
     #[must_use]
     pub fn below(&self) -> &Arc<Volume<M>> {
         &self.below
@@ -243,7 +243,8 @@ impl<M: Machine> Cache<M> {
         self.config.mode == CacheMode::WriteThrough
     }
 
-    /// Returns the stamp of data that become dirty now. The caller must hold the shard's lock.
+    /// Returns the present time and epoch, for data that become dirty now. The caller must hold the
+    /// shard's lock.
     pub(crate) fn dirtied(&self) -> DirtyStamp {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
@@ -262,8 +263,8 @@ impl<M: Machine> Cache<M> {
         !self.shards.iter().any(owes)
     }
 
-    /// Returns the number of pages that are dirty or being written. The counter may briefly be
-    /// negative, because writers add to it only after they have unlocked the shards.
+    /// Returns the number of pages that are dirty or being written. The counter itself may briefly
+    /// be negative, because writers add to it only after they have unlocked the shards.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.dirty.load(Order::Relaxed).cast_signed().max(0).cast_unsigned()
     }

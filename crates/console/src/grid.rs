@@ -40,8 +40,9 @@ impl Grid {
         Grid { heads, rows: Vec::new() }
     }
 
-    /// Makes a table with a name and a value of type `T` for each row. A column has its head, true
-    /// if the short form shows the column, and the function that formats a cell.
+    /// Makes a table with a row for each pair of a name and a value of type `T`. A column consists
+    /// of its head, a flag that shows the column in the short form, and the function that formats a
+    /// cell.
     pub fn of_rows<T>(
         head: &str,
         columns: &[(&str, bool, impl Fn(&T) -> String)],

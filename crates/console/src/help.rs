@@ -1,8 +1,7 @@
-//! Wraps the examples and notes below a help text at 80 columns, because clap would break their
-//! columns.
+//! Wraps the examples and notes below a help text at 80 columns.
 //!
-//! clap wraps the text after the help at the width of the terminal, without regard to columns.
-//! Wrapped at 80 columns here, every line fits on a terminal, in a pipe and on a manual page.
+//! clap would wrap these texts at the width of the terminal and break their columns. With 80
+//! columns, every line fits on a terminal, in a pipe and on a manual page.
 
 use clap::Command;
 

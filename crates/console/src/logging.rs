@@ -35,10 +35,10 @@ pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Active log filter and its text. Set once logging is installed.
+/// Active log filter and its text. Set when logging is installed.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
-/// Format of log lines, set once logging is installed. The error that ends the program is also
+/// Format of log lines, set when logging is installed. The error that ends the program is also
 /// printed in this format.
 static FORMAT: OnceLock<Format> = OnceLock::new();
 

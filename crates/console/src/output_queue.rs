@@ -21,7 +21,7 @@ use crate::name;
 
 /// Maximum number of bytes that a queue holds.
 const BYTES_MAX: usize = 1 << 20;
-/// Longest waits for an empty queue at process end: without a finished write, and in total.
+/// Maximum wait for an empty queue at process end: without a finished write, and in total.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();
@@ -43,12 +43,12 @@ struct QueueState {
     writes: u64,
 }
 
-/// Returns the queue of standard output, once [`start`] was called.
+/// Returns the queue of standard output; `None` before a call of [`start`].
 pub fn out() -> Option<&'static OutputQueue> {
     OUT.get().copied()
 }
 
-/// Returns the queue of standard error, once [`start`] was called.
+/// Returns the queue of standard error; `None` before a call of [`start`].
 pub fn log() -> Option<&'static OutputQueue> {
     LOG.get().copied()
 }
@@ -92,7 +92,8 @@ fn spawn(
     let queue: &'static OutputQueue = Box::leak(Box::new(OutputQueue::new()));
     let run = move || queue.run(|bytes| write_all(&fd, bytes).unwrap_or_else(failed), what);
     Native::try_spawn(name, None, run)?;
-    // The queue is published only now that its thread runs. Without a thread nobody would empty it.
+    // The queue is published after its thread has started, because only the thread empties the
+    // queue.
     place.get_or_init(|| queue);
     Ok(())
 }

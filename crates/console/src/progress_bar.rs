@@ -53,7 +53,7 @@ impl ProgressBar {
         let _ = write!(std::io::stderr(), "\r\x1b[K[{done}{rest}] {label}");
     }
 
-    /// Erases the line.
+    /// Erases the bar.
     pub fn clear(&mut self) {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

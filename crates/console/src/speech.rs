@@ -29,7 +29,7 @@ macro_rules! tell {
     ($($text:tt)*) => { $crate::tell_line(format_args!($($text)*)) };
 }
 
-/// Prints a line to standard error. Ignores errors, as `complain` does.
+/// Prints a line to standard error. Ignores errors of standard error.
 pub fn tell_line(text: std::fmt::Arguments<'_>) {
     let _ = logging::Log.write_all(format!("{text}\n").as_bytes());
 }

@@ -25,8 +25,7 @@ pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
 use queue::FaultQueue;
 pub(crate) use settings::ROW;
 
-/// Maximum length of a discard or write-zeroes in sectors with a volatile cache, which tracks every
-/// sector.
+/// Maximum length of a discard or write-zeroes with a simulated cache, in sectors.
 const MAX_CACHE_SECTORS: u32 = 64 << 11;
 
 /// Kind of write cache that a fault drive pretends to have.
@@ -76,8 +75,8 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Returns true if the drive may report holes of the drive below. Clients skip reads of holes,
-    /// so none may be reported if a rule could fail the read or the simulated cache has the data.
+    /// Returns true if the drive may report holes, which clients do not read: no cache is
+    /// simulated, and neither a rule nor the death of the drive can make a read fail.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }
@@ -141,7 +140,7 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
-    /// Returns false: rules may delay a completion beyond the next `poll`, or drop it.
+    /// Rules may delay a completion beyond the next `poll`, so the drive is not immediate.
     fn is_immediate(&self) -> bool {
         false
     }

@@ -1,6 +1,6 @@
 //! Drivers: the storage behind drives, and the I/O threads that file drives need.
 //!
-//! `null`, `ram` and `model` are generic over the machine; the others need an operating system.
+//! `null`, `ram` and `model` also run on simulated machines; the others need an operating system.
 //! Specs of the form `driver:key=value,...` name drives; the rows of `DRIVERS` parse them. All data
 //! I/O of the project goes through this crate, and through the reactor below it. The `millrace`
 //! binary, the exports and the laboratory call it.

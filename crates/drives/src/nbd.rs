@@ -228,8 +228,8 @@ impl NbdDriver {
         self.connections.min(self.config.io_threads.max(1))
     }
 
-    /// Opens a connection for a queue. Returns the connection and its generation. Does not try if a
-    /// connection of the drive has failed before, so that opening the drive does not wait again.
+    /// Returns a new connection for a queue, and its generation. Makes no connection if another one
+    /// has failed before, so that opening the drive waits only once.
     fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
         let shared = &self.shared;
         let first = lock_unpoisoned(&shared.first).take();

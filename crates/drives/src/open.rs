@@ -78,8 +78,7 @@ pub struct OpenOptions {
     /// Path at which a file drive finds its file; see
     /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
     pub file_at: Option<PathBuf>,
-    /// If set, the drive is only examined, as [`DryRun`] says, and the returned driver keeps no
-    /// data.
+    /// If set, the drive is only examined (see [`DryRun`]), and the returned driver keeps no data.
     pub dry_run: Option<DryRun>,
 }
 

@@ -1,4 +1,4 @@
-//! `open_on`: opens drives that need no operating system, on any machine, for simulated runs.
+//! `open_on`: opens drives that need no operating system, also on simulated machines.
 //!
 //! A row of the driver table cannot be generic over the machine, so the drivers are listed here.
 

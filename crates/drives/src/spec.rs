@@ -106,8 +106,8 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Returns an error if drives are nested too deeply, so that code can follow them recursively.
-    /// An invalid spec inside is refused later, when it is parsed.
+    /// Returns an error if drives are nested too deeply for recursive code. An invalid inner spec
+    /// is refused later, when it is parsed.
     fn check_nesting(&self) -> Result<(), SpecError> {
         let mut inner = self.get("drive").map(str::to_owned);
         for _ in 0..NESTING_MAX {
@@ -147,7 +147,7 @@ impl Spec {
         Ok(Spec { driver: driver.into(), controller: None, options })
     }
 
-    /// Returns the path of the file of the drive, or of the drive inside it, if it has one.
+    /// Returns the path of the file that the drive, or the drive inside it, uses, if any.
     #[must_use]
     pub fn file(&self) -> Option<PathBuf> {
         self.innermost().get("path").map(PathBuf::from)

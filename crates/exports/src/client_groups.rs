@@ -1,4 +1,4 @@
-//! `ClientGroup`: the I/O group of an export's clients, either one for all or one for each client.
+//! `ClientGroup`: one I/O group for all clients of an export, or one for each client.
 //!
 //! With a group for each client, [`PerClientGroups`] creates child groups of the export's group on
 //! demand and reuses those of clients that have left. The limits and the latency target of the

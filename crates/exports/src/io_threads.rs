@@ -71,8 +71,8 @@ pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// Channels from an I/O thread to the server: for the result of its start (with an optional note
-/// for the operator), for its final report, and one that its end closes.
+/// Channels from an I/O thread to the server: result of its start (with an optional note for the
+/// operator), final report, and a channel that closes when the thread ends.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 pub(crate) struct IoThreads<R> {
@@ -133,8 +133,7 @@ impl<R: Send + 'static> IoThreads<R> {
         self.ended.try_iter()
     }
 
-    /// Waits up to `limit` for the next final report. The second result is true if no thread is
-    /// left to send a report.
+    /// Waits up to `limit` for the next final report. Also returns true if none can follow.
     pub(crate) fn next_report(&self, limit: Duration) -> (Option<R>, bool) {
         match self.ended.recv_timeout(limit) {
             Ok(report) => (Some(report), false),
@@ -154,8 +153,8 @@ where
     F: FnOnce() -> Result<S, Error> + Send + 'static,
 {
     let body = move || {
-        // `_alive` is declared first and so dropped last: the thread counts as ended only after
-        // `FailedFlag` was set.
+        // `_alive` is dropped after `_on_panic`: the thread counts as ended only after `FailedFlag`
+        // was set.
         let (started, ended, _alive) = reporter;
         let _on_panic = PanicGuard(failed.clone());
         let mut service = match make() {

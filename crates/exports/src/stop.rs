@@ -16,8 +16,8 @@ pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
 pub(crate) const TURN_NS: u64 = 10_000_000;
 /// Time limit of a volume's final flush, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
-/// Time, in nanoseconds, without a completion after which drives below a cache count as stuck:
-/// long, because a disk may stall for some seconds, and the cached data were acknowledged.
+/// Time without a completion, in nanoseconds, after which drives below a cache count as stuck. The
+/// time is long, because a disk may stall and the cached data were acknowledged.
 const STUCK_NS: u64 = 10_000_000_000;
 
 /// Interval, in nanoseconds, between two progress checks of a flush, and before a flush is retried.
@@ -35,7 +35,7 @@ const SILENT_NS: u64 = FLUSH_NS / 2;
 pub(crate) struct Progress {
     least: Unwritten,
     before: Vec<Failures>,
-    /// For each drive, the number of completed I/Os, and the time at which it was seen to change.
+    /// For each drive, the number of completed I/Os, and the time of its last observed change.
     completed: Vec<(u64, u64)>,
     last: Option<Status>,
     looked_ns: u64,
@@ -161,8 +161,7 @@ pub(crate) fn goes_on(
     all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
-/// Maximum time, in nanoseconds, for an I/O thread to flush and report after the deadline of the
-/// stop or of a cache's flush.
+/// Maximum time, in nanoseconds, for an I/O thread to flush and report after its deadline.
 pub(crate) const REPORT_NS: u64 = 8_000_000_000;
 
 /// Time limit for the I/O threads of a stopping server, extended while caches of its volumes make

@@ -46,8 +46,8 @@ pub fn remove_socket_files() {
 enum OwnFileId {
     /// A socket, identified by device and inode. Both stay the same while the socket is open.
     Socket((u64, u64)),
-    /// A mark file, identified by device and inode. The file is closed, so its inode may be reused;
-    /// its contents show whether it is still the file of this process.
+    /// A mark file, identified by device, inode and contents. The file is closed, so another file
+    /// may get its inode.
     Mark((u64, u64)),
 }
 
@@ -171,7 +171,7 @@ fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Returns why no socket can be made at a path, and what to do about it, or `None` if there is no
+/// Returns the reason why no socket can be made at a path, with a remedy, or `None` without an
 /// obstacle. Creates nothing and connects to nobody.
 #[must_use]
 pub fn socket_refusal(path: &Path) -> Option<String> {
@@ -240,7 +240,7 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     if access.owner.or(access.group).is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
-            // No later server may come that replaces the socket file, so the file is removed here.
+            // The file is removed here, because no later server may come that replaces it.
             let _ = std::fs::remove_file(path);
             io::Error::other(format!(
                 "its owner or group cannot be set: {error}; only root may change a file's owner, and \

@@ -124,7 +124,7 @@ impl CpuShare {
         self.pauses.next()
     }
 
-    /// Returns true if the thread's CPU was shared when it last polled.
+    /// Returns true if the CPU was shared at the thread's last poll.
     #[inline]
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -171,8 +171,8 @@ impl CpuShare {
         match poll.next(now_ns) {
             PollStep::Look => {}
             PollStep::Offer => {
-                // Read before the yield, so that `was_taken` can tell if another thread ran
-                // meanwhile.
+                // The preemption counter is read before the yield, so that `was_taken` detects a
+                // thread that ran since.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
@@ -191,8 +191,8 @@ impl CpuShare {
         None
     }
 
-    /// Returns true if another thread had the CPU since the preemption counter was last read.
-    /// Otherwise the time went to an interrupt, or to another guest of the hypervisor.
+    /// Returns true if another thread had the CPU since the preemption counter was last read. If
+    /// not, an interrupt or another guest of the hypervisor took the CPU.
     #[cold]
     fn was_taken(&mut self) -> bool {
         let taken = Native::preemptions();

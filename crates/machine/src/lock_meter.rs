@@ -1,10 +1,9 @@
 //! `LockMeter`: statistics of the process's native locks, on demand.
 //!
-//! The module owns the switch, which every native lock reads when it is acquired, and a table for
-//! each thread that has counted something since the switch was turned on. While the switch is off,
-//! locks use nothing else of this file, and nobody writes the switch's cache line. While the switch
-//! is on, an acquisition reads the clock once if the lock is free and twice if it is contended, and
-//! a release reads the clock once. Kernel counterparts: lockmeter, `perf lock`.
+//! The module owns the switch, which every native lock reads when it is acquired, and a table of
+//! counts for each thread. While the switch is off, locks use nothing else of this file. While the
+//! switch is on, an acquisition reads the clock once if the lock is free and twice if the lock is
+//! contended, and a release reads the clock once. Kernel counterparts: lockmeter, `perf lock`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,8 +18,8 @@ struct Switch(AtomicU64);
 
 static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 
-/// Counts by lock name and call site. The list is short, so lookups are linear. The compiler may
-/// create several `Location`s, and thus several entries, for one call site.
+/// Counts, with lock name and call site as the key. The list is short, so lookups are linear. The
+/// compiler may create several `Location`s, and thus several entries, for one call site.
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
 struct Tables {

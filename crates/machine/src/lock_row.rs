@@ -7,10 +7,10 @@ use core::panic::Location;
 #[cfg(feature = "std")]
 use std::{collections::BTreeMap, vec::Vec};
 
-/// Location in the source that acquired a lock, as the compiler reports it.
+/// Source location at which a lock is acquired, as the compiler reports it.
 pub type Site = &'static Location<'static>;
 
-/// Place in the source that acquires a lock.
+/// Source file and line at which a lock is acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallSite {
     /// Source file, as it was named to the compiler.

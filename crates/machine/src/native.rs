@@ -119,9 +119,8 @@ unsafe impl Machine for Native {
     }
 }
 
-/// Returns the topology of the CPUs that the process may use. The topology is read from sysfs only
-/// when the set of allowed CPUs changes, because every disk and channel asks for it, and reading it
-/// takes a dozen system calls.
+/// Returns the topology of the CPUs that the process may use. Reading sysfs takes a dozen system
+/// calls, so the topology is read again only when the set of allowed CPUs has changed.
 fn known_topology(allowed: Vec<CpuId>) -> Topology {
     static KNOWN: Mutex<Option<(Vec<CpuId>, Topology)>> = Mutex::new(None);
     let mut known = lock_unpoisoned(&KNOWN);
@@ -261,7 +260,7 @@ impl Counter for NativeCounter {
 pub struct NativeParker(Arc<OwnedFd>);
 
 impl NativeParker {
-    /// Creates a parker that wakes its owner through an eventfd which the owner's ring watches.
+    /// Creates a parker that wakes its owner through `fd`; an io_uring may watch `fd` as well.
     #[must_use]
     pub fn from_eventfd(fd: Arc<OwnedFd>) -> Self {
         NativeParker(fd)
@@ -319,8 +318,7 @@ mod clock {
         /// Nanoseconds per 2^32 ticks of the time-stamp counter; 0 before the calibration, or if
         /// the counter is not invariant.
         mult: AtomicU64,
-        /// Nanoseconds to add to the scaled counter. The sum was CLOCK_MONOTONIC at the
-        /// calibration.
+        /// Nanoseconds to add to the scaled counter, to match CLOCK_MONOTONIC at the calibration.
         offset_ns: AtomicU64,
     }
 
@@ -377,8 +375,8 @@ mod clock {
         best
     }
 
-    /// Calibrates for five milliseconds against CLOCK_MONOTONIC, with an error of about 10 ppm. So
-    /// the clock is fit for intervals only.
+    /// Measures the counter's rate for five milliseconds, with an error of about 10 ppm. The clock
+    /// is therefore fit for intervals only.
     fn calibrate() {
         if !invariant() {
             return;

@@ -1,11 +1,10 @@
 //! Payload memory, which drives, sockets and guests read and write.
 //!
-//! The pages of ordinary memory are not physically contiguous, so a request needs a segment for
-//! each of them, and a virtual disk, an IOMMU or an NVMe drive's PRP list pays for each segment.
-//! Payload memory therefore comes in [`Region`]s of 2 MiB, for which huge pages are requested. A
-//! [`BufferArena`] divides regions into buffers. One arena for the process serves [`alloc_zeroed`]
-//! and [`dealloc`], and with them the buffers of programs. Without the feature `std` these two use
-//! the global allocator.
+//! A request needs a segment for each physically contiguous range of its buffer, and a virtual
+//! disk, an IOMMU or an NVMe drive's PRP list pays for each segment. Payload memory therefore comes
+//! in [`Region`]s of 2 MiB, for which huge pages are requested. A [`BufferArena`] divides regions
+//! into buffers. The process has one arena, from which [`alloc_zeroed`] and [`dealloc`] serve the
+//! buffers of programs. Without the feature `std` these functions use the global allocator.
 //!
 //! Only this module maps memory for payload. If huge pages are refused, everything works with
 //! ordinary ones.

@@ -3,9 +3,9 @@
 //! Production code does not mention these bugs. `cargo xtask planted` and `cargo xtask models` copy
 //! the tree and patch hooks into the copy (`xtask/planted/*.patch`); the hooks call [`planted`] or
 //! [`weaker`]. In the copy, [`with`] turns a bug on while a closure runs, on the calling thread
-//! only, because checked and simulated machines run all threads of a model on one native thread.
-//! This file is always compiled, because with a feature for it, each selection of crates would
-//! compile the workspace anew.
+//! only: checked and simulated machines run a model on one native thread. This file is compiled
+//! without a feature flag, because such a flag would make cargo compile the workspace anew for each
+//! selection of crates.
 
 use crate::Order;
 

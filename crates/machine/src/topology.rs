@@ -46,7 +46,7 @@ impl Topology {
         &self.cpus
     }
 
-    /// Returns the highest node number plus one.
+    /// Returns the number of nodes, counted up to the highest node number.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.cpus.iter().map(|cpu| cpu.node.0 as usize + 1).max().unwrap_or(1)

@@ -114,7 +114,7 @@ pub struct OpenContext {
     pub tracer: Option<Arc<Tracer<Native>>>,
     /// Options for opening a drive, such as its cancellation or a dry run.
     pub open: OpenOptions,
-    /// Driver of the drive to open next, if the driver was opened before.
+    /// Driver of the next drive to open, if that driver is open already.
     pub(crate) opened: Option<millrace_drives::Opened>,
 }
 

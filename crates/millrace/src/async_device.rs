@@ -32,7 +32,6 @@ use crate::{ThreadChannel, Volume, stripe};
 
 /// Maximum number of bios in flight.
 const DEPTH: u32 = 256;
-/// Size limit of a buffer, in bytes.
 const BUFFER_MAX_BYTES: usize = 1 << 30;
 
 /// A volume for async programs.
@@ -73,8 +72,7 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 /// ```
 pub struct AsyncDevice {
     volume: Arc<Volume>,
-    /// Sends bios to the thread. `None` only while the device is dropped; the thread ends once all
-    /// bios have completed.
+    /// Queue of bios to the device's thread. `None` only while the device is dropped.
     bios: Option<Sender<QueuedBio>>,
     bell: Arc<Doorbell<Native>>,
     thread: Option<<Native as Machine>::Thread>,
@@ -92,7 +90,6 @@ struct QueuedBio {
 struct Promise {
     /// State shared with the future. `None` once the future is complete.
     answer: Option<Arc<Answer>>,
-    /// Number that the program assigned to the bio.
     user_data: u64,
 }
 
@@ -377,8 +374,7 @@ fn run(
         let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
         Ok((io, channel))
     });
-    // Declared in this order so that the channel is dropped before the ring through which it
-    // drains.
+    // The channel must be dropped before the ring through which the channel drains.
     let (mut io, channel) = match made {
         Ok(made) => made,
         Err(error) => {
@@ -422,7 +418,7 @@ struct SubmitState {
     channel: ThreadChannel,
     /// Bios that did not fit the channel, in order of arrival.
     waiting: VecDeque<QueuedBio>,
-    /// Promises of the bios in flight, indexed by their number in the channel.
+    /// Promises of the bios in flight. The index is the bio's user data in the channel.
     promises: Vec<Option<Promise>>,
     /// Free indexes of `promises`.
     free: Vec<usize>,

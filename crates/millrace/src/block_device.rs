@@ -15,9 +15,9 @@ use crate::io_error::IoRange;
 use crate::stripe::STRIPED;
 use crate::{Channel, Volume, stripe};
 
-/// Bytes of one piece of a transfer.
+/// Maximum length of one bio of a transfer, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
-/// Maximum number of pieces in flight.
+/// Maximum number of bios in flight.
 const PIECES_MAX: usize = 8;
 
 /// A volume as bytes at offsets.
@@ -191,8 +191,8 @@ impl BlockDevice {
         self.clear(IoRange { op: Op::Discard, offset_bytes, len_bytes })
     }
 
-    /// Transfers a range in pieces. `start` creates the bio of a piece from its offset and a
-    /// buffer. `end` gets the offset and data of each piece that succeeded.
+    /// Transfers a range in pieces, one bio each. `start` creates a bio from its offset and a
+    /// buffer. `end` gets the offset and data of each bio that succeeded.
     fn transfer(
         &mut self,
         io: IoRange,
@@ -200,7 +200,7 @@ impl BlockDevice {
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let len_bytes = io.len_bytes as usize;
-        // Bytes for which pieces were started; offset and status of the first piece that failed.
+        // Bytes in started bios; offset and status of the first bio that failed, if any.
         let (mut begun, mut failed) = (0, None);
         loop {
             let in_flight = self.channel.in_flight() as usize;

@@ -46,8 +46,8 @@ use crate::{ThreadChannel, Volume};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Channel {
-    // Declared before the claim, because a dropped channel drains through the thread's ring, which
-    // the claim keeps alive.
+    // The channel must be dropped before the claim, which keeps the thread's ring alive: the
+    // channel drains through that ring.
     inner: ThreadChannel,
     claim: Option<Rc<QueueClaim>>,
     /// Group to which bios without a group are accounted.
@@ -125,9 +125,9 @@ impl fmt::Debug for Channel {
 }
 
 impl Channel {
-    /// Opens a channel of the calling thread to a volume. If drives of the volume need a ring on
-    /// each submitting thread, as file drives do, the thread gets a ring and a queue of each such
-    /// drive, and keeps both until its last channel to the volume is dropped.
+    /// Opens a channel of the calling thread to a volume. Drives such as file drives need a ring on
+    /// each submitting thread. For such drives, the thread gets a ring and a queue of each drive,
+    /// and keeps both until its last channel to the volume is dropped.
     ///
     /// # Errors
     /// Returns `Busy` if the drives have no queue left for another thread, or if the thread has an
@@ -179,7 +179,7 @@ impl Channel {
         self.inner.is_throttled(self.group)
     }
 
-    /// Accepts a bio. It starts at the next `flush`, `poll` or `wait`, or when a batch is full.
+    /// Accepts a bio, which starts at the next `flush`, `poll` or `wait`, or when a batch is full.
     ///
     /// # Errors
     /// Returns the bio if the channel is full or the bio is invalid.
@@ -247,7 +247,6 @@ impl Channel {
         self.inner.set_drain_ns(nanoseconds(timeout));
     }
 
-    /// Submits started I/O to the thread's ring and processes its completions.
     #[inline]
     fn turn(&mut self) {
         if let Some(claim) = &self.claim {

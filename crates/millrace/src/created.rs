@@ -51,7 +51,7 @@ impl Created {
     }
 }
 
-/// Files created by an opening in progress. Dropping it removes them.
+/// Files created while drives are being opened. Dropping this value removes the files.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished(Created);
 

@@ -35,7 +35,6 @@ use crate::BlockDevice;
 pub struct DeviceCursor {
     device: BlockDevice,
     position_bytes: u64,
-    /// Buffer of one logical block.
     block: Vec<u8>,
 }
 

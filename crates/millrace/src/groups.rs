@@ -69,7 +69,7 @@ impl GroupConfig {
         GroupConfig { name, parent: None, weight, priority, latency_target, limits }
     }
 
-    /// Converts a group of the block layer, whose parent is looked up in `groups`.
+    /// Converts the block layer's configuration of a group. `groups` must contain the parent.
     #[must_use]
     pub fn of(groups: &Groups<Native>, config: millrace_block::GroupConfig) -> GroupConfig {
         let parent = config.parent.and_then(|parent| groups.config(parent));

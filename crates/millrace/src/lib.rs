@@ -83,10 +83,9 @@
 //! channel or device waits for its I/O in flight, as its documentation says.
 //!
 //! A program may start other programs at any time. After a plain `fork`, the child must not use
-//! objects that this library created in its parent, whose threads it lacks, and should call `exec`
-//! or `_exit`. If the child drops channels of the forking thread nevertheless, the parent is not
-//! harmed: their rings are detached, and I/O on files that was in flight, or is submitted later,
-//! fails in the child.
+//! objects that this library created in the parent, and should call `exec` or `_exit`. If the child
+//! drops channels of the forking thread nevertheless, the parent is not harmed: the channels' rings
+//! are detached, and I/O on files fails in the child.
 
 //! # Feature flags
 //!

@@ -21,7 +21,7 @@ use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError};
 use crate::created::{Created, FileId, Unfinished};
 use crate::groups::open_groups;
 
-/// Open volumes, with the groups and caches that belong to them.
+/// Opened volumes, with their groups and caches.
 pub struct Opened {
     /// Volumes in the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
@@ -37,8 +37,8 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// Files that opening created. A program that fails later removes them.
     pub created: Created,
-    /// State shared with drives opened later. `None` while drives are being opened, and for further
-    /// volumes that a running server has opened.
+    /// State for opening further drives. `None` while drives are being opened, and in the result of
+    /// `open_more`.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
@@ -55,8 +55,8 @@ struct OpenSite {
 
 #[cfg(feature = "serve")]
 impl Opened {
-    /// Opens further volumes, which share groups, controllers and traces with those in `self`. The
-    /// caller adds the result to `self`. `opened` is the driver of the first drive, if it is open
+    /// Opens further volumes that use the groups, controllers and tracer of `self`. The caller adds
+    /// the result to `self`. `opened` is the driver of the first drive, if that driver is open
     /// already. A dry run only examines the drives.
     pub(crate) fn open_more(
         &mut self,
@@ -161,7 +161,7 @@ impl Opened {
 /// Findings of [`Opened::dry_run`].
 #[derive(Debug, Default)]
 pub struct DryOpened {
-    /// Volumes of which all drives could be opened, without their caches.
+    /// Volumes whose drives could all be opened. A dry run makes no caches.
     pub volumes: Vec<Arc<Volume<Native>>>,
     /// Reasons why drives or volumes could not be opened.
     pub errors: Vec<StartError>,
@@ -252,7 +252,7 @@ impl<'a> Opening<'a> {
         self.drives.get(self.disks.len()).map(|(drive, _)| *drive)
     }
 
-    /// Opens the next drive. Returns the identity of its file, if it is on a file.
+    /// Opens the next drive. Returns the identity of the drive's file, if the drive is a file.
     ///
     /// # Errors
     /// Fails if the drive cannot be opened, or its file belongs to another drive.

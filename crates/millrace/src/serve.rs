@@ -83,7 +83,7 @@ pub struct Server {
     workers: DriveWorkers,
     opened: Opened,
     config: ServeConfig,
-    /// Queues of each volume's drives, by the volume's name.
+    /// Map from a volume's name to the numbers of queues of the volume's drives.
     queues: HashMap<String, VolumeQueues>,
     files: OpenFiles,
 }
@@ -119,8 +119,8 @@ impl Server {
         Server { servers, workers, opened, config, queues, files: OpenFiles::default() }
     }
 
-    /// Returns the configuration as last loaded, without changes made since then, but with the open
-    /// files of directories.
+    /// Returns the configuration that was loaded last, with the open files of its directories.
+    /// Later changes of settings are not included.
     #[must_use]
     pub fn configured(&self) -> &ServeConfig {
         &self.config

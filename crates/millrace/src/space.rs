@@ -66,7 +66,7 @@ impl VolumeSpace {
         self.layout.capacity(&sizes, block_sectors).saturating_mul(1 << SECTOR_SHIFT)
     }
 
-    /// Returns the bytes of the drives that the volume does not use.
+    /// Returns the number of bytes on the drives that the volume does not use.
     #[must_use]
     pub fn unused_bytes(&self) -> u64 {
         let sizes = self.drives.iter().map(|drive| drive.size_bytes);
@@ -106,7 +106,7 @@ impl VolumeSpace {
         ))
     }
 
-    /// Describes the ends of drives that do not make a whole block.
+    /// Describes the bytes after the last whole block of each drive.
     fn tails(&self) -> String {
         let block = self.block_bytes();
         let tail = |drive: &DriveSpace| {

@@ -137,7 +137,7 @@ impl ExportInfo {
     }
 }
 
-/// Object that a negotiation option asks the catalog for: one export, or the names of all exports.
+/// Information that an option needs from the catalog: one export, or the names of all exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'a> {
     /// The option asks for the export of this name.
@@ -190,14 +190,14 @@ pub trait Catalog {
         None
     }
 
-    /// Returns the number of exports in a list. That can be more than [`Catalog::len`] if exports
-    /// are opened on demand.
+    /// Returns the number of exports that `OPT_LIST` lists. The number can exceed [`Catalog::len`]
+    /// if exports are opened on demand.
     fn listed(&self) -> usize {
         self.len()
     }
 
-    /// Returns name and description of an entry of the list, or `None` if this client may not see
-    /// it.
+    /// Returns name and description of an export for `OPT_LIST`, or `None` if this client may not
+    /// see the export.
     fn listing(&self, index: usize) -> Option<(&str, &str)> {
         self.get(index).map(|export| (export.name.as_str(), export.description.as_str()))
     }

@@ -41,9 +41,9 @@ pub const OPTIONS_MAX: u32 = 4096;
 /// Number of options that each export adds to the limit. A client that lists a server's exports
 /// sends two for each export.
 pub const OPTIONS_PER_EXPORT: u32 = 4;
-/// Maximum total length of the answers in a negotiation, in bytes. Each export adds to it.
+/// Maximum total length of the answers in a negotiation, in bytes. Each export adds to the limit.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes that each export adds to the limit, in addition to its name and description.
+/// Bytes that each export adds to [`ANSWER_BYTES_MAX`], plus its name and description.
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
 /// ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -96,7 +96,7 @@ enum HandshakeState {
     Over,
 }
 
-/// Number of bytes that a step consumed, and the progress to return; `None` before a next step.
+/// Number of bytes consumed, and the progress to return; `None` if parsing continues.
 type HandshakeStep = (usize, Option<Progress>);
 
 const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
@@ -122,8 +122,7 @@ pub struct Handshake {
     context_export: Option<usize>,
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
-    /// Largest number of exports listed so far, and the limit of answer bytes that follows from it.
-    /// A client may query each export.
+    /// Largest number of exports listed so far, and the limit on answer bytes for that number.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,

@@ -42,7 +42,7 @@ impl Extent {
     }
 }
 
-/// Size of the descriptors in a status chunk.
+/// Size of the fields of a descriptor in a status chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DescriptorWidth {
     /// Lengths and flags of 32 bits, in structured replies.

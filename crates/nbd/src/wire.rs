@@ -6,7 +6,7 @@
 
 /// First 8 bytes that a server sends: the letters `NBDMAGIC`.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Next 8 bytes of a newstyle server, and the start of each option: `IHAVEOPT`.
+/// Second 8 bytes that a newstyle server sends, and the start of each option: `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;

@@ -36,11 +36,11 @@ pub struct Config {
     /// many. The queue does not limit the operations in flight; operations that exceed the queue's
     /// size cost an additional system call.
     pub entries: u32,
-    /// Number of queued operations, at least 1, at which a turn submits them before its end, so
-    /// that drives start early. A larger number saves system calls, but drives are idle for longer.
-    /// (On a virtio disk at queue depth 64, batches of 64 were 10 % slower than single submissions,
-    /// and batches of 8 were 5 % slower.) While few operations are in flight, file operations are
-    /// submitted earlier.
+    /// Number of queued operations, at least 1, that a turn submits at once instead of at its end,
+    /// so that drives start early. A larger number saves system calls, but drives are idle for
+    /// longer. (On a virtio disk at queue depth 64, batches of 64 were 10 % slower than single
+    /// submissions, and batches of 8 were 5 % slower.) While few operations are in flight, file
+    /// operations are submitted earlier.
     pub submit_batch: u32,
     /// Maximum time, in nanoseconds, for which a turn polls before it blocks; 0 turns polling off.
     /// A turn polls only if the previous turns waited briefly, and yields the CPU while it polls.

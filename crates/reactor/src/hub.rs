@@ -94,8 +94,8 @@ impl ReactorState {
         0
     }
 
-    /// Returns how long a turn may sleep, at most `limit_ns`; an inner `None` means no limit. An
-    /// outer `None` means that the pool has results, so that the turn must not sleep.
+    /// Returns how long a turn may sleep, in nanoseconds; an inner `None` means no limit. An outer
+    /// `None` forbids a sleep, because the pool has results.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
         let Some(again_ns) = self.pool.prepare_sleep()? else { return Some(limit_ns) };
         let until_ns = again_ns.saturating_sub(sys::now_ns());

@@ -23,7 +23,7 @@ struct LentRegion {
     piece_bytes: usize,
     /// Number of lenders. Each drive of a thread lends the region once.
     lenders: usize,
-    /// Index of each registered piece; `None` for a piece that is not registered.
+    /// Index of each piece of the region in the ring's table of buffers; `None` if unregistered.
     pieces: Vec<Option<u16>>,
     /// Error of a refused registration, if it was not reported yet.
     refusal: Option<io::Error>,
@@ -33,7 +33,7 @@ struct LentRegion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LentLookup {
     Index(u16),
-    /// The range lies in this piece, which must be registered first.
+    /// The range lies in this piece of a region, which must be registered first.
     Unregistered(AddressRange),
     /// The range lies in no region, crosses the boundary of two pieces, or its piece cannot be
     /// registered.

@@ -40,9 +40,8 @@ const LIMITS: PoolLimits = PoolLimits {
 struct PoolLimits {
     shared: usize,
     lane: usize,
-    /// Maximum number of threads that never end.
     kept: usize,
-    /// Time, in nanoseconds, that a drive waits without a thread before one beyond `shared` starts.
+    /// Time, in nanoseconds, that a drive waits without a thread until the pool exceeds `shared`.
     growth_ns: u64,
     /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,

@@ -7,11 +7,10 @@
 //! once. A wait is short if it takes at most twice the longest spin, as the wake-ups after a sleep
 //! may take that long. A spin yields to other threads that wait for the CPU, above all to the
 //! client whose request it waits for. A spin ends at once if another thread took the CPU and
-//! nothing completed in the meantime. Spinning pauses, that is, the thread sleeps through the next
-//! waits, if such a loss of the CPU was longer than a whole spin, or after [`VAIN`] spins in a row
-//! without a completion. CPU time that no other thread of this machine got does not count: a
-//! hypervisor takes it from spinning and sleeping threads alike. Kernel counterpart: `halt_poll_ns`
-//! of KVM.
+//! nothing completed in the meantime. Spinning pauses (the thread sleeps through the next waits) if
+//! another thread had the CPU for longer than a whole spin, or after [`VAIN`] spins in a row
+//! without a completion. CPU time that a hypervisor took does not count, because spinning and
+//! sleeping threads lose it alike. Kernel counterpart: `halt_poll_ns` of KVM.
 
 mod worth;
 
@@ -22,7 +21,7 @@ use crate::sys;
 
 use self::worth::SpinTrial;
 
-/// Number of short waits in a row before the first spin.
+/// Number of short waits in a row before the first busy poll (spin).
 const STREAK: u32 = 4;
 /// Number of consecutive spins without a completion after which spinning pauses.
 const VAIN: u32 = 4;

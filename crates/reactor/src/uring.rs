@@ -3,10 +3,10 @@
 //! The user data of a submission entry is the operation's `OperationKey`, except for three reserved
 //! values: `WAKE` (the permanent read of the wake eventfd), `IGNORE` (cancels whose result is not
 //! needed) and `TRIAL` (the test for a worker thread). Invariants: an operation in phase `Started`
-//! or `Polling` is either on the ring or in `again`, the list of operations to submit again. The
-//! kernel copies the time specification of a timeout at submission, and at most `entries` entries
-//! are unsubmitted, so a round-robin array of that size never overwrites a specification in use.
-//! Kernel counterpart: io_uring(7).
+//! or `Polling` is either on the ring or in `again`, the list of operations to submit again. At
+//! most `entries` entries are unsubmitted, and the kernel copies a timeout's time specification at
+//! submission, so a round-robin array of `entries` specifications is enough. Kernel counterpart:
+//! io_uring(7).
 
 #![allow(unsafe_code)]
 
@@ -64,7 +64,7 @@ pub(crate) struct Uring {
 
 #[derive(Default)]
 struct SubmissionState {
-    /// True if the last turn left entries in the queue instead of submitting them.
+    /// True if the last call of `turn` left entries in the submission queue.
     held_back: bool,
     /// Number of file operations queued since the last system call.
     file_ops: u32,
@@ -76,7 +76,7 @@ struct WakeRead {
     /// Target of the read: a leaked box that is freed together with the ring.
     value: *mut u64,
     armed: bool,
-    /// True if the read completed in this turn.
+    /// True if the read completed in the current call of `turn`.
     seen: bool,
 }
 
@@ -484,7 +484,7 @@ impl Uring {
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
-            // A turn does not block while untaken completions are counted, and no user takes these.
+            // Resets the count of untaken completions: with a count above 0, no turn would wait.
             hub.table.take_delivered();
         }
         // SAFETY: nothing is outstanding, so the kernel uses neither the wake value nor the ring.

@@ -19,8 +19,8 @@ use millrace_reactor::Config;
 use crate::io_context::{IoConfig, IoContext};
 use crate::join::{JoinOutcome, join_within};
 
-/// Maximum number of write-backs in flight to each drive. In a drive without a scheduler, reads
-/// wait behind write-backs, so more would delay reads.
+/// Maximum number of write-backs in flight to each drive. A higher number would delay reads, which
+/// wait behind write-backs in a drive without a scheduler.
 const DRIVE_WRITES: u32 = 16;
 /// Maximum time for the final flush of the drives, in nanoseconds.
 const FLUSH_NS: u64 = 1_000_000_000;

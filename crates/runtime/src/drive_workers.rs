@@ -27,7 +27,7 @@ use crate::join::{JoinOutcome, join_within};
 const DRAIN_NS: u64 = 5_000_000_000;
 /// Maximum time to wait for the threads' end: `DRAIN_NS`, plus 5 s for operations in their rings.
 const HANG: Duration = Duration::from_secs(12);
-/// Maximum sleep of one turn while a worker stops, in nanoseconds.
+/// Maximum time of one sleep while a worker stops, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
 /// Policy for pinning worker threads to the CPUs that they are assigned to.
@@ -83,7 +83,7 @@ impl WorkerCpus {
     }
 }
 
-/// Groups the disks that have a worker by the worker's CPU. The first disks give the groups' order.
+/// Groups the disks with a worker by the worker's CPU, in the order of the first disks.
 #[must_use]
 pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Arc<Disk<M>>>)> {
     let mut workers: Vec<(CpuId, Vec<Arc<Disk<M>>>)> = Vec::new();

@@ -73,7 +73,7 @@ fn turn_ring(
     let wait = match deadline_ns {
         _ if has_work() => Wait::No,
         None => Wait::Forever,
-        // The clocks of the block layer and of the reactor have different origins, so convert.
+        // The clocks of the block layer and of the reactor have different origins.
         Some(deadline) => Wait::Until(now_ns() + deadline.saturating_sub(Native::now())),
     };
     let turned = turn(wait);

@@ -1,8 +1,7 @@
 //! `join_within`: waits for native threads to end, for a limited time.
 //!
-//! A thread whose file operation hangs in the kernel (a dead NFS server, a stopped FUSE daemon)
-//! never ends, even after its own code has returned, because the kernel waits for the operation
-//! when the thread exits.
+//! A thread never ends if its file operation hangs in the kernel (a dead NFS server, a stopped FUSE
+//! daemon): the kernel waits for the operation when the thread exits.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;

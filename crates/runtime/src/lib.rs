@@ -3,9 +3,9 @@
 //!
 //! This crate connects the block layer and the reactor, which do not know each other: [`IoContext`]
 //! runs a thread's ring for its channels, [`DriveWorkers`] serves drives from threads of their own,
-//! and [`Recorder`] writes traces to files. It is a layer below the drivers, because a file drive
-//! opens its queue on the ring of the calling thread ([`current`]), and below the servers and the
-//! laboratory, which run I/O threads.
+//! and [`Recorder`] writes traces to files. Drivers use this crate because a file drive opens its
+//! queue on the ring of the calling thread ([`current`]); servers use it because they run I/O
+//! threads.
 
 #![doc = include_str!("../README.md")]
 

@@ -1,11 +1,10 @@
 //! `Recorder`: a thread that moves events from a `Tracer`'s rings to files that blkparse and btt
 //! can read.
 //!
-//! The recorder writes `NAME.blktrace.N`, one file for each CPU N on which a traced thread ran when
-//! an event began, and empty files for the CPUs below N. Events are written in chronological order
-//! if they reach the recorder within 10 ms. If a file cannot be written, the recording ends with an
-//! error, without affecting I/O. `Recording` is a recording without a thread, for simulated
-//! machines: it writes the rings' content when it ends.
+//! The recorder writes one file `NAME.blktrace.N` for each CPU N up to the highest CPU with an
+//! event. Events are written in chronological order if they reach the recorder within 10 ms. If a
+//! file cannot be written, the recording ends with an error, without affecting I/O. `Recording` is
+//! a recording without a thread, for simulated machines: it writes the rings' content when it ends.
 
 mod cpu_file;
 
@@ -29,8 +28,8 @@ const TURN: Duration = Duration::from_millis(10);
 /// Minimum age of events that are written, in nanoseconds. Until then, older events may still be in
 /// the ring of another thread.
 const HELD_NS: u64 = 10_000_000;
-/// Beginning of a trace message that tells a device's name, which follows. blkparse prints the
-/// message unchanged.
+/// Start of a trace message that names a device; the name follows. blkparse prints the message
+/// unchanged.
 pub const DEVICE_NAME: &str = "millrace names this device ";
 /// Filter for events: an event is recorded if it matches every criterion that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// Returns true if all entries pass: no criterion is set, and none is older than the recording.
+    /// Returns true if no criterion is set and no entry is older than the recording.
     fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
@@ -89,14 +88,14 @@ pub struct RecorderConfig {
     pub name: PathBuf,
     /// Filter for the events.
     pub filter: TraceFilter,
-    /// Device number of each drive's volume, by the drive's device number. Remap events name the
-    /// volume as their origin.
+    /// Map from the device number of a drive to that of its volume. Remap events name the volume as
+    /// their origin.
     pub volumes: BTreeMap<u32, u32>,
-    /// Names of the submitters, by tenant.
+    /// Map from a tenant's number to the submitter's name.
     pub names: BTreeMap<u32, String>,
-    /// Names of the groups, by number. `Recorder` adds the groups of the volumes that it records.
+    /// Map from a group's number to its name. `Recorder` adds the groups of the recorded volumes.
     pub groups: BTreeMap<u16, String>,
-    /// Names of the drives and volumes, by device number.
+    /// Map from a device number to the name of the drive or volume.
     pub devices: BTreeMap<u32, String>,
     /// Clock for the events' timestamps.
     pub stamp: TraceStamp,
@@ -311,7 +310,7 @@ impl<M: Machine> Recording<M> {
         for file in files.values_mut() {
             written += file.write_held(until_ns, config, drops)?;
         }
-        // The remaining drops came after the last event of their thread, so no file reports them.
+        // Events that a thread dropped after its last recorded event are reported only at the end.
         let untold = drops.take(u32::MAX);
         match files.values_mut().next() {
             Some(file) if until_ns == u64::MAX => {

@@ -12,8 +12,8 @@
 //! decrypts and encrypts the records itself, with the ciphers of aws-lc-rs, directly to and from
 //! the memory of the plaintext: rustls would copy each record again, and allocate memory for it.
 //!
-//! Without the feature `rustls`, files cannot be loaded, and the other types have no values, so
-//! that crates that use this one need no conditional code.
+//! Without the feature `rustls`, configurations cannot be loaded and sessions cannot exist, so that
+//! crates that use this crate need no conditional code.
 
 #[cfg(feature = "rustls")]
 mod certificate;

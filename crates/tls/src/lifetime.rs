@@ -7,20 +7,18 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// Maximum time before the expiry at which a warning is due.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
 /// Warnings are due only in the last 1/`WARN_PART` of the validity period, so that a certificate
 /// that is renewed every day causes none.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// Validity period of the certificate in a chain that expires first.
+/// Validity period of a certificate chain, set by the certificate that expires first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Start of the validity as time since the Unix epoch, like `end`.
+    /// Start of the validity; like `end`, a time since the Unix epoch.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
-    /// End of the validity as a readable date.
     pub(crate) end_text: String,
 }
 
@@ -52,7 +50,6 @@ impl Lifetime {
 }
 
 impl fmt::Display for Expiry {
-    /// Writes the state as a text that follows "the certificate".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Expiry::Far => f.write_str("is valid"),

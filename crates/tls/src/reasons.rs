@@ -17,8 +17,8 @@ impl Error {
         Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
     }
 
-    /// Converts an error of rustls. `first` contains the first bytes that the peer sent, by which a
-    /// peer without TLS is recognised.
+    /// Describes an error of rustls for the user. `first` has the first bytes that the peer sent,
+    /// which show a peer without TLS.
     pub(crate) fn of_session(error: &rustls::Error, first: &[u8]) -> Error {
         use rustls::Error as Tls;
         let certificate = |text: String| Error::new(ErrorKind::Certificate, text);
@@ -57,7 +57,6 @@ impl Error {
 )]
 pub(crate) struct ExpiredCa {
     pub(crate) ca: String,
-    /// Expiry state of the CA, as a text.
     pub(crate) expiry: String,
 }
 
@@ -91,7 +90,7 @@ fn certificate_text(error: &CertificateError) -> String {
     format!("the peer's certificate {}", what_is_wrong(error))
 }
 
-/// Describes an invalid certificate by a text that follows "the certificate".
+/// Describes the fault of a certificate, such as "is expired; create a new one".
 pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
     use CertificateError as C;
     let why = match error {
@@ -170,7 +169,7 @@ fn presented_names(presented: &[String]) -> String {
 fn incompatible(why: &PeerIncompatible) -> String {
     use PeerIncompatible as P;
     let what = match why {
-        // Clients with TLS 1.1 or older do not send signature schemes.
+        // Missing signature schemes show a client with TLS 1.1 or older.
         P::SupportedVersionsExtensionRequired
         | P::SignatureAlgorithmsExtensionRequired
         | P::ServerDoesNotSupportTls12Or13

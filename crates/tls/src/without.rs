@@ -9,7 +9,7 @@ use crate::files::{CertificateLifetime, ClientFiles, Identity, Refreshed, Server
 use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 
-/// Declares methods of a type without values.
+/// Declares methods that never run, because their type has no values.
 macro_rules! methods {
     ($($name:ident($($argument:tt)*) -> $result:ty;)*) => {
         $(pub fn $name($($argument)*) -> $result {

@@ -12,7 +12,7 @@ use super::tree::RangeTree;
 /// Timestamp of a step that has not happened.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Direction of an I/O.
+/// Kind of an I/O: read, write or discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum IoKind {
@@ -22,10 +22,10 @@ pub enum IoKind {
 }
 
 impl IoKind {
-    /// Every kind, in the order of the reports' tables.
+    /// Every kind of I/O, in the order of the reports' tables.
     pub const ALL: [IoKind; 3] = [IoKind::Read, IoKind::Write, IoKind::Discard];
 
-    /// Returns the lower-case name for reports and JSON.
+    /// Returns the kind's lower-case name for reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["read", "write", "discard"][self as usize]
@@ -76,7 +76,7 @@ impl Flight {
         }
     }
 
-    /// Subtracts completed sectors. Returns true if this completes the last sectors of the I/O.
+    /// Subtracts completed sectors. Returns true if none is left, but some were before.
     pub(super) fn cover(&mut self, sectors: u64) -> bool {
         let before = self.uncovered;
         self.uncovered = u64::from(before).saturating_sub(sectors) as u32;
@@ -84,8 +84,7 @@ impl Flight {
     }
 }
 
-/// Spans of a group of I/Os, such as one device or CPU, and the time at which its last I/O was
-/// queued (Q).
+/// Spans of the I/Os of one device or CPU, and the time at which the last I/O was queued (Q).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) measures: Measures,
@@ -135,11 +134,11 @@ impl Seeks {
 pub struct Drive {
     /// Device number, encoded as in [`millrace_block::blktrace::device`].
     pub device: u32,
-    /// I/Os queued (Q), plus requests requeued by the driver (R).
+    /// Number of I/Os queued (Q) plus number of requests requeued by the driver (R).
     pub queued: u64,
-    /// Requests issued to the driver (D).
+    /// Number of requests issued to the driver (D).
     pub issued: u64,
-    /// Sectors of each completed request.
+    /// Sizes of the completed requests, in sectors.
     pub blocks: Measure,
     /// Number of requests at the driver, sampled at each issue, including the issued request.
     pub depth: Measure,
@@ -153,13 +152,13 @@ pub struct Drive {
     /// that the trace lacks.
     pub(super) begun: bool,
     pub(super) active: u64,
-    /// Requests that are at the driver now.
+    /// Number of requests that are at the driver now.
     pub depth_now: u64,
 }
 
 impl Drive {
-    /// Returns true if the device only maps to other devices (md, dm), by the major number that
-    /// such devices usually have, as in btt.
+    /// Returns true if the device only maps to other devices. As in btt, the device must have a
+    /// major number that md or dm usually has.
     #[must_use]
     pub fn maps(&self) -> bool {
         matches!(major(self.device), 9 | 253 | 254)
@@ -185,7 +184,7 @@ impl Drive {
         (all.n > 0 && all.total > 0).then(|| Overhead::of(self.measures()))
     }
 
-    /// Adds a queued I/O. Returns true if it replaced an I/O in flight with the same first sector.
+    /// Adds a queued I/O. Returns true if an I/O with the same first sector was replaced.
     pub(super) fn queue(&mut self, record: &Record, number: u64) -> bool {
         let range = (record.sector, record.end());
         self.seeks[0].add(range);

@@ -14,7 +14,6 @@ use super::{Problem, TraceError};
 /// Maximum bytes of data kept for one record; the reader skips the rest.
 pub const PDU_KEPT_MAX: usize = 1024;
 
-/// A decoded record with its data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TraceRecord {
     pub(super) record: Record,
@@ -25,9 +24,9 @@ pub(super) struct TraceRecord {
 /// CPUs whose records an input may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CpuScope {
-    /// One CPU: the number in the file's name, until the first record says otherwise.
+    /// CPU number in the file's name, used until the first record is read.
     Named(u32),
-    /// One CPU, as given by the first record.
+    /// CPU number in the first record, which all other records must have, too.
     One(u32),
     /// Any CPU.
     Any,
@@ -67,7 +66,6 @@ impl<R: Read> CpuFile<R> {
         self.offset
     }
 
-    /// Reads the next record, or returns `None` at the end of the file.
     pub(super) fn read(&mut self) -> Result<Option<TraceRecord>, TraceError> {
         let mut bytes = [0; RECORD_BYTES];
         let have = self.fill(&mut bytes)?;

@@ -1,11 +1,11 @@
-//! `Flushes`: matches the events of one device's flushes with each other, up to the completion.
+//! `Flushes`: pairs the events of each flush of a device, from queueing to completion.
 //!
 //! A flush has no sectors that identify it. In millrace's recordings, the sector field of a flush's
-//! events holds the time at which the flush was queued, and a flush that joins another one (M)
-//! names the other one in its data. In other recordings the sector is 0. There, an issued request
-//! (D) stands for the oldest flush and for as many of the next ones as were merged (M) since the
-//! previous D. The completion (C) of the request completes all of them. If a second D comes before
-//! the C of the first, that C was lost.
+//! events holds the time at which the flush was queued, and the data of a merge event (M) have the
+//! sector field of the flush that was joined. In other recordings the sector is 0. There, an issued
+//! request (D) stands for the oldest flush and for as many of the next ones as were merged (M)
+//! since the previous D. The completion (C) of the request completes all of them. If a second D
+//! comes before the C of the first, that C was lost.
 
 use std::collections::VecDeque;
 
@@ -18,26 +18,25 @@ const FLUSHES_MAX: usize = 4_096;
 struct FlushInFlight {
     /// Number that the `IoListener` returned for this flush.
     number: u64,
-    /// Sector field of the flush whose completion also completes this one; at first its own.
+    /// Sector field of the flush that this flush joined, or else of this flush itself.
     leader: u64,
 }
 
-/// Flushes in flight of one device.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     waiting: VecDeque<FlushInFlight>,
     /// True once a flush was queued (Q). In a trace without Q, flushes begin with D.
     is_queued: bool,
-    /// Number of the oldest flushes in `waiting` that complete with the request now at the driver.
-    /// Only for flushes without a sector.
+    /// Number of the first flushes in `waiting` that complete with the request at the driver.
+    /// Counts only flushes whose sector field is 0.
     issued: usize,
-    /// Number of flushes without a sector that were merged since a request was last issued.
+    /// Number of flushes with sector field 0 that were merged since the last issue (D).
     joined: usize,
 }
 
 impl Flushes {
-    /// Processes one event. `arrived` numbers a flush that begins; `done` gets the number of each
-    /// flush that completes.
+    /// Processes one event. `arrived` returns a number for a new flush. `done` is called with the
+    /// number of each completed flush.
     pub(super) fn event(
         &mut self,
         act: EventCode,

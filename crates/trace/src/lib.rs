@@ -1,10 +1,10 @@
 //! Reads blktrace recordings (`NAME.blktrace.N`) of the kernel and of millrace, prints them, and
 //! measures how long I/Os spend in each stage.
 //!
-//! `Reader` walks over the files of a trace in constant memory. `Show` prints blkparse's lines from
-//! it. `Spans` measures btt's spans, and its pairing of events also tells which I/Os the trace has.
-//! `LockLine` formats lock statistics in lockmeter's columns. Source: the tools of blktrace 1.2.
-//! The output equals the output of these tools, line by line and digit by digit.
+//! `Reader` walks over the files of a trace in constant memory. `Show` prints blkparse's lines.
+//! `Spans` pairs events into I/Os, and measures btt's spans. `LockLine` formats lock statistics in
+//! lockmeter's columns. Source: the tools of blktrace 1.2. The output equals the output of these
+//! tools, line by line and digit by digit.
 
 mod drive;
 mod error;

@@ -5,12 +5,12 @@
 use millrace_machine::{LockCounts, LockRow};
 use serde::Serialize;
 
-/// Period over which locks were observed, and the number of CPUs that could run meanwhile.
+/// Period over which locks were observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockSpan {
     /// Length of the period, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Number of CPUs.
+    /// Number of CPUs that could run in the period.
     pub cpus: u64,
 }
 
@@ -35,8 +35,8 @@ pub struct LockLine {
     pub hold_ns_mean: u64,
     /// Longest time for which the lock was held.
     pub hold_ns_max: u64,
-    /// Fraction of the period for which the lock was held. Sums over several locks, so it can
-    /// exceed 1.
+    /// Fraction of the period for which the lock was held. Fractions of several locks add up, so
+    /// the sum can exceed 1.
     pub held_share: f64,
     /// Fraction of the CPUs' time that was spent waiting for the lock, 0 to 1.
     pub spin_share: f64,

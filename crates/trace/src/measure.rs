@@ -47,7 +47,7 @@ impl Span {
         NAMES[self as usize]
     }
 
-    /// Returns the `dm` variant of a span, or the span itself if it has none.
+    /// Returns the span's variant for devices that only map (md, dm), or else the span itself.
     #[must_use]
     pub(super) fn mapped(self) -> Span {
         match self {
@@ -59,11 +59,11 @@ impl Span {
     }
 }
 
-/// Percentiles count larger values (above 18 minutes, or 512 TiB of sectors) as this one, so that a
-/// few hostile values cannot overflow the sum of the histogram.
+/// Limit of the values in percentiles: 18 minutes, or 512 TiB in sectors. Larger values count as
+/// the limit, so that hostile values cannot overflow the histogram's sum.
 const COUNTED_MAX: u64 = 1 << 40;
 
-/// Statistics of many values of a span, or of another whole number.
+/// Statistics of many whole numbers, such as the lengths of a span in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Measure {
     /// Number of values.
@@ -72,9 +72,8 @@ pub struct Measure {
     pub min: u64,
     /// Largest value.
     pub max: u64,
-    /// Sum of all values. Wraps past 584 years, as btt's does.
+    /// Sum of all values, modulo 2^64 as in btt (584 years in nanoseconds).
     pub total: u64,
-    /// `None` until the first value is added.
     histogram: Option<Snapshot>,
 }
 

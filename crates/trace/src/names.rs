@@ -12,12 +12,11 @@ use millrace_runtime::DEVICE_NAME;
 
 /// Maximum number of process names kept; they take about 4 MiB.
 const NAMES_MAX: usize = 65_536;
-/// Maximum number of devices whose names are kept.
 const DEVICES_MAX: usize = 4_096;
 /// Maximum bytes of a process name, as in the kernel.
 const NAME_BYTES_MAX: usize = 16;
 
-/// Names of processes and devices that a trace mentions, and its count of dropped events.
+/// Names of processes and devices in a trace, and the trace's count of dropped events.
 #[derive(Debug, Clone, Default)]
 pub struct TraceNames {
     processes: HashMap<u32, Box<[u8]>>,
@@ -36,8 +35,8 @@ impl TraceNames {
         }
     }
 
-    /// Records what a message of the recorder says: the name of a device, unless the device already
-    /// has one, or a number of dropped events. If another device has the same name, as when two
+    /// Reads a message of the recorder: a number of dropped events, or a device's name, which is
+    /// recorded unless the device already has one. If another device has the same name, as when two
     /// recordings are read together, the device's number is appended to tell them apart.
     pub(super) fn add_message(&mut self, device: u32, message: &[u8]) {
         let Ok(text) = std::str::from_utf8(message) else { return };

@@ -25,7 +25,7 @@ pub enum SpanGrouping {
     Op,
 }
 
-/// Columns that the tables show.
+/// Columns of the tables of spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Columns {
     /// The columns that fit 80 characters.
@@ -45,7 +45,7 @@ fn seconds(ns: u64) -> f64 {
 }
 
 impl Spans {
-    /// Returns the spans of each group, with the group's name.
+    /// Returns the name and the spans of each device, CPU or kind of I/O, as `per` selects.
     #[must_use]
     pub fn groups(&self, per: SpanGrouping) -> Vec<(String, &Measures)> {
         match per {
@@ -62,7 +62,7 @@ impl Spans {
         }
     }
 
-    /// Returns the tables as text for a terminal.
+    /// Returns the tables of spans as text for a terminal.
     #[must_use]
     pub fn text(&self, per: Option<SpanGrouping>, columns: Columns) -> String {
         let mut text = table("All", self.all(), columns);

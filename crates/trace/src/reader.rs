@@ -6,8 +6,8 @@
 //! - Files are merged by the time of their first waiting event.
 //! - The order of a file's records is kept even where times step back a little, as they do when an
 //!   interrupt comes between taking the timestamp and writing the record.
-//! - If times are equal, reading continues with the file of the last event. A file that enters the
-//!   queue again goes behind the first file in it, but before all others that are not earlier.
+//! - If times are equal, reading continues with the file of the last event. A file with new
+//!   events goes behind the first waiting file, but before all others that are not earlier.
 //! - A process name applies as soon as its record is read, which is up to `BATCH` events too early.
 //!
 //! A damaged file is read up to the damage, and the other files to their end.
@@ -67,7 +67,7 @@ impl TraceName {
         self.cpus().is_ok_and(|cpus| !cpus.is_empty())
     }
 
-    /// Returns the paths of the trace's existing files, by CPU.
+    /// Returns the paths of the trace's existing files, in the order of their CPUs.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let cpus = self.cpus().unwrap_or_default();
@@ -122,7 +122,6 @@ struct FileStream<R> {
     len_bytes: Option<u64>,
     sequence: Sequence,
     waiting: VecDeque<TraceRecord>,
-    /// Time of the last event read, in nanoseconds.
     last_ns: u64,
     /// Error at which reading the file stopped; reported after the events that precede it.
     error: Option<TraceError>,
@@ -167,8 +166,8 @@ impl<R: Read> FileStream<R> {
     }
 }
 
-/// Records the names that a note contains. Returns true if the note is not a message: of all notes,
-/// the reader returns only messages as events.
+/// Records the names in a note. Returns true for a note that is not a message, because the reader
+/// returns only messages as events.
 fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
@@ -432,8 +431,8 @@ impl<R: Read> Reader<R> {
         self.streams[self.order[place]].first_time()
     }
 
-    /// Inserts a stream into `order` by time. Among equal times, the stream comes before all
-    /// streams but the first.
+    /// Inserts a stream into `order` by time. At equal times, the new stream goes behind the head
+    /// of `order`, but before all other streams.
     fn queue(&mut self, number: usize) {
         let time = self.streams[number].first_time();
         if self.order.is_empty() || time < self.time_at(0) {

@@ -37,7 +37,7 @@ pub enum DriverData {
 }
 
 impl Show {
-    /// Creates a view of the named traces. The summary prints the names.
+    /// Creates a formatter for traces with these names, which the summary prints.
     #[must_use]
     pub fn new(traces: Vec<String>, data: DriverData) -> Show {
         Show { summary: Summary::new(traces), line: Vec::new(), data, has_hidden: false }

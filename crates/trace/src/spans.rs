@@ -22,7 +22,7 @@
 //!
 //! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
 //! oldest one of the busiest device is dropped, and at most `DRIVES_MAX` devices, past which events
-//! are ignored. Both are counted.
+//! are ignored. Dropped I/Os and ignored events are counted.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -90,27 +90,25 @@ impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     }
 }
 
-/// Pairs the events of a trace into I/Os, and measures the spans between their steps. By default it
-/// only reports I/Os to an [`IoListener`] and measures no spans, to save time.
+/// Pairs the events of a trace into I/Os, and measures the spans between their steps. The default
+/// value measures no spans, to save time, and only reports I/Os to an [`IoListener`].
 #[derive(Debug, Default)]
 pub struct Spans {
     /// If false, I/Os are paired for an `IoListener` but not measured.
     is_measuring: bool,
     flushes: BTreeMap<u32, Flushes>,
-    /// Number of I/Os that began.
     arrivals: u64,
-    /// Number of completion (C) events.
     completions: u64,
     drives: Vec<Drive>,
     all: Group,
     cpus: BTreeMap<u32, Group>,
     kinds: [Group; IoKind::ALL.len()],
     flights: usize,
-    /// I/Os replaced before completion by a later I/O with the same first sector.
+    /// Number of I/Os replaced before completion by a later I/O with the same first sector.
     pub replaced: u64,
-    /// I/Os dropped before completion, to bound memory.
+    /// Number of I/Os dropped before completion, to bound memory.
     pub dropped: u64,
-    /// Events ignored because the trace has too many devices.
+    /// Number of events ignored because the trace has too many devices.
     pub ignored: u64,
     found: Vec<EntryIndex>,
     /// Names by which devices are shown.
@@ -142,12 +140,12 @@ impl Spans {
         &self.drives
     }
 
-    /// Returns the spans by the CPU on which the I/Os were queued.
+    /// Returns each CPU with the spans of the I/Os that were queued on the CPU.
     pub fn cpus(&self) -> impl Iterator<Item = (u32, &Measures)> {
         self.cpus.iter().map(|(cpu, group)| (*cpu, &group.measures))
     }
 
-    /// Returns the spans by direction: reads, writes and discards.
+    /// Returns the spans of the reads, of the writes and of the discards.
     pub fn kinds(&self) -> impl Iterator<Item = (IoKind, &Measures)> {
         IoKind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
     }
@@ -158,7 +156,7 @@ impl Spans {
         self.drives.iter().filter(|drive| drive.begun).map(|drive| drive.flights.len()).sum()
     }
 
-    /// Processes one event, and passes each span that ends with it to `watch`.
+    /// Processes one event, and passes each span that the event ends to `watch`.
     pub fn entry(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
@@ -191,8 +189,8 @@ impl Spans {
         }
     }
 
-    /// Returns the index of a device, which is added at its first event, or `None` if the table is
-    /// full.
+    /// Returns the index of a device, or `None` if the table is full. A device is added to the
+    /// table at the first event.
     fn drive(&mut self, device: u32) -> Option<usize> {
         if let Some(at) = self.drives.iter().position(|drive| drive.device == device) {
             return Some(at);
@@ -407,8 +405,8 @@ impl Spans {
         }
     }
 
-    /// Returns the I/Os inside an event's range. The caller must put the buffer back into
-    /// `self.found`.
+    /// Returns the I/Os inside an event's range, in the vector `self.found`. The caller must put
+    /// the vector back.
     fn inside(&mut self, drive: usize, record: &Record) -> Vec<EntryIndex> {
         let mut found = std::mem::take(&mut self.found);
         self.drives[drive].flights.inside((record.sector, record.end()), &mut found);

@@ -19,10 +19,9 @@ struct TreeNode<T> {
     start: u64,
     end: u64,
     parent: u32,
-    /// Left and right child.
     children: [u32; 2],
     red: bool,
-    /// Neighbours by age: the next older and the next younger entry.
+    /// Index of the next older and of the next younger entry.
     ages: [u32; 2],
     value: T,
 }
@@ -34,7 +33,6 @@ pub(super) struct RangeTree<T> {
     nodes: Vec<TreeNode<T>>,
     free: Vec<u32>,
     root: u32,
-    /// Oldest and youngest entry.
     ends: [u32; 2],
 }
 
@@ -58,7 +56,7 @@ impl<T> RangeTree<T> {
         &mut self.at_mut(place).value
     }
 
-    /// Returns the first sector of an entry, and the sector after its last.
+    /// Returns the first sector of an entry, and the sector past the end.
     pub(super) fn range(&self, place: EntryIndex) -> (u64, u64) {
         let node = self.at(place);
         (node.start, node.end)
@@ -78,7 +76,7 @@ impl<T> RangeTree<T> {
         None
     }
 
-    /// Collects the entries inside a range, in the order of the search: each before its children.
+    /// Collects the entries inside a range, in the order of the search: parents before children.
     pub(super) fn inside(&self, (start, end): (u64, u64), found: &mut Vec<EntryIndex>) {
         found.clear();
         let mut open = vec![self.root];
@@ -99,8 +97,8 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Adds an entry. Returns true if an entry with this first sector exists: the new one then
-    /// replaces it and keeps its age.
+    /// Adds an entry. Returns true if the entry replaced one with the same first sector. The new
+    /// entry then has the age of the old one.
     pub(super) fn insert(&mut self, (start, end): (u64, u64), value: T) -> bool {
         let (mut parent, mut at, mut side) = (NIL, self.root, LEFT);
         while at != NIL {
@@ -232,7 +230,7 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Rotates the subtree of `place` towards `side`: the child on the other side becomes its root.
+    /// Rotates the subtree of `place` towards `side`. The child on the other side is the new root.
     fn rotate(&mut self, place: u32, side: usize) {
         let up = self.at(place).children[1 - side];
         let between = self.at(up).children[side];

@@ -40,7 +40,7 @@ impl CoroutinePool {
                 break;
             }
             while self.running.len() <= next {
-                // The index is the thread number, so lower-numbered threads get coroutines, too.
+                // Coroutines are indexed by thread number, so lower-numbered threads come first.
                 let index = self.running.len() - 1;
                 let UnstartedThread(thread) = session::with(|s| {
                     core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))

@@ -123,8 +123,8 @@ impl Explorer {
         self
     }
 
-    /// Sets the maximum number of deadlines that pass in one execution. If it is 0, a timeout
-    /// cannot hide a lost wake-up.
+    /// Sets the maximum number of deadlines that pass in one execution. With 0, a timeout cannot
+    /// hide a lost wake-up.
     #[must_use]
     pub fn deadlines(mut self, count: u32) -> Self {
         self.bounds.deadlines = count;

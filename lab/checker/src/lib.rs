@@ -115,8 +115,8 @@ unsafe impl Machine for Checked {
     fn work(_stage: Stage, _units: u32) {}
 }
 
-/// Fails the execution unless `holds` is true. Unlike `assert!` this does not unwind, so that no
-/// destructor of unfinished work runs.
+/// Fails the execution unless `holds` is true. The thread does not unwind, unlike with `assert!`,
+/// so that no destructor of unfinished work runs.
 #[track_caller]
 pub fn ensure(holds: bool, what: &str) {
     if !holds {

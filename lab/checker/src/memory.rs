@@ -29,8 +29,8 @@ struct Store {
     /// Clock of `thread`, which made the store.
     epoch: u32,
     thread: u8,
-    /// True for the store of a read-modify-write. No other store may come between it and the store
-    /// that it read.
+    /// True for the store of a read-modify-write, which must stay directly behind the store that
+    /// was read.
     atomic: bool,
 }
 
@@ -53,7 +53,7 @@ struct Location {
     stores: Vec<Store>,
     /// Thread that made the last store, and the number of this store among all stores.
     last: (u8, u64),
-    /// Number of the last store by any other thread.
+    /// Number of the last store by a thread other than the one in `last`.
     other: u64,
 }
 

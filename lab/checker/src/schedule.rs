@@ -46,7 +46,7 @@ impl Session {
             return self.fail(text);
         }
         if self.here().fresh {
-            // The scheduler has already chosen this thread for its first step.
+            // No preemption: the scheduler has just chosen this thread for its first step.
             self.here().fresh = false;
             return None;
         }

@@ -43,7 +43,6 @@ pub(super) struct Bounds {
     pub(super) cpus: u32,
 }
 
-/// Amounts that an execution has used of its [`Bounds`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BoundUsage {
     pub(super) preemptions: u32,
@@ -215,7 +214,7 @@ impl Session {
         index
     }
 
-    /// Starts a thread whose view is that of the current thread. Returns `None` if there are too
+    /// Starts a thread with a copy of the current thread's view. Returns `None` if there are too
     /// many threads.
     pub(super) fn spawn(
         &mut self,
@@ -250,7 +249,6 @@ impl Session {
         (&mut self.memory, AccessContext { views: &mut thread.views, trail: &mut self.trail })
     }
 
-    /// Clears `fresh`, because other threads can see the current operation.
     #[inline]
     pub(super) fn acted(&mut self) {
         self.here().fresh = false;

@@ -31,7 +31,7 @@ use self::socket::{Ready, Socket};
 
 /// Size of the receive buffer in bytes.
 const RECEIVE_BYTES: usize = 256 * 1024;
-/// Number of queued bytes above which `submit` sends them without a call of `flush`.
+/// Number of queued bytes above which `submit` sends the queue without a call of `flush`.
 const SEND_BYTES: usize = 256 * 1024;
 
 /// Result of a request that has ended.
@@ -41,7 +41,7 @@ pub struct Completion {
     pub user_data: u64,
     /// Error that the server replied with; `None` after success.
     pub errno: Option<Errno>,
-    /// Buffer that the caller passed to `submit`. After a read, it contains the data.
+    /// Buffer that the caller passed to `submit`. After a read, the buffer contains the data.
     pub buffer: Vec<u8>,
     /// Extents from the request's offset on, for a block status request; empty for other commands.
     pub extents: Vec<Extent>,
@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Sends queued requests and passes available completions to `take`, without waiting. Returns
-    /// their number.
+    /// the number of completions.
     ///
     /// # Errors
     /// Fails like [`Client::flush`], or with `UnexpectedEof` if the server has closed the
@@ -210,7 +210,7 @@ impl Client {
     }
 
     /// Sends queued requests, and waits until at least `min` completions were passed to `take`, or
-    /// all if fewer are in flight. Returns their number.
+    /// all if fewer are in flight. Returns the number of completions.
     ///
     /// # Errors
     /// Fails like [`Client::poll`].

@@ -19,7 +19,6 @@ pub use heat::HeatCells;
 pub use machines::{Constant, MachineTable, ORIGINS, Source};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Kind of a check, by which checks are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
@@ -46,7 +45,7 @@ impl CheckKind {
     }
 }
 
-/// Result of a check. In JSON: `true`, `false` or `"not there yet"`.
+/// Result of a check. In JSON: `true`, `false`, or `"not there yet"` for [`Verdict::NotYet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Yes,
@@ -87,7 +86,7 @@ impl Serialize for Verdict {
 pub struct Quantity {
     /// Text with units, as shown to people.
     pub text: String,
-    /// Numbers in base units. Both sides of a check have the same order of numbers; may be empty.
+    /// Numbers in base units, if any, in the same order for the paper and for our result.
     pub numbers: Vec<f64>,
 }
 
@@ -343,7 +342,6 @@ pub struct Page {
     pub remarks: Vec<String>,
     /// Facts as names and values, such as the seed and the command that creates the page again.
     pub facts: Vec<(String, String)>,
-    /// Source of the statements with which the checks compare results.
     #[serde(skip)]
     pub against: ReferenceKind,
     /// Checks, in the order in which the paper's file lists them.
@@ -353,7 +351,7 @@ pub struct Page {
     pub machines: Vec<MachineTable>,
 }
 
-/// Source of the statements with which checks compare our results.
+/// Kind of statement with which the checks of a page compare our results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {

@@ -38,7 +38,7 @@ pub use points::PartSelection;
 pub(crate) use points::run_without;
 pub(crate) use points::{Point, Results, mechanisms, repeat};
 
-/// Callback for each point that begins. Its result can end the run.
+/// Callback at the beginning of each point. The returned value can end the run.
 pub type Tell<'a> = dyn FnMut(Step<'_>) -> ControlFlow<()> + Send + 'a;
 
 /// A paper whose experiments can be repeated, or another experiment in the same form.
@@ -193,14 +193,13 @@ pub struct Step<'a> {
     pub task: &'a str,
 }
 
-/// Runs one point for each name, several in parallel. `tell` is called with the name before each
-/// point, and can end the run. The results of points that did not begin are `None`.
+/// Runs one point (simulation) for each name, several in parallel. `tell` is called with the name
+/// before each point, and can end the run. The results of points that did not begin are `None`.
 pub(crate) fn run_points<T: Send>(
     names: &[String],
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Option<T>>, BenchError> {
-    // Number of points that have ended, and the callback.
     let told = Mutex::new((0, tell));
     let begin = |index: usize| {
         let (done, tell) = &mut *lock(&told);
@@ -213,7 +212,7 @@ pub(crate) fn run_points<T: Send>(
     run_rows(names.len(), run, |_| lock(&told).0 += 1)
 }
 
-/// Returns the parts whose points were all run, and the results of these parts' points.
+/// Returns the parts of which all points were run, and the results of the points of these parts.
 pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     parts: &[P],
     points_of: impl Fn(P) -> Vec<Q>,

@@ -22,7 +22,7 @@ use crate::simulation::{ObservedRow, SimPlan};
 /// CPU of the cache's flusher, on the controller's socket like the submitter in runs without a
 /// cache.
 const FLUSHER_CPU: u32 = 0;
-/// CPUs that have no worker if there are eight drives.
+/// CPUs that are free with eight drives, whose workers run on CPUs 1 to 8.
 const FREE_CPUS: [u32; 3] = [9, 10, 11];
 
 /// CPUs of a server's threads: all except the flusher's. Threads and workers share CPUs, because

@@ -66,8 +66,7 @@ pub enum Irq {
     /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
     /// submitters' CPUs.
     Steered,
-    /// Each poll that finds completions also takes the time of one interrupt, on the polling
-    /// thread.
+    /// The thread whose poll finds completions also spends the time of one interrupt.
     Poller,
 }
 

@@ -38,7 +38,7 @@ pub use report::report_page;
 pub use timeline::Timeline;
 pub use writer::{ReadOnlyFormat, TraceWriter};
 
-/// Returns a note if only some I/Os have a latency: `measured` of `ios` I/Os.
+/// Returns a note if `measured` of the `ios` I/Os have a latency and the others do not.
 pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
     (measured > 0 && ios > measured).then(|| {
         let left = ios - measured;

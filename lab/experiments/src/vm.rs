@@ -42,7 +42,7 @@ pub(crate) struct QueueService {
     pub(crate) queues: u32,
     /// Number of I/O threads. Queue q belongs to thread q modulo this number.
     pub(crate) threads: u32,
-    /// If true, the drive interrupts the I/O thread's core, and a queue interrupts its vCPU.
+    /// If true, the drive interrupts the I/O thread's core, and each queue interrupts its vCPU.
     /// Otherwise CPU 0 takes and forwards the drive's interrupts, and vCPU 0 takes the guest's.
     pub(crate) steered: bool,
     /// Longest wait for further requests by workload-aware batching, in nanoseconds; 0 disables
@@ -103,8 +103,8 @@ impl VmPlan {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Number of exits for device notifications. The next three fields: for interrupts, halts and
-    /// IPIs of the guest.
+    /// Number of exits for device notifications. The next three fields count exits for interrupts,
+    /// halts and IPIs.
     pub(crate) kicks: u64,
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,

@@ -180,9 +180,9 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Share of the CPUs spinning on a ticket lock that delay its hand-over. At a release, all
-    /// spinning CPUs read the lock's line again, and this share of them reads before the next
-    /// holder. At 0, such reads take no time, even when a CPU joins the queue.
+    /// Share of the CPUs spinning on a ticket lock that read its line before the next holder. At a
+    /// release, all spinning CPUs read the line again. At 0, these reads take no time, even when a
+    /// CPU joins the queue.
     pub spinner: Share,
     /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
     /// other sockets wait. At 0, the default, CPUs get the line in order of request.
@@ -246,19 +246,19 @@ pub struct Fairness {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct WorkCosts {
-    /// Cost of [`Stage::Interface`].
+    /// Cost of submitting an I/O through the interface of a program or server.
     pub interface: Cost,
-    /// Cost of [`Stage::Submit`].
+    /// Cost of the work on a bio before the bio enters a queue.
     pub submit: Cost,
-    /// Cost of [`Stage::Insert`].
+    /// Cost of inserting a bio into a queue.
     pub insert: Cost,
-    /// Cost of [`Stage::Dispatch`].
+    /// Cost of removing a request from a queue and starting the request.
     pub dispatch: Cost,
-    /// Cost of [`Stage::Driver`].
+    /// Cost of running the driver's code for a request.
     pub driver: Cost,
-    /// Cost of [`Stage::Complete`].
+    /// Cost of completing a request.
     pub complete: Cost,
-    /// Cost of [`Stage::Search`]; 0 by default.
+    /// Cost of visiting one entry of a list that is searched or sorted. 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
     /// Minimum number of cache lines written while the single-queue design's lock is held. In the
@@ -280,7 +280,7 @@ impl WorkCosts {
 /// Invalid value of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelError {
-    /// Key of the value, as in a file: `cache.l1.ns`.
+    /// Key of the value in a model's file, such as `cache.l1.ns`.
     pub key: &'static str,
     /// Requirement that the value violates, and the value itself.
     pub problem: String,

@@ -33,18 +33,14 @@ use pool::{EndFlag, NO_THREAD, SpinState, ThreadBody, ThreadPhase, ThreadState, 
 use tournament::{POSITIONS_MAX, TIME_MAX_PS, key};
 
 pub(super) enum RunAction {
-    /// Resume the coroutine of this thread.
     Resume(u32),
-    /// Start this thread with this body.
     Start(u32, ThreadBody),
-    /// All threads have ended.
     Done,
 }
 
 pub(super) enum SchedulerStop {
     /// Every thread waits, and no deadline is pending.
     Deadlock,
-    /// The virtual time has reached its limit.
     TimeLimit,
 }
 
@@ -76,7 +72,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates idle CPUs. Of CPUs with equal clocks, the one with the lowest place runs first.
+    /// Creates idle CPUs. `places` breaks ties between equal clocks: the lowest place runs first.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -110,8 +106,8 @@ impl Scheduler {
                 }
             };
             let state = &mut self.cpus[cpu];
-            // An interrupt does not delay a transfer of a cache line, so its time is added to the
-            // clock after the transfer.
+            // An interrupt does not delay the transfer of a cache line: the clock advances by the
+            // interrupt's time once the transfer has ended.
             let is_fetching = self.pool.thread(state.current).in_line_queue;
             if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
@@ -260,8 +256,7 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Ends a thread's wait for a cache line at `time_ps` or later. The CPU's statistics count the
-    /// wait as busy time.
+    /// Ends a thread's wait for a cache line at `time_ps` or later. The wait counts as busy time.
     pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
         state.state = ThreadPhase::Running;

@@ -20,8 +20,7 @@ enum LineRank {
     Trait,
 }
 
-/// Replacements in an item that was joined into one line: extra blanks and commas, and `mut` of
-/// arguments.
+/// Texts to replace in an item that was joined into one line, each with its replacement.
 const SHORTENED: [(&str, &str); 7] = [
     ("( ", "("),
     (", )", ")"),
@@ -243,7 +242,7 @@ fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     matches!(vis, Visibility::Public(_)) && !hidden && !is_test(attrs)
 }
 
-/// Returns `when`, followed by the `cfg` conditions of an item, such as ` if feature = "std"`.
+/// Appends the `cfg` conditions of an item to `when`, such as ` if feature = "std"`.
 fn also(when: &str, attrs: &[Attribute]) -> String {
     let mut all = when.to_owned();
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {

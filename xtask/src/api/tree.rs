@@ -104,7 +104,7 @@ impl CrateTree {
         }
         let uses = uses.checked_sub(1)?;
         items.iter().flat_map(leaves).find_map(|leaf| match &leaf.name {
-            // `use NAME;` names another crate, and must not be looked up in itself.
+            // `use NAME;` names another crate; following it would find the same line again.
             Some(given) if given == name && leaf.path != [name] => {
                 self.follow(module, &leaf.path, uses)
             }

@@ -15,7 +15,7 @@ use super::source::Source;
 
 pub struct Excess {
     pub key: String,
-    /// Size or count, added up over all excesses with the same key.
+    /// Size or count. The amounts of equal keys are added up.
     pub amount: usize,
     pub finding: Finding,
 }
@@ -72,8 +72,8 @@ impl AllowList {
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// Returns the findings of each key whose sum of amounts exceeds the entry's limit, and a
-    /// finding for each entry whose limit exceeds the sum.
+    /// Adds up the amounts by key. Returns the findings of keys above their entry's limit, and a
+    /// finding for each entry whose limit is above the sum.
     pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
         for excess in &excesses {

@@ -19,8 +19,8 @@ struct CrateLayers<'a> {
     layers: Vec<&'a str>,
 }
 
-/// Layers of all crates that have layers, as words: each source folder, which ends with a slash, is
-/// followed by its layers.
+/// Layers of all crates that have any: after each source folder, which ends with a slash, its
+/// layers.
 const LAYERS: &str = include_str!("../../layers.txt");
 
 /// Largest number of files in a crate that may have no layers.
@@ -149,8 +149,8 @@ fn circles(arrows: &FileImports) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns all files that `from` imports directly or indirectly; `from` itself only if it is part
-/// of a circle.
+/// Returns all files that `from` imports directly or indirectly, with `from` itself only if `from`
+/// is part of a circle.
 fn reach<'a>(arrows: &'a FileImports, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];

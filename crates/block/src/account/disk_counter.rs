@@ -7,8 +7,8 @@
 
 use crate::account::stats::StatsSnapshot;
 
-/// Each row has a variant, a name and a help text. Doc comments above a row add details to the
-/// generated documentation.
+/// Generates [`DiskCounter`]. Each row is a variant, a method's name and a help text; doc comments
+/// above a row are copied into the documentation.
 macro_rules! disk_counters {
     ($($(#[doc = $more:literal])* $Counter:ident $name:ident $help:literal,)*) => {
         /// A counter of a drive's queues.
@@ -54,8 +54,8 @@ disk_counters! {
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests that the driver returned as busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// Usually counted once when a hardware queue starts to wait. Every failed attempt is counted
-    /// in the designs `sq` and `per-volume`, and if the driver already has as many requests as it
+    /// Counted once for each wait of a hardware queue. Every failed attempt to get a tag is counted
+    /// in the designs `sq` and `per-volume`, and while the driver has as many requests as it
     /// accepts.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

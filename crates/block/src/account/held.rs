@@ -44,8 +44,8 @@ impl WaitSnapshot {
     }
 }
 
-/// The wait accounts of a volume or drive, and the largest sums reported for each group. A reported
-/// sum never decreases, even if the reason of an unfinished wait changes.
+/// The wait accounts of a volume or drive, and the largest sum reported so far for each group and
+/// reason: no report shows less, even if the reason of an unfinished wait changes.
 pub(crate) struct WaitLedger<M: Machine> {
     accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -82,8 +82,8 @@ fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// One counter for each reason. The last counter is for waits in a stopped hardware queue;
-    /// their reason is in `stop`.
+    /// One counter for each reason, and a last one for waits in a hardware queue whose dispatch is
+    /// stopped for the reason in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
     /// Waits for all reasons together.
     ages: WaitCounter<M>,
@@ -108,7 +108,7 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Replaces the report `said` by `next`, and counts the difference between them at `at_ns`.
+    /// Counts the changes from the report `said` to `next` at `at_ns`, and sets `said` to `next`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -125,7 +125,7 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Moves the waiting time up to `at_ns` in a stopped queue to the reason that `stop` holds.
+    /// In a stopped queue, attributes the waiting time up to `at_ns` to the reason in `stop`.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -173,11 +173,10 @@ impl<M: Machine> LedgerEntry for GroupWaitStats<M> {
 
 pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
-    /// Time that requests of groups with latency targets spent at the drive.
     service: M::Lock<Ledger<GroupServiceTimes<M>>>,
-    /// One word for each hardware queue. Low bits: the reason why the layer takes no more chains
-    /// from the scheduler, as a position in [`WaitReason::ALL`]. Other bits: the time in
-    /// microseconds until which the scheduler reports its decisions.
+    /// One word for each hardware queue. The low `HOLD_BITS` bits are the [`WaitReason`] that stops
+    /// dispatch. The other bits are the time, in microseconds, until which the scheduler reports
+    /// its decisions.
     stops: Box<[StopWord<M>]>,
     decisions: Box<[SchedulerMessages<M>]>,
 }
@@ -185,8 +184,8 @@ pub(crate) struct DriveWaits<M: Machine> {
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
-/// Microseconds for which a scheduler reports its decisions after a recording thread asked for
-/// them. Dispatches by other threads in this time are reported, too.
+/// Microseconds for which a scheduler reports its decisions, on dispatch by any thread, after a
+/// recording thread asked for them.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
@@ -223,8 +222,6 @@ impl<M: Machine> DriveWaits<M> {
         self.stopped_and_watched(hctx, 0).0
     }
 
-    /// Returns the two parts of a `stops` word: the reason of the stop, and true if the scheduler
-    /// reports its decisions at `now_ns`.
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
         // Relaxed: the word changes only under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);

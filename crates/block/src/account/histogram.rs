@@ -17,8 +17,8 @@ pub const BUCKETS: usize = 256;
 #[inline]
 #[must_use]
 pub fn bucket_of(value_ns: u64) -> usize {
-    // The exponent and the top mantissa bits of a float together number the log-linear buckets. A
-    // value too large for an exact float belongs to the last bucket anyway.
+    // The exponent and the top 3 mantissa bits of a float, read as one number, give the log-linear
+    // bucket. Values too large for an exact float belong to the last bucket anyway.
     let place = ((value_ns as i64 as f64).to_bits() >> 49).wrapping_sub((1023 + 2) * 8);
     // One comparison finds both special cases: values below 8 ns, and values in the last bucket.
     match place.wrapping_sub(8) < BUCKETS as u64 - 9 {
@@ -74,7 +74,7 @@ impl<M: Machine> Histogram<M> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // Every recorded value raises the maximum, except 0, which is counted in the first bucket.
+        // A recorded 0 does not raise the maximum, but is counted in the first bucket.
         self.max.get() == 0 && self.counts[0].get() == 0
     }
 

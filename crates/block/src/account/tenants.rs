@@ -251,7 +251,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Returns a tenant's account, and stores its index in `last`; `None` without a ledger.
+    /// Returns a tenant's account, which is opened on first use.
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);

@@ -17,7 +17,7 @@ const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 /// second word, before it overflows.
 const UNIT_BITS: u32 = 10;
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one report: the sum of four reports must fit into 16 bits.
+/// Largest number of waiting I/Os in one report, so that the sum of four reports fits 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
@@ -26,7 +26,7 @@ pub(crate) fn units(ns: u64) -> u64 {
 
 pub(crate) struct WaitCounter<M: Machine> {
     now: M::Counter,
-    /// Part of the sum that was moved out of the first word, `now`, in units of 1,024 ns.
+    /// Part of the sum moved out of `now`, in units of 1,024 ns.
     over: M::Counter,
 }
 
@@ -35,8 +35,8 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more` to the number of waiting I/Os, and `sum`, in units of 1,024 ns, to the stored
-    /// sum. Both may be negative (`sum` as a wrapped number).
+    /// Adds `more`, which may be negative, to the number of waiting I/Os. Adds `sum`, in units of
+    /// 1,024 ns and wrapped if negative, to the stored sum.
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -83,7 +83,7 @@ fn read(word: u64, now: u64) -> (u64, u64) {
     (count, if is_negative { 0 } else { sum })
 }
 
-/// A report about a list of waiting I/Os. Accounts count the difference between two reports.
+/// The waiting I/Os of a list at their last report. Accounts count changes between reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportedWaits {
     /// Reason of the wait; `None` if the I/Os wait because the hardware queue is stopped.

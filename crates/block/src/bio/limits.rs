@@ -1,8 +1,8 @@
 //! `QueueLimits`: the requests that a drive or volume accepts: their sizes, alignment and
 //! operations.
 //!
-//! Drivers fill it in, `validate` checks it, volumes stack the limits of their drives, and the
-//! splitter and the servers' replies to clients read it. Names are those of the kernel's `struct
+//! Drivers fill in the limits, `validate` checks them, volumes combine the limits of their drives,
+//! and the splitter and the servers read them. Names are those of the kernel's `struct
 //! queue_limits`; units are in the names. After validation, every field can be used as it is: 0
 //! means "no limit" or "not supported" only where the field's comment says so.
 
@@ -28,8 +28,8 @@ pub struct QueueLimits {
     pub io_opt: u32,
     /// Longest read or write that the device accepts, in sectors.
     pub max_sectors: u32,
-    /// Longest read or write that merging builds, in sectors, if the device handles several
-    /// requests faster than a longer one. Values of `max_sectors` or more have no effect.
+    /// Longest read or write that merging builds, in sectors; for devices that handle several short
+    /// requests faster than a long one. Values from `max_sectors` on have no effect.
     pub merge_sectors: u32,
     /// Largest number of memory segments in one request.
     pub max_segments: u16,

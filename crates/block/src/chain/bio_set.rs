@@ -34,7 +34,7 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// Creates the only handle of each slot in `range`. Called once for each slot.
+    /// Creates the handles of the slots in `range`. Called only once, as each slot has one handle.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {

@@ -12,7 +12,7 @@ use millrace_machine::Machine;
 use crate::bio::limits::QueueLimits;
 use crate::chain::slot::{BioRef, BioSlot};
 
-/// The kind of a merge: the end of the waiting chain at which the bio was added.
+/// The end of a chain at which a bio was merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MergeKind {
     /// Back merge: the bio was appended (M in traces).

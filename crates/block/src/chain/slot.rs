@@ -90,12 +90,10 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) waited: WaitTimes,
     /// A bio is put in at submission and taken out at completion. The slot never drops a bio.
     pub(crate) bio: ManuallyDrop<Bio>,
-    /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
-    /// For a part: byte offset of its data in the parent's memory. For a parent: progress of the
-    /// split, in drives or in sectors (split.rs).
+    /// For a part: byte offset of its data in the parent's memory. For a parent: number of drives,
+    /// or of sectors, that already have parts (split.rs).
     pub(crate) offset: u32,
-    /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
     stride: Stride,
     pub(crate) stage: BioStage,
@@ -104,7 +102,7 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a parent: the number of parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// For a parent: true if all parts of its present stage (preflush, data or final flush) exist.
+    /// For a parent: true once all parts of its stage (preflush, data or final flush) are made.
     pub(crate) all_made: bool,
     /// For a part: true if the submitter owns the parent's memory.
     pub(crate) of_foreign: bool,

@@ -17,7 +17,7 @@ pub(crate) fn sort<M: Machine>(list: &mut BioList<M>) {
     if list.len() < 2 || is_sorted(list) {
         return M::work(Stage::Search, list.len());
     }
-    // Each bin `i` is empty or a sorted list of 2^i chains.
+    // `bins[i]` is empty or a sorted list of 2^i chains.
     let mut bins: [BioList<M>; 32] = [const { BioList::new() }; 32];
     while let Some(chain) = list.pop_front() {
         let mut run = BioList::new();

@@ -34,7 +34,7 @@ impl<M: Machine> Submission<M> {
         let drives = self.members.len();
         let member = &mut self.members[usize::from(slot.member)];
         if slot.op() != Op::Flush {
-            // Flushes are counted when they leave the plug of their drive.
+            // A flush counts as outstanding only when it leaves the plug of its drive.
             member.outstanding += 1;
         }
         if self.checks.traced {
@@ -54,8 +54,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Calls `act` with the volume's plug. Returns the number of bios and requests plugged after
-    /// the call.
+    /// Calls `act` with the volume's plug. Returns the number of bios and requests plugged then.
     fn with_volume_plug(&mut self, act: impl FnOnce(&mut VolumePlug<M>, &mut Self)) -> u32 {
         let mut plug = self.volume_plug.take().expect("the caller has seen the plug");
         act(&mut plug, self);

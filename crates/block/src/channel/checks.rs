@@ -21,13 +21,12 @@ pub(crate) struct BioChecks {
     block_mask: u64,
     /// Longest read or write on the fast path, in sectors; 0 while every bio needs the full checks.
     plain_sectors: u32,
-    /// Value of `plain_sectors` while bios may take the fast path; 0 if a drive limits segments or
-    /// chunk boundaries.
+    /// Largest value of `plain_sectors`; 0 if a drive limits segments or chunk boundaries.
     plain_max: u32,
-    /// Longest read or write, in sectors, that may overtake split bios of its group: the longest
-    /// request that all drives accept. Does not grow while split bios wait for slots.
+    /// Longest read or write that all drives accept whole, in sectors. Does not grow while split
+    /// bios wait for slots, because larger bios would overtake the split bios.
     pub(crate) whole_max: u32,
-    /// During a recording: value of `plain_sectors` without the recording. Otherwise 0.
+    /// Value of `plain_sectors` after the recording of a trace; 0 if no trace is recorded.
     recorded_sectors: u32,
     read_only: bool,
     /// True if any drive has a trace sink or a trace is recorded.
@@ -67,8 +66,8 @@ impl BioChecks {
         checks
     }
 
-    /// Adopts the longest request that all drives accept now. Keeps a smaller value while `stalled`
-    /// split bios wait for slots, because longer bios would overtake these bios.
+    /// Sets `whole_max` to the longest request that all drives accept now. Does not raise
+    /// `whole_max` while `stalled` split bios wait for slots.
     pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
@@ -90,7 +89,7 @@ impl BioChecks {
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
-        // At most the volume's length, so that the check of a bio cannot underflow.
+        // The limit is at most the volume's length, so that the check of a bio cannot underflow.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -120,7 +119,7 @@ impl BioChecks {
             && bio.sector <= self.capacity.wrapping_sub(nr)
     }
 
-    /// Checks whether a bio can be served at all. If it lies beyond the known end of the volume,
+    /// Checks if a bio can be served at all. If the bio lies beyond the known end of the volume,
     /// reads the volume's size again first.
     pub(crate) fn check<M: Machine>(
         &mut self,

@@ -62,7 +62,7 @@ pub(crate) struct VolumeMember<M: Machine> {
     /// True if the drive limits neither memory segments nor chunk boundaries.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
-    /// Value of `LiveSizes::piece_sectors` when `limits` was computed.
+    /// The scheduler's limit on the length of requests, as included in `limits`.
     piece_sectors: u64,
 }
 
@@ -83,7 +83,7 @@ impl<M: Machine> VolumeMember<M> {
             merged: None,
             is_direct: disk.queues.path() == SubmitPath::Direct && stamp == Stamp::Batch,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
-            // Relaxed: no other data depends on this size.
+            // Relaxed: no other data depends on `piece_sectors`.
             piece_sectors: disk.sizes.piece_sectors.load(Order::Relaxed),
             limits: request_limits(disk),
             disk: Arc::clone(disk),
@@ -138,7 +138,7 @@ impl<M: Machine> VolumeMember<M> {
 
     #[inline(always)]
     pub(crate) fn follow_pieces(&mut self) {
-        // Relaxed: no other data depends on this size.
+        // Relaxed: no other data depends on `piece_sectors`.
         let piece_sectors = self.disk.sizes.piece_sectors.load(Order::Relaxed);
         if piece_sectors != self.piece_sectors {
             (self.piece_sectors, self.limits) = (piece_sectors, request_limits(&self.disk));
@@ -180,8 +180,8 @@ impl<M: Machine> VolumeMember<M> {
         list.len()
     }
 
-    /// Submits the plugged bios of a volume that workers may serve. If `server` selects the worker
-    /// and the drive has one, the worker serves the batch; otherwise this thread does.
+    /// Submits the plugged bios. The drive's worker serves them if `server` is
+    /// [`BatchServer::Worker`] and the drive has a worker; otherwise this thread does.
     pub(crate) fn flush_served(&mut self, server: BatchServer, run: &mut SubmitContext<M>) -> u32 {
         if self.plug.is_empty() {
             return 0;
@@ -216,9 +216,9 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // The poll does not see a flush that waits for another flush. So the channel has no
-            // flush left only if none waited before or after the poll, and none moved into a queue
-            // in between.
+            // A poll does not see a flush that waits for another one. So the channel has no flush
+            // left only if none waited before and after the poll, and none moved into a queue in
+            // between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
             // If another thread serves the queue, the poll does nothing and `left_busy` stays true.

@@ -95,7 +95,7 @@ impl<M: Machine> Channel<M> {
             self.sub.run.done.is_empty() || (self.sub.checks.polls_always && self.is_look_due());
         if self.bio_set().has_delivered() {
             let mut delivered = self.bio_set().take_delivered();
-            // Bios from other threads have no completion time yet, and get the present time.
+            // Other threads deliver bios without a completion time, so the present time is used.
             let now_ns = M::now();
             self.sub.run.accounts.c_ns = now_ns;
             delivered.for_each(|bio| {

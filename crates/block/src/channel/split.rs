@@ -65,7 +65,7 @@ impl<M: Machine> Submission<M> {
             BioStage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
-        // A flush may have a length of 0 sectors. Only parts with data use `range`.
+        // `range` needs at least one sector; a flush, which may have none, does not use `range`.
         let range = self.volume.range(sector, nr.max(1));
         loop {
             match self.next_part(&mut parent, span, &range) {
@@ -84,7 +84,7 @@ impl<M: Machine> Submission<M> {
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // From here on, only the parts refer to the parent; `part_done` restores its handle.
+            // The parent's handle is now kept by its parts, as a number; `part_done` restores it.
             core::mem::forget(parent);
         }
     }
@@ -139,8 +139,8 @@ impl<M: Machine> Submission<M> {
     }
 
     /// Makes the next part of the parent's present stage, in a child slot. `span` is the first
-    /// drive and the number of drives. `parent.offset` counts the drives that have all their parts,
-    /// and `parent.dev_sector` the sectors at the next drive that have parts.
+    /// drive and the number of drives. `parent.offset` counts the drives whose parts are all made,
+    /// and `parent.dev_sector` the sectors of the next drive that have parts.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,

@@ -33,7 +33,7 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// The rule by which bios are split. The field `member` of a split bio stores the rule as a number.
+/// The rule by which a bio is split, stored as a number in the bio's `BioSlot::member`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
@@ -60,7 +60,7 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) depth: u32,
     /// Number of parents that wait for a child slot.
     pub(crate) stalled: u32,
-    /// Index of the drive whose waiting bios are being continued.
+    /// Index of the drive whose waiting split bios are being given child slots, if any.
     pub(crate) resumes: Option<u16>,
     /// Bios that the next poll hands over: split bios whose parts are all done, and bios that
     /// reached no drive.
@@ -197,7 +197,7 @@ impl<M: Machine> Submission<M> {
     /// Variant of [`Submission::admit`] for parts of split bios, which never take the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // Set just before the part is plugged, so that no other bio gets the time `parts_ns`.
+        // Only parts get this submission time, so it is set just before they are plugged.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -286,7 +286,7 @@ impl<M: Machine> Submission<M> {
 
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
-            // Keeps the bio off the fast path, which does not record waits for limits.
+            // `has_waited` keeps the bio off the fast path, which does not record waits for limits.
             self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }
@@ -330,7 +330,7 @@ pub(crate) fn members_of<M: Machine>(
     stamp: Stamp,
 ) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
-        // A thread that has claimed a queue of the disk uses that queue, whatever its number.
+        // A thread uses the queue that it has claimed, else the queue of its own number.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
         let member = VolumeMember::new(disk, number, stamp);
         if thread.is_none() && !member.hctx().is_served() {

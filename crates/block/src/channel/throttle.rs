@@ -30,17 +30,17 @@ use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds that a bio may book ahead, unless no bio waits before it. So a client with one I/O
-/// in flight waits only about this long behind a client with many I/Os under the same limit.
+/// Nanoseconds that a bio may book ahead, unless no bio waits before it. The limit bounds the wait
+/// of a client with one I/O in flight behind a client with many.
 const AHEAD_NS: u64 = 1_000_000;
-/// Value of `dev_sector` of a waiting bio that has not booked a time.
+/// A waiting bio's `dev_sector` holds its booked time, or `NO_TIME` if no time is booked.
 const NO_TIME: u64 = u64::MAX;
 
-/// The token bucket at which a bio continues: `from` is its index among all buckets of the bio.
+/// The token bucket that a bio must pass next; `from` is its index among the bio's buckets.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True for the first bio without a booked time in a queue: the bio must book a time now.
+    /// True if the bio is the first of its queue without a booked time, and must book one now.
     is_first: bool,
 }
 
@@ -83,8 +83,8 @@ pub(crate) struct Throttle<M: Machine> {
     /// For the trace: earliest time at which the bio that last started to wait may continue.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// By group number: last report about the group's waiting bios, and the group that it was added
-    /// to.
+    /// For each group number: the waits reported last, and the group whose account counts the
+    /// waits.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -153,7 +153,7 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has passed all earlier buckets that existed before the change.
+                // The bio has paid at the earlier buckets of the old table, but not at new buckets.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);

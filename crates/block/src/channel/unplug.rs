@@ -1,9 +1,9 @@
 //! Unplugging for volumes whose batches may be served by other threads than the submitter.
 //!
-//! The code chooses which thread serves a batch, by the low watermark and, with `auto`, by measured
-//! speed. It also applies back pressure: when more chains wait than the high pressure point allows,
-//! the channel accepts no bio until no more chains wait than the low pressure point allows. Source:
-//! \[FALCON\], watermarks and back pressure.
+//! Workers serve a batch only if it reaches the low watermark, `plug_low` bios for each drive. With
+//! `auto`, workers must also have been faster than submitters. Back pressure: when more chains wait
+//! than `pressure_high` allows, the channel accepts no bio until no more wait than `pressure_low`
+//! allows. Source: \[FALCON\], watermarks and back pressure.
 
 use millrace_machine::Machine;
 
@@ -76,8 +76,8 @@ impl<M: Machine> Submission<M> {
     /// if there is no back pressure any more.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        // Chains that a departed worker left behind are served here. Back pressure might otherwise
-        // never end, because perhaps no other thread serves these chains.
+        // If a worker has left, this thread serves the worker's chains: perhaps no other thread
+        // does, and back pressure would never end.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
         self.checks.pressed = self.volume.waiting() > self.pressure_low();
         self.checks.settle();

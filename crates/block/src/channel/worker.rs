@@ -75,9 +75,9 @@ impl<M: Machine> Worker<M> {
 
     /// Dispatches the bios handed over to the worker, and collects completions. Does not wait.
     pub fn turn(&mut self) {
-        // Set to false at the end, so that a panic in this function leaves the flag true.
+        // A panic in this function leaves `is_broken` true; the function's end sets it to false.
         self.is_broken = true;
-        // A call that ended by a panic may have left tags of another queue in the batch.
+        // After a panic, the completion batch may hold tags of another queue.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();

@@ -127,8 +127,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // A freeze does not stop the next flush, because the disk accepted it earlier. The flush
-        // may use any software queue, but only the hardware queue that its submitter polls.
+        // A freeze does not stop the next flush, because the disk accepted it earlier. The hardware
+        // queue must be `target`, which the flush's submitter polls.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -206,7 +206,7 @@ pub(crate) fn end_requests<M: Machine>(
 }
 
 /// Ends the next requests of the batch, as long as each succeeded, has the times of `equal`, and
-/// has only one bio, which is this channel's.
+/// consists of one bio of this channel.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -22,8 +22,8 @@ use crate::queue::serve::ServeGuard;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
-/// Returns true if a batch may take the fast path. Pending marks are not checked: threads that set
-/// one also leave a flag or ring the owner, which then polls all its queues.
+/// Returns true if a batch may take the fast path. Pending marks need no check: a thread that sets
+/// one also leaves a flag or rings the owner, and the owner then polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,

@@ -46,8 +46,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Moves the serving thread's own batch to the staged chains of the hardware queue. Chains in
-    /// the software queue are staged first, unless the software queue is bypassed.
+    /// Moves the serving thread's own batch to `staged`, the chains that wait for dispatch. Chains
+    /// of the software queue, unless that queue is bypassed, go first.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         if self.disk.queues.path() != SubmitPath::Queues {
@@ -121,8 +121,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// Called if the owner of a queue cannot serve it, because another thread is inspecting the
-    /// queue. The pending mark keeps the owner from sleeping: no other thread polls the queue.
+    /// Called if the owner of a queue finds another thread inspecting the queue. The pending mark
+    /// keeps the owner awake, because no other thread polls the queue.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -165,8 +165,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     break;
                 }
                 Some(serving) => serving,
-                // The only new work of this thread itself is the next flush, which the completion
-                // has queued.
+                // `again` means that a completion has queued the next flush, this thread's only new
+                // work.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -179,7 +179,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `left_busy` must include this queue, but `run_woken` sets it for other queues.
+            // `run_woken` sets `left_busy` for other queues; the flag must cover this one, too.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;

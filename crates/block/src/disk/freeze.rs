@@ -39,7 +39,7 @@ impl<M: Machine> Disk<M> {
         // was already checked. So the disk is drained only if there was no flush before and after
         // the check, and no move in between. Bios that a worker leaves behind move in the same way.
         let moves = || {
-            // Two statements, so that no other lock is taken under the flush lock.
+            // The flush lock is released before `worker_moves` takes another lock.
             let flushes = self.flush.lock().moves_while_idle();
             (flushes, worker_moves(self))
         };
@@ -52,8 +52,7 @@ impl<M: Machine> Disk<M> {
     /// not call this function.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // Polling threads only try to take the locks that a check holds. Pauses between checks let
-        // these threads succeed.
+        // Each check takes locks that polling threads only try to take, so checks are kept apart.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {

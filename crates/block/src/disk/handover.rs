@@ -46,7 +46,7 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains added to the worker's queue. No chain may be missed: removals are counted, too.
+/// Counts chains added to the worker's queue. Every chain must be counted, as every removal is.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)

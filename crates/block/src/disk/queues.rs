@@ -186,7 +186,7 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// Returns the path of batches to the driver. `counts`: number of software and hardware queues.
+/// Returns the path of batches to the driver; `counts` are the software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),

@@ -41,7 +41,6 @@ pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
     pub(crate) tenants: Tenants<M>,
-    /// Statistics for queues that are not the thread's own.
     pub(crate) others: Vec<OtherStats<M>>,
 }
 
@@ -70,7 +69,7 @@ pub(crate) struct SubmitContext<M: Machine> {
     pub(crate) trace_context: TraceContext,
 }
 
-/// Values for trace events, stored because the code that emits the events does not know them.
+/// Values for trace events that the code emitting the events does not have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     /// Time of the last insertion into a queue while tracing.

@@ -125,8 +125,8 @@ fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
     }
 }
 
-/// Returns true if the submitter owns memory of the request. The drive may still write that memory,
-/// and the layer cannot keep it in quarantine.
+/// Returns true if the submitter owns memory of the request. The layer cannot keep such memory,
+/// which the drive may still write, in quarantine.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {

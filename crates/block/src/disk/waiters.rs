@@ -40,8 +40,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if this thread must still run another queue that was woken for a tag. Ignores
-    /// wake-ups of this queue itself, which threads could otherwise pass on for ever.
+    /// Returns true if this thread must still run another queue that was woken for a tag. Wake-ups
+    /// of this queue itself do not count: threads could pass such a wake-up on for ever.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -76,7 +76,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // Queues that are about to run leave `woken`, so that no other queue waits for them.
+            // The queues to run are moved out of `woken`, so that `owes_others` does not see them.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -92,8 +92,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         if !self.may_serve() {
             hctx.ring();
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
-            // The submitter of the waiting chains must poll for their completions, but may be
-            // asleep and not know that they were dispatched.
+            // The submitter of the waiting chains may be asleep; ringing makes it poll for
+            // completions.
             let bell = serving.first_waiting().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());

@@ -123,8 +123,8 @@ impl<M: Machine> WorkerDrive<M> {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Waiting submitters check the worker's presence when they wake. Later submitters see
-            // that the worker is gone, because they take the software queue's lock later.
+            // Waiting submitters are woken, and check if the worker is there. Later submitters take
+            // this lock after the worker has left.
             let mut ctx = ctx.ctx.lock();
             ring_all(ctx.list(self.hctx));
         }

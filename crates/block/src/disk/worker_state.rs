@@ -39,7 +39,7 @@ impl<M: Machine> WorkerState<M> {
     /// Returns how often other threads left work in the worker's queue. The worker checks its queue
     /// again if this number has changed.
     pub(crate) fn rounds(&self) -> u64 {
-        // Relaxed: the fence of `Doorbell::arm` orders this load where it decides about sleeping.
+        // Relaxed: before a thread sleeps, the fence of `Doorbell::arm` orders this load.
         self.rounds.load(Order::Relaxed)
     }
 }

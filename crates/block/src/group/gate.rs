@@ -20,7 +20,7 @@ const FRACTION_BITS: u32 = 8;
 /// Number of additional fractional bits in the cost of a sector.
 const SECTOR_BITS: u32 = 16;
 
-/// Number of limits for an I/O: on I/Os and bytes of its direction, and on both in total.
+/// Number of limits on an I/O: on I/Os and bytes of its direction, and of both directions.
 pub(crate) const BUCKETS_PER_BIO: usize = 4;
 
 /// Cost of an I/O at one bucket, in units of 2^-`FRACTION_BITS` ns.
@@ -50,8 +50,7 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts a time booked at the cost `old` to the time at this cost; 0 if either means no
-    /// limit.
+    /// Converts a time booked at the cost `old` to this cost; 0 if there was or is no limit.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
@@ -183,8 +182,8 @@ impl<M: Machine> TokenBuckets<M> {
         self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 
-    /// Removes an I/O's cost from the time booked by waiting I/Os; the I/O stays charged. `costs`
-    /// must equal the `costs` given to `wait`.
+    /// Subtracts the cost of an I/O that stops waiting from the time booked by waiting I/Os; the
+    /// group stays charged. `costs` must be those given to `wait`.
     pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: a counter that only `changed` reads.
         self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);

@@ -75,8 +75,8 @@ pub enum Moment {
     Complete,
 }
 
-/// A few bytes of trace data that a driver provides about a request, by convention text. A driver
-/// writes the data with `write!`; bytes beyond the capacity are cut off.
+/// A few bytes of trace data, usually text, that a driver provides about a request. A driver writes
+/// the data with `write!`; bytes beyond the capacity are cut off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriverData {
     len: u8,
@@ -222,8 +222,8 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.open_queue(index, depth)
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must then be quick and wait for no other thread. Of a
-    /// thread's queues, only the first one opened may take scarce resources.
+    /// them instead of at the start. Opening must then be quick and wait for no other thread. Only
+    /// the first queue that a thread opens may take scarce resources.
     fn may_open_late(&self) -> bool {
         false
     }
@@ -333,7 +333,7 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of entries whose tags were checked to be in flight.
+    /// Number of entries whose tags the block layer has checked to be in flight.
     checked: usize,
     taken: usize,
     wake_ns: Option<u64>,
@@ -344,12 +344,11 @@ pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
     at: usize,
-    /// Counter `taken` of the batch, updated when the iterator is dropped.
+    /// The batch's counter `taken`, which is updated when the iterator is dropped.
     taken: &'a mut usize,
 }
 
 impl<M: Machine> CheckedRequests<'_, M> {
-    /// Returns the next request and its status without taking the request out of the batch.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(&Request<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
@@ -362,7 +361,6 @@ impl<M: Machine> CheckedRequests<'_, M> {
         self.at
     }
 
-    /// Takes the next request out of the batch, with its status.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<(RequestRef<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
@@ -462,7 +460,7 @@ impl CompletionBatch {
         self.wake_ns.take()
     }
 
-    /// Empties the batch, of which no entry was checked.
+    /// Empties a batch that has no checked entries.
     #[inline(always)]
     pub(crate) fn clear_untaken(&mut self) {
         debug_assert_eq!((self.checked, self.taken), (0, 0));

@@ -28,7 +28,6 @@ fn stamp(now_ns: u64) -> u64 {
 }
 
 impl InFlight {
-    /// Creates the table of a queue with `depth` tags, none of them in flight.
     pub(crate) fn new(depth: usize) -> Self {
         let issued_ns = alloc::vec![0; depth].into_boxed_slice();
         InFlight { issued_ns, count: 0, clock: None }
@@ -90,7 +89,7 @@ impl InFlight {
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The clock starts at the oldest dispatch: the first call finds later pauses, too.
+            // The clock starts at the oldest dispatch, so the first call finds pauses since then.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);

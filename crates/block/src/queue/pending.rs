@@ -17,7 +17,6 @@ pub(crate) struct PendingQueues<M: Machine> {
 }
 
 impl<M: Machine> PendingQueues<M> {
-    /// Creates a bitmap of `ctxs` software queues, all without bios.
     pub(crate) fn new(ctxs: usize) -> Self {
         PendingQueues {
             words: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(),

@@ -88,7 +88,7 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Fills the request from a chain of bios, with those of its flags that are in `taken`.
+    /// Fills the request from a chain of bios. Flags that are not in `taken` are dropped.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(
@@ -128,11 +128,11 @@ impl<M: Machine> Request<M> {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Returns an empty count of I/Os with this request's operation and times, completed at `c_ns`.
+    /// Starts a count of I/Os with this request's operation and times, completed at `c_ns`.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // `own` is assumed here: `ends_alike` checks that this thread submitted the bio.
+        // `own` is true because `ends_alike` compares the bio's channel with this thread's.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }

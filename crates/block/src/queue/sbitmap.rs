@@ -18,7 +18,7 @@ pub(crate) struct TagBits {
 
 impl TagBits {
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
-    /// Stands for a reserved tag, whose bit is in a bitmap of its own.
+    /// The value for reserved tags, whose bits are in a bitmap of their own.
     pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 

@@ -373,7 +373,6 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns the name of a built-in scheduler; `None` for a scheduler that the program supplies.
     pub(crate) fn name(&self) -> Option<&'static str> {
         self.name
     }
@@ -492,7 +491,7 @@ impl<M: Machine> Scheduling<M> {
         chain.bio
     }
 
-    /// Records the reason outside the scheduler that keeps queue `hctx` from dispatching.
+    /// Records the reason, outside the scheduler, why queue `hctx` dispatches nothing.
     pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }

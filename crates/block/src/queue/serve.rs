@@ -133,7 +133,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Does the work of `attempt` if lock statistics are or were enabled (`METERED`).
+    /// Takes the lock if only `METERED` is set. Clears `METERED` if statistics are off.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -144,14 +144,14 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // The exchange has cleared `METERED`, but statistics are on by now.
+            // Statistics were enabled just now, so `METERED` is set again.
             self.meter();
         }
         Some(ServeGuard { lock: self })
     }
 
     /// Sets the flag that makes the holder serve again. Returns false if the lock is free, or if
-    /// its word changed meanwhile.
+    /// another thread has changed the lock's word.
     fn flag(&self) -> bool {
         // Release pairs with the Acquire of a failing `leave`: the holder sees the work.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
@@ -198,7 +198,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         unsafe { *self.hold.held() = hold };
     }
 
-    /// Returns the call site and time at which the lock was taken, with the statistics since then.
+    /// Returns the call site, the time at which the lock was taken, and counts for the statistics.
     /// Returns `None` if statistics were off at that time. Only the holder may call this function.
     fn ended(&self) -> Option<(Hold, LockCounts)> {
         // SAFETY: only the holder calls this, so no other thread accesses the value.
@@ -207,14 +207,13 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 }
 
-/// Adds the time for which the lock was held to the lock statistics.
 fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
     if let Some((hold, counts)) = ended {
         M::Meter::count_hold(NAME, &hold, &counts);
     }
 }
 
-/// The right to serve the queue, given up by [`ServeGuard::leave`] or by dropping the guard.
+/// Holder's guard. [`ServeGuard::leave`] or dropping the guard releases the lock.
 pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
     lock: &'a ServeLock<M, T>,
 }
@@ -240,7 +239,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Does the work of `leave` if lock statistics are or were enabled (`METERED`).
+    /// Releases the lock if `METERED` is set, and clears `METERED` if statistics are off.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {
@@ -257,7 +256,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         core::mem::forget(self);
         count::<M>(ended);
         if free == FREE && M::Meter::is_on() {
-            // The exchange has cleared `METERED`, but statistics are on by now.
+            // Statistics were enabled just now, so `METERED` is set again.
             lock.meter();
         }
         None

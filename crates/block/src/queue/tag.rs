@@ -20,18 +20,17 @@ use crate::queue::sbitmap::{Sbitmap, TagBits};
 
 /// A drive whose queues wait for tags. The tag set uses this trait to notify it.
 pub(crate) trait TagUser: Any + Send + Sync {
-    /// Makes a thread that may run queue `hctx` try to take a tag. Called after the queue was taken
-    /// off the list of waiters.
+    /// Makes a thread that may run queue `hctx` try to take a tag. The queue is no longer in the
+    /// list of waiters.
     fn look_for_tag(&self, hctx: u16);
 }
 
-/// A hardware queue that waits for a tag.
 pub(crate) struct Waiter {
     pub(crate) drive: Weak<dyn TagUser>,
     pub(crate) hctx: u16,
 }
 
-/// A set of tags with the requests that they number.
+/// A set of tags, with one request for each tag.
 pub struct TagSet<M: Machine> {
     map: Sbitmap<M>,
     requests: Box<[M::Line<Request<M>>]>,
@@ -46,7 +45,7 @@ pub struct TagSet<M: Machine> {
 const RESERVED: u32 = 2;
 
 impl<M: Machine> TagSet<M> {
-    /// Creates a set of `depth` tags, 1 to 65,536, and two reserved ones above them.
+    /// Creates a set of `depth` tags, 1 to 65,536. Two reserved tags with higher numbers are added.
     #[must_use]
     pub fn new(depth: u32) -> Self {
         let map = Sbitmap::new(depth.clamp(1, 65_536));
@@ -63,7 +62,7 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// Returns the number of tags that a driver may see, including the reserved ones.
+    /// Returns the number of tags, including the reserved ones.
     #[must_use]
     pub fn depth_with_reserved(&self) -> u32 {
         self.map.depth() + RESERVED
@@ -98,7 +97,6 @@ impl<M: Machine> TagSet<M> {
         Some(unsafe { self.reclaim(Tag(batch.base + bit)) })
     }
 
-    /// Frees the tags that remain in a batch.
     pub(crate) fn give_rest(&self, batch: TagBatch) {
         if batch.bits.mask != 0 {
             self.map.give(batch.bits);
@@ -114,8 +112,8 @@ impl<M: Machine> TagSet<M> {
         Some(unsafe { self.reclaim(tag) })
     }
 
-    /// Adds the tag of an idle request to a batch of tags to free. If the batch holds tags of
-    /// another bitmap word, these are freed first.
+    /// Adds the request's tag to `gather`, a batch of tags to free. If `gather` holds tags of
+    /// another bitmap word, frees these first.
     #[inline(always)]
     pub(crate) fn give(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let bits = rq.bits;
@@ -127,7 +125,8 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Frees a reserved tag at once. For other tags, frees the batch and begins a new one.
+    /// Frees a reserved tag at once. For any other tag, frees the tags in `gather`, and begins a
+    /// new batch with this tag.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -149,7 +148,7 @@ impl<M: Machine> TagSet<M> {
         self.map.give(bits);
     }
 
-    /// Takes the bios out of a filled request that no driver has, and frees the request's tag.
+    /// Takes the bios out of a request that was not dispatched, and frees the request's tag.
     pub(crate) fn take_apart(&self, mut rq: RequestRef<M>) -> BioRef<M> {
         rq.touch();
         let chain = rq.empty();
@@ -180,8 +179,7 @@ impl<M: Machine> TagSet<M> {
         unsafe { RequestRef::of(&self.requests[tag.0 as usize]) }
     }
 
-    /// Returns a request that a driver has. The simulator counts the call as a write to the
-    /// request's cache line.
+    /// Returns a request that was dispatched to a driver.
     ///
     /// # Safety
     /// The request is in flight in a queue that the caller serves, and the caller makes no second
@@ -217,7 +215,7 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// Takes the first waiter off the list.
+    /// Removes the first queue from the list of waiters, and returns it for a wake-up.
     pub(crate) fn wake_one(&self) -> Option<Waiter> {
         let mut waiters = self.waiters.lock();
         let first = waiters.pop_front();
@@ -240,7 +238,7 @@ impl<M: Machine> Drop for TagSet<M> {
 #[derive(Debug)]
 pub(crate) struct TagBatch {
     bits: TagBits,
-    /// Number of the word's first tag.
+    /// Number of the first tag of the bitmap word.
     base: u32,
 }
 

@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-/// Bytes of a record without its data.
+/// Length of a record in bytes, without the data that follow the record.
 pub const RECORD_BYTES: usize = 48;
 /// Magic number: the upper 24 bits of a record's first word.
 pub const MAGIC: u32 = 0x6561_7400;
@@ -20,37 +20,37 @@ pub const CGROUP_BYTES: usize = 8;
 
 /// Categories of events: bits of the upper half of an action.
 pub mod category {
-    /// A read.
+    /// Category: reads.
     pub const READ: u16 = 1;
-    /// A write.
+    /// Category: writes.
     pub const WRITE: u16 = 1 << 1;
-    /// A request that flushes the drive's cache first.
+    /// Category: requests that flush the drive's cache first.
     pub const FLUSH: u16 = 1 << 2;
-    /// A synchronous request: a task waits for its completion.
+    /// Category: synchronous requests. A task waits for the completion.
     pub const SYNC: u16 = 1 << 3;
-    /// Queueing and merging.
+    /// Category: queueing and merging.
     pub const QUEUE: u16 = 1 << 4;
-    /// A request that the driver returned.
+    /// Category: requests that the driver returned.
     pub const REQUEUE: u16 = 1 << 5;
-    /// A request that was dispatched to the driver.
+    /// Category: requests that were dispatched to the driver.
     pub const ISSUE: u16 = 1 << 6;
-    /// Completed.
+    /// Category: completions.
     pub const COMPLETE: u16 = 1 << 7;
-    /// A request of a file system or program.
+    /// Category: requests of file systems and programs.
     pub const FS: u16 = 1 << 8;
-    /// A passthrough command.
+    /// Category: passthrough commands.
     pub const PC: u16 = 1 << 9;
-    /// A message, not an event of an I/O.
+    /// Category: messages, which belong to no I/O.
     pub const NOTIFY: u16 = 1 << 10;
-    /// Read-ahead.
+    /// Category: read-ahead.
     pub const AHEAD: u16 = 1 << 11;
-    /// File system metadata.
+    /// Category: file system metadata.
     pub const META: u16 = 1 << 12;
-    /// A discard.
+    /// Category: discards.
     pub const DISCARD: u16 = 1 << 13;
-    /// The driver's own data.
+    /// Category: data of the driver.
     pub const DRV_DATA: u16 = 1 << 14;
-    /// Forced unit access: written through to the medium.
+    /// Category: forced unit access (data are written through to the medium).
     pub const FUA: u16 = 1 << 15;
 }
 
@@ -190,7 +190,7 @@ pub struct Record {
     pub time_ns: u64,
     /// First sector of the I/O, in units of 512 bytes.
     pub sector: u64,
-    /// Length in bytes.
+    /// Length of the I/O in bytes.
     pub bytes: u32,
     /// Categories in the upper half, code in the lower half.
     pub action: u32,
@@ -331,15 +331,15 @@ pub struct RemapData {
     pub device_from: u32,
     /// Device that the I/O goes to.
     pub device_to: u32,
-    /// First sector on `device_from`.
+    /// First sector of the I/O on `device_from`.
     pub sector_from: u64,
 }
 
 impl RemapData {
-    /// Length of the encoded data in bytes.
+    /// Length of a remap event's encoded data, in bytes.
     pub const BYTES: usize = 16;
 
-    /// Encodes the data as in a trace file.
+    /// Encodes a remap event's data as in a trace file.
     #[must_use]
     pub fn encode(&self) -> [u8; RemapData::BYTES] {
         let mut bytes = [0; RemapData::BYTES];
@@ -402,7 +402,7 @@ pub struct Rwbs {
 }
 
 impl Rwbs {
-    /// Returns the letters of a record.
+    /// Returns blkparse's letters for the kind of a record's I/O.
     #[must_use]
     pub fn of(record: &Record) -> Rwbs {
         let kind = match () {

@@ -30,13 +30,13 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes of steps that stand for several of the kernel's events. All are above the kernel's codes.
+/// Codes of [`TraceStep`]s with several events. All are above the kernel's event codes.
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
 const INSERT_ISSUE: u8 = 35;
 
-/// One trace event as the recorder gets it.
+/// A trace event, decoded from a trace ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceEntry {
     /// Time of the event in nanoseconds.
@@ -44,9 +44,9 @@ pub struct TraceEntry {
     /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub sector: u64,
     /// For a remap, the first sector on the volume. For a flush that joined another flush, the
-    /// sector that the trace shows for the other flush.
+    /// sector of the other flush in the trace.
     pub from: u64,
-    /// Length in bytes.
+    /// Length of the I/O in bytes.
     pub bytes: u32,
     /// The kernel's action word: code and categories.
     pub action: u32,
@@ -91,7 +91,7 @@ impl TraceStep {
         }
     }
 
-    /// Returns the number of events that the step stands for.
+    /// Returns the number of events in the step.
     pub(crate) fn events(self) -> u64 {
         match self {
             TraceStep::One(_) | TraceStep::Complete(_) => 1,
@@ -108,7 +108,6 @@ pub(crate) struct TraceSubject {
     pub(crate) group: u64,
     /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub(crate) sector: u64,
-    /// Length in bytes.
     pub(crate) bytes: u32,
 }
 
@@ -131,8 +130,8 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns a word that precedes a step. The word holds the source of a remap, or the sector of the
-/// flush that another flush joined.
+/// Returns the word before a step that holds the source of a remap, or the sector of the flush that
+/// this flush joined.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
@@ -143,7 +142,7 @@ pub(crate) fn note_word(note: TraceNote) -> RingWord {
     [NOTE << KIND_SHIFT | what & VALUE, time_ns]
 }
 
-/// Returns the words of a driver's data, which precede their step.
+/// Returns the words with a driver's data, which precede the word of their step.
 pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + '_ {
     data.bytes().chunks(8).map(|chunk| {
         let mut bytes = [0; 8];
@@ -155,7 +154,7 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
 /// Decodes the words of a ring into entries in order of time.
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// Dispatch (D) events held back until the insert (I) events of the same steps are emitted.
+    /// Dispatch (D) events to emit after the insert (I) events that were recorded with them.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,
@@ -190,7 +189,6 @@ impl RingDecoder {
         }
     }
 
-    /// Emits the events that are held back.
     pub(crate) fn end(&mut self, out: &mut Vec<TraceEntry>) {
         out.append(&mut self.issued);
     }

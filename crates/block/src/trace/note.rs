@@ -13,18 +13,19 @@ use crate::bio::group_id::GroupId;
 /// The content of a trace message, with the group that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceMessage {
-    /// An I/O of the group starts to wait. The note's time is the expected wait, as far as known.
+    /// An I/O of the group starts to wait. [`TraceNote::time_ns`] is the expected wait; 0 if
+    /// unknown.
     Waits(GroupId, WaitReason),
-    /// An I/O of the group continues. The note's time is the time that the I/O has waited.
+    /// An I/O of the group continues. [`TraceNote::time_ns`] is the length of the wait.
     GoesOn(GroupId, WaitReason),
-    /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
-    /// pause; the group and the wait reason are given if the scheduler reports them.
+    /// The drive's scheduler pauses although I/Os wait in it. [`TraceNote::time_ns`] is the length
+    /// of the pause. Group and wait reason are given if the scheduler reports them.
     Rests(Option<(GroupId, WaitReason)>),
     /// The drive's scheduler starts to hold back the group's I/Os in a hardware queue. The number
-    /// is the queue's limit of requests at the drive; `u32::MAX` for no limit.
+    /// is the maximum number of the queue's requests at the drive; `u32::MAX` for no limit.
     Held(GroupId, WaitReason, u32),
-    /// New limits of requests at the drive for the hardware queue with this number: of reads, and
-    /// of other requests. Equal limits apply to all requests together; `u32::MAX` for no limit.
+    /// New maximum numbers of reads and of other requests at the drive, for the hardware queue with
+    /// this number. Equal numbers apply to all requests together; `u32::MAX` means no limit.
     Depth(u16, [u32; 2]),
     /// Number of events that are missing before this note, because the thread's ring was full.
     Dropped(u32),
@@ -51,7 +52,8 @@ const DEPTH: u64 = 5;
 const DROPPED: u64 = 6;
 
 impl TraceNote {
-    /// Encodes the note as two numbers: kind, wait reason and group in 36 bits; time or limit.
+    /// Encodes the note as two numbers. The first has kind, wait reason and group in 36 bits; the
+    /// second has the time or limit.
     pub(crate) fn parts(self) -> (u64, u64) {
         let of = |code: u64, group: GroupId, hold: WaitReason| {
             code << 32 | (hold as u64) << 16 | u64::from(group.0)
@@ -69,7 +71,7 @@ impl TraceNote {
         }
     }
 
-    /// Decodes the numbers that `parts` returned. `None` for an unknown code.
+    /// Decodes the result of `parts`. Returns `None` for an unknown code.
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
         let hold = WaitReason::ALL.get((what >> 16) as usize & 0xffff).copied();

@@ -24,11 +24,10 @@ use crate::trace::note::{TraceMessage, TraceNote};
 
 /// Default number of events in a ring. A ring of this size takes 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
-/// Number of ring words for each event; enough even if each event has a group word of its own.
+/// Number of ring words for each event: the event itself, and its time, device and tenant.
 const WORDS_PER_EVENT: usize = 2;
-/// Number of ring words that a note about dropped events takes, including its group word.
+/// Number of ring words for a message about dropped events, with its time and device.
 const DROP_NOTE_WORDS: u64 = 2;
-/// Largest number of entries decoded at a time.
 const ENTRIES_AT_ONCE: usize = 1024;
 
 /// The time that is recorded for events.
@@ -49,9 +48,9 @@ struct TraceRing<M: Machine> {
     tail: M::Word,
     /// Number of events that found no room; only the writer changes it.
     dropped: M::Word,
-    /// 1 if each event has its own time.
+    /// 1 if the clock is read for each event.
     exact: M::Word,
-    /// Decoder with the state from the words read so far. The lock admits only one reader.
+    /// Decoder of the ring's words. The lock admits only one reader.
     reader: M::Lock<RingDecoder>,
     cpu: CpuId,
 }
@@ -69,14 +68,14 @@ impl<M: Machine> TraceRing<M> {
         let (head, mut tail) = (self.head.load(Order::Acquire), self.tail.load(Order::Relaxed));
         let mut entries = Vec::with_capacity(ENTRIES_AT_ONCE);
         while tail < head {
-            // A step decodes into at most three entries.
             while tail < head && entries.len() + 3 <= ENTRIES_AT_ONCE {
                 let place = tail as usize & (self.words.len() - 1);
                 // SAFETY: the writer does not touch this published word until `tail` has passed it.
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // All published words are read, so no event needs to be held back.
+            // All published words are read, so the dispatch events that the decoder holds back can
+            // be emitted.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -92,11 +91,11 @@ pub(crate) struct TraceWriter<M: Machine> {
     ring: Arc<TraceRing<M>>,
     mask: u64,
     head: u64,
-    /// Value of `head` at which the ring is full, by the reader's position seen last.
+    /// Value of `head` at which the ring counts as full. Computed from the last known `tail`.
     limit: u64,
-    /// Number of dropped events that no note has reported yet.
+    /// Number of dropped events since the last message about dropped events.
     untold: u32,
-    /// Time of the last group word; `group` holds its device, tenant and categories.
+    /// Time of the last recorded event; `group` holds its device, tenant and categories.
     time_ns: u64,
     group: u64,
     stamp: TraceStamp,
@@ -110,7 +109,7 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Records a step that starts with a remap from sector `from`.
+    /// Records an I/O that was remapped from sector `from`.
     #[inline]
     pub(crate) fn put_from(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep, from: u64) {
         if self.open(time_ns, of, step) {
@@ -128,7 +127,6 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Records a message about the device in `of`.
     #[cold]
     pub(crate) fn put_note(&mut self, time_ns: u64, of: &TraceSubject, note: TraceNote) {
         // A message that finds no room counts as one dropped event.
@@ -147,7 +145,7 @@ impl<M: Machine> TraceWriter<M> {
         self.stamp == TraceStamp::Event
     }
 
-    /// Publishes all recorded words to the reader, and adopts a changed [`TraceStamp`].
+    /// Makes all recorded words visible to the reader, and adopts a changed [`TraceStamp`].
     #[inline]
     pub(crate) fn publish(&mut self) {
         // Release pairs with the Acquire of `TraceRing::read`.
@@ -157,8 +155,8 @@ impl<M: Machine> TraceWriter<M> {
         self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
     }
 
-    /// Makes room for an event. Writes a group word if the event's time or group is a new one.
-    /// Returns false if there is no room.
+    /// Makes room for an event. If time, device, tenant or categories differ from the last event,
+    /// writes a word with them. Returns false if there is no room.
     #[inline]
     fn open(&mut self, mut time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
         if self.limit - self.head < WORDS_MAX && !self.find_room(time_ns, of, step) {
@@ -179,7 +177,7 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Writes a word, for which there must be room.
+    /// Writes a word to the ring, which must have room.
     #[inline]
     fn push(&mut self, word: RingWord) {
         let place = (self.head & self.mask) as usize;
@@ -209,13 +207,13 @@ impl<M: Machine> TraceWriter<M> {
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
         self.untold = self.untold.saturating_add(step.events() as u32);
-        // With this limit, the ring counts as full, so the next event calls `find_room` again.
+        // The next event finds no room before this limit, and so calls `find_room` again.
         self.limit = self.head;
         false
     }
 }
 
-/// State of a recording's rings.
+/// State of the trace rings during a recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceStatus {
     /// Number of events dropped, because a ring was full, since the recording began.
@@ -224,7 +222,7 @@ pub struct TraceStatus {
     pub writers: usize,
 }
 
-/// The trace rings of all threads that use some drives.
+/// Trace rings of all threads that submit or serve I/O of the same set of drives.
 pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
@@ -232,7 +230,7 @@ pub struct Tracer<M: Machine> {
     /// Number of events dropped by threads that have ended, minus the events dropped before the
     /// recording began.
     dropped: M::Word,
-    /// 1 if each event has its own time.
+    /// 1 if the clock is read for each event.
     exact: M::Word,
     words: usize,
 }
@@ -305,7 +303,7 @@ impl<M: Machine> Tracer<M> {
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        // A limit of 0 makes the first event read the reader's position.
+        // With a limit of 0, the first event calls `find_room`, which reads the reader's position.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let (untold, time_ns, group) = (0, 0, 0);
         let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };
@@ -313,8 +311,8 @@ impl<M: Machine> Tracer<M> {
         writer
     }
 
-    /// Empties the rings. Calls `take` with some entries of one ring at a time, in the order in
-    /// which they were written, and with the CPU on which the ring's thread began to record.
+    /// Empties the rings, and passes their entries to `take`. Each call gets entries of one ring,
+    /// in order of time, and the CPU on which the ring was created.
     pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
         // A copy of the list, so that new threads can add rings while `take` runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
@@ -335,8 +333,8 @@ impl<M: Machine> Tracer<M> {
     fn forget_the_gone(&self) {
         self.rings.lock().retain(|ring| {
             let gone = Arc::strong_count(ring) == 1;
-            // Acquire pairs with the Release of the reference count when the thread ended, which
-            // makes its last words visible.
+            // Acquire pairs with the Release of the reference count by the ending thread, whose
+            // last words are then visible.
             M::fence(Order::Acquire);
             // Acquire makes the writer's last words visible. Relaxed: `tail` belongs to the reader,
             // and `dropped` is a statistic.

@@ -12,12 +12,12 @@ pub(crate) trait Placement {
     /// Returns the drive and sector of a range that is contiguous on one drive; else `None`.
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)>;
 
-    /// Returns the first drive that a range touches, and the number of drives that it touches,
-    /// which follow in round-robin order. `last` is the range's last sector.
+    /// Returns the first drive that a range touches, and the number of drives that it touches, in
+    /// round-robin order. `last` is the range's last sector.
     fn span(&self, sector: Sector, last: Sector) -> (u16, u16);
 
-    /// Computes the data about a range that [`Placement::part_of`] needs, once for all drives.
-    /// `end` is the sector after the range.
+    /// Returns the form of a range from which [`Placement::part_of`] computes the parts on the
+    /// drives. `end` is the sector after the range.
     fn range(&self, sector: Sector, end: Sector) -> VolumeRange;
 
     /// Returns the part of a range that lies on drive `member`; `None` if there is none.
@@ -27,8 +27,8 @@ pub(crate) trait Placement {
     /// `at`.
     fn run_from(&self, at: Sector) -> u64;
 
-    /// Finds a drive whose growth to its size in `sizes` would move data of other drives. Returns
-    /// the drive and its present size. All sizes are in whole blocks.
+    /// Finds a drive that would move data of other drives if it grew to its size in `sizes`.
+    /// Returns the drive and its present size. All sizes are in whole blocks.
     fn moved(&self, sizes: &[Sector]) -> Option<(usize, Sector)>;
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct VolumeRange {
 }
 
 impl DrivePart {
-    /// Returns the part without its first `sectors`.
+    /// Returns the rest of the part, after its first `sectors` sectors.
     pub(crate) fn skip(self, sectors: SectorCount) -> DrivePart {
         let chunk = 1u64 << self.stride.chunk_shift;
         let place = self.dev_sector % chunk + u64::from(sectors);

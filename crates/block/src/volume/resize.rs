@@ -25,7 +25,7 @@ type SizeCallback = Arc<dyn Fn(Sector) + Send + Sync>;
 
 /// A volume's size, which only grows, and the callbacks that are called when it has grown.
 pub(crate) struct VolumeSize<M: Machine> {
-    /// Size in sectors when the volume was made.
+    /// Size in sectors when the volume was created.
     made: Sector,
     now: M::Word,
     /// 1 while a thread changes the size.
@@ -41,11 +41,11 @@ struct SizeCallbacks {
 /// The result of asking a volume's drives for their sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resized {
-    /// Size of the volume in sectors before the call.
+    /// Size of the volume in sectors before the resize.
     pub old: Sector,
-    /// Size of the volume in sectors after the call; equal to `old` if the volume has not grown.
+    /// Size of the volume in sectors after the resize; equal to `old` if the volume has not grown.
     pub new: Sector,
-    /// Sizes of the volume's drives, in their order.
+    /// Sizes of the drives, in the order of the volume.
     pub drives: Vec<DriveResized>,
     /// The drives that must grow before the volume can grow; empty if the volume has just grown.
     pub needs: Vec<DriveNeed>,
@@ -56,10 +56,10 @@ pub struct Resized {
 pub struct DriveNeed {
     /// Name of the drive.
     pub name: String,
-    /// Present size in sectors.
+    /// Present size of the drive in sectors.
     pub has: Sector,
-    /// Size in sectors that this drive needs for the volume to grow by its smallest step, if the
-    /// other drives in the list get the sizes that they need.
+    /// Size in sectors that this drive needs for the smallest growth of the volume. All listed
+    /// drives must reach their needed sizes.
     pub needs: Sector,
 }
 
@@ -68,21 +68,20 @@ pub struct DriveNeed {
 pub struct DriveResized {
     /// Name of the drive.
     pub name: String,
-    /// Size in sectors before the call.
+    /// Size of the drive in sectors before the resize.
     pub old: Sector,
-    /// Size in sectors after the call.
+    /// Size of the drive in sectors after the resize.
     pub new: Sector,
 }
 
-/// Registration of a callback for the growth of a volume. Dropping the registration ends it, but
-/// another thread may still be inside a call.
+/// Registration of a callback for the growth of a volume. After the registration is dropped, no new
+/// call begins, but a call in another thread may still be running.
 #[must_use = "dropping the watch unregisters its callback"]
 pub struct SizeWatch<M: Machine> {
     volume: Weak<Volume<M>>,
     number: u64,
 }
 
-/// The right to change a volume's size, held by one thread at a time.
 struct ResizeGuard<'a, M: Machine>(&'a VolumeSize<M>);
 
 impl<M: Machine> VolumeSize<M> {
@@ -96,15 +95,15 @@ impl<M: Machine> VolumeSize<M> {
         }
     }
 
-    /// Returns the size that the volume had when it was made: perhaps outdated, but read at no
-    /// cost.
+    /// Returns the size at the volume's creation. The volume may have grown since, but this read
+    /// costs nothing.
     pub(crate) fn made(&self) -> Sector {
         self.made
     }
 
     fn begin(&self) -> Option<ResizeGuard<'_, M>> {
-        // Acquire pairs with the Release at the end of the previous resize, whose changes of sizes
-        // and calls of watchers are then complete.
+        // Acquire pairs with the Release in `drop`: the previous resize has changed all sizes and
+        // called all watchers.
         (self.busy.swap(1, Order::Acquire) == 0).then(|| ResizeGuard(self))
     }
 }
@@ -121,7 +120,7 @@ fn raise<W: Word>(word: &W, size: Sector) {
     let mut old = word.load(Order::Relaxed);
     while old < size {
         // Release pairs with the Acquire of readers of the size: a thread that sees the size also
-        // sees the driver's own record of it. Relaxed: after a failure the loop starts anew.
+        // sees the size that the driver has stored. Relaxed: after a failure the loop starts anew.
         match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,
@@ -130,7 +129,7 @@ fn raise<W: Word>(word: &W, size: Sector) {
 }
 
 impl<M: Machine> Volume<M> {
-    /// Returns the size in sectors, which [`Volume::resize`] can increase.
+    /// Returns the volume's size in sectors, which [`Volume::resize`] can increase.
     #[must_use]
     pub fn capacity(&self) -> Sector {
         // Acquire pairs with `raise`.
@@ -216,7 +215,7 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// Returns the drives that must grow before the volume can grow, derived from their present sizes.
+/// Returns the drives that must grow before the volume can grow. `sizes` are their present sizes.
 fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> {
     let block = u64::from(volume.limits().logical_sectors());
     let (first, needs) = match volume.layout() {

@@ -53,23 +53,24 @@ impl Serving {
 /// Settings of how a volume's drives are served. All numbers are per drive of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServingConfig {
-    /// Threads that serve the drives.
+    /// Selects the threads that serve the drives.
     pub serving: Serving,
     /// High watermark: number of plugged bios at which a batch is submitted at once, 1 or more.
     /// \[FALCON\]: 32.
     pub plug_high: u32,
-    /// Low watermark: smallest number of bios in a batch that workers serve; submitters serve
+    /// Low watermark: smallest number of bios in a batch that workers serve. Submitters serve
     /// smaller batches. \[FALCON\]: 16.
     pub plug_low: u32,
-    /// High pressure point: number of chains waiting for workers above which `submit` refuses bios.
+    /// High pressure point: number of requests waiting for workers above which `submit` refuses
+    /// bios.
     pub pressure_high: u32,
-    /// Low pressure point: number of chains waiting for workers at which `submit` accepts bios
+    /// Low pressure point: number of requests waiting for workers at which `submit` accepts bios
     /// again.
     pub pressure_low: u32,
 }
 
 impl ServingConfig {
-    /// Returns default settings with this mode.
+    /// Returns the default settings for a serving mode.
     #[must_use]
     pub fn of(serving: Serving) -> ServingConfig {
         ServingConfig { serving, ..ServingConfig::default() }
@@ -101,7 +102,8 @@ impl ServingConfig {
 impl Default for ServingConfig {
     /// Returns inline serving with the watermarks of \[FALCON\], which gives no pressure points.
     /// The high pressure point is 32 times the depth of a SATA queue. The low one is only an eighth
-    /// below, because some workers run out of chains long before all waiting chains are dispatched.
+    /// below, because some workers run out of requests long before all waiting requests are
+    /// dispatched.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -123,11 +125,11 @@ const WINDOW_NS_MAX: u64 = 50_000_000;
 /// Smallest number of batches that a mode must serve in a measuring window, because fewer batches
 /// would give a noisy rate.
 const WINDOW_BATCHES: u64 = 8;
-/// Smallest number of bios in a measuring window, as a multiple of the bios in flight.
+/// Smallest number of bios in a measuring window, divided by the number of bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
 /// Number of unmeasured batches after a change of mode, while I/O of the old mode completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Number of unmeasured bios after a change of mode, as a multiple of the bios in flight.
+/// Number of unmeasured bios after a change of mode, divided by the number of bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
 /// Number of measuring windows for which the faster mode is first kept before the slower one is
 /// tried again.
@@ -135,7 +137,7 @@ const STAY_FIRST: u32 = 32;
 /// Largest number of measuring windows for which the faster mode is kept before the slower one is
 /// tried again.
 const STAY_MOST: u32 = 1024;
-/// A trial of a mode ends early when it has taken this many times as long as the other mode would.
+/// A trial of a mode ends early after this multiple of the time that the other mode would need.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers must be faster to be chosen, because they use additional CPUs.
 const MARGIN_PERCENT: u64 = 3;
@@ -145,7 +147,7 @@ pub(crate) struct Chooser {
     /// I/O of the channel since its last update of the shared state.
     done: ChannelWork,
     meeting_ns: u64,
-    /// Value of `ServingChoice::window` when this channel was last counted as active.
+    /// Number of the measuring window in which this channel was last counted as active.
     window: u64,
     /// True if workers serve large batches at present.
     workers: bool,
@@ -160,7 +162,7 @@ struct ChannelWork {
 
 impl Chooser {
     /// Counts a batch of `bios` bios, submitted at `now_ns` while the channel had `in_flight` bios
-    /// in total. Returns true if workers serve batches that are large enough.
+    /// in flight. Returns true if workers serve large batches at present.
     #[inline]
     pub(crate) fn next<M: Machine>(
         &mut self,
@@ -203,13 +205,13 @@ pub(crate) struct ServingChoice {
     since_ns: u64,
     /// I/O of all channels in the current measuring window.
     done: ChannelWork,
-    /// Number of active channels in the current measuring window and in the one before.
+    /// Number of active channels in the current measuring window and in the previous window.
     channels: [u64; 2],
-    /// True between a change of mode and its first window, while I/O is not measured.
+    /// True after a change of mode, until I/O of the new mode is measured.
     settling: bool,
     /// Number of further measuring windows in the present mode before the other mode is tried.
     stay: u32,
-    /// Value of `stay` if the next trial fails.
+    /// Number of measuring windows for which the faster mode is kept after the next change to it.
     patience: u32,
 }
 
@@ -261,8 +263,8 @@ impl ServingChoice {
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
     }
 
-    /// Returns the time in nanoseconds after which a trial of a mode with `bios` bios ends early, a
-    /// multiple of the time that the other mode would take; `u64::MAX` outside a trial.
+    /// Returns the time in nanoseconds after which a trial of a mode with `bios` bios ends early: a
+    /// multiple of the time that the other mode would need. Returns `u64::MAX` outside a trial.
     fn limit(&self, bios: u64) -> u64 {
         let other = self.rates[usize::from(!self.workers)];
         let is_trial = other > self.rates[usize::from(self.workers)];
@@ -311,7 +313,7 @@ impl ServingChoice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // Either a trial has failed, or the mode in use has become slower than the other one.
+            // The other mode is faster: a trial has failed, or the mode in use has become slower.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);
@@ -323,7 +325,7 @@ impl ServingChoice {
         self.turn(0);
     }
 
-    /// Changes to the other mode, and keeps that mode for `stay` + 1 windows before the next trial.
+    /// Changes to the other mode. The next trial follows after `stay` + 1 measuring windows.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;

@@ -37,9 +37,9 @@ pub(crate) const RETRY_NS: u64 = 100_000_000;
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
 const FINE: u64 = 0;
-/// State of a drive that has failed a write since it last worked.
+/// State of a drive from a failed write until the drive works again.
 const FAILS: u64 = 1;
-/// State of a drive that became stuck and has not failed a write since.
+/// State of a drive that became stuck, from then until the drive works again or fails a write.
 const WAS_STUCK: u64 = 2;
 
 pub(crate) struct FailedWrites<M: Machine> {
@@ -47,7 +47,7 @@ pub(crate) struct FailedWrites<M: Machine> {
     failing: M::Word,
     /// Number of stranded pages: dirty pages that wait for failing drives.
     pages: M::Word,
-    /// Number of pages whose writes a stuck drive may delay. The dirty limit excludes these pages.
+    /// Number of pages whose writes a stuck drive may delay. Excluded from the dirty limit.
     inside: M::Word,
     /// Number of times that a drive became stuck or recovered.
     stuck_changes: M::Word,
@@ -60,14 +60,13 @@ pub(crate) struct FailedWrites<M: Machine> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriveProgress {
-    /// The drive has completed a write in the last `STUCK_NS`, or has none in flight.
+    /// A write of the drive has ended in the last `STUCK_NS`, or no write is in flight.
     Answers,
-    /// The drive has writes in flight and has completed none for `STUCK_NS`.
+    /// Writes are in flight, and none has ended for `STUCK_NS`.
     Stuck,
 }
 
 struct Member<M: Machine> {
-    /// State of the drive: `FINE`, `FAILS` or `WAS_STUCK`.
     state: M::Word,
     is_stuck: M::Word,
     /// Number of this drive's stranded pages.
@@ -75,13 +74,13 @@ struct Member<M: Machine> {
     /// Number of pages being written as probes (trial writes) to the drive.
     probing: M::Word,
     errors: M::Word,
-    /// Number of the drive's writes that succeeded while any drive was failing.
+    /// Number of the drive's successful writes, counted only while some drive is failing.
     good: M::Word,
     last: M::Word,
 }
 
-/// `errors`: failed writes of the drive when it last recovered. `good`: successful writes when the
-/// drive last began to fail. `retry_ns`: time of the next probe (trial write).
+/// `errors`: failed writes when the drive last recovered. `good`: successful writes when the drive
+/// last began to fail. `retry_ns`: time of the next probe (trial write).
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
@@ -191,7 +190,7 @@ impl<M: Machine> FailedWrites<M> {
         self.state(member) == FAILS
     }
 
-    /// Adds `pages` (1 or -1) to the numbers of stranded pages of the drive and of all drives.
+    /// Counts `pages` (1 or -1) stranded pages of a drive.
     fn add(&self, member: usize, pages: i64) {
         self.members[member].pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
         self.pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
@@ -222,13 +221,13 @@ impl<M: Machine> Cache<M> {
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            // Not 0, because only a write can show that a drive works again.
+            // At least one page, because only a write can show that a failing drive works again.
             _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
 
-    /// Returns true if the dirty limit allows a write to a clean page. `newly_dirty` is the number
-    /// of dirty pages that are not counted yet.
+    /// Returns true if the dirty limit allows a write to a clean page. `newly_dirty` pages are
+    /// dirty but missing in the cache's count of dirty pages.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -242,7 +241,6 @@ impl<M: Machine> Cache<M> {
     }
 
     /// Returns the number of dirty pages that do not wait for a failing or stuck drive.
-    /// `newly_dirty` is the number of dirty pages that are not counted yet.
     #[inline]
     pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
@@ -347,7 +345,7 @@ impl<M: Machine> Cache<M> {
             return Unwritten { pages, untried: pages, written };
         }
         let untried_of = |extent: &Extent| {
-            // A page whose last write timed out counts as if no write had been tried.
+            // A page whose last write timed out counts as not yet tried.
             let has_timed_out = extent.failed.status == Status::TimedOut;
             let tried = if has_timed_out { 0 } else { extent.failed.pages };
             u64::from(((extent.dirty_bits() | extent.writing) & !tried).count_ones())
@@ -411,8 +409,8 @@ impl<M: Machine> Cache<M> {
                 for (page, place) in extent.page_range().zip(0..) {
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
-                        // The dirty mask of a page is clear while the page is written. The valid
-                        // mask includes all eighths that were dirty.
+                        // While a page is being written, its dirty mask is empty. Its valid mask
+                        // covers the data.
                         true => extent.valid[place],
                         false => extent.dirty[place],
                     };

@@ -12,7 +12,6 @@ use millrace_machine::{Lock, Machine, Order, Word};
 /// Callback that any I/O thread may run.
 pub type DirtyCall = Arc<dyn Fn() + Send + Sync>;
 
-/// A callback to run once. `is_due` is 1 until the callback has returned.
 pub(crate) struct FirstDirty<M: Machine> {
     is_due: M::Word,
     call: M::Lock<Option<DirtyCall>>,

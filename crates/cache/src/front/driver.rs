@@ -19,7 +19,7 @@ use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 /// Number of tags (requests in flight) of each queue. A drive that does not answer occupies tags
 /// for long, and enough must remain for the other drives.
 const DEPTH: u32 = 1024;
-/// Maximum number of bios in flight to the volume below: four for each tag of the queue.
+/// Maximum number of a queue's bios in flight to the volume below: four for each tag.
 const BELOW_DEPTH: u32 = 4096;
 /// Maximum number of write-backs in flight from one queue, over all drives.
 const WRITES: u32 = 128;

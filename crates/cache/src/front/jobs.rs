@@ -21,9 +21,9 @@ pub(crate) enum JobStep {
         epoch: u64,
         scope: SyncScope,
     },
-    /// Discard or write of zeroes: wait until no page of the range is being written to the volume.
+    /// Discard or write of zeroes: waits until no page of the range is being written to the volume.
     Clear,
-    /// Wait for the job's last operation, which the volume below is executing.
+    /// The job waits for its last operation, which the volume below is executing.
     Below,
 }
 
@@ -37,19 +37,19 @@ pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages still to be copied; in a FUA write whose data are all in memory, pages still to be
-    /// written to the volume with FUA.
+    /// Pages still to be copied; after the copies of a FUA write, pages still to be written to
+    /// disk.
     pub(crate) todo: Vec<Range<u64>>,
     /// Remaining pages of a write-through request. The job copies these pages to memory once the
     /// request's earlier pages are on the volume.
     pub(crate) rest: Range<u64>,
-    /// End of the pages that the job has begun to write to the volume.
+    /// Page before which the job has begun to write pages to the volume.
     pub(crate) below_to: u64,
     /// First page whose extent counts this job as a writer (`FailedPages::claims`).
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,
     pub(crate) status: Status,
-    /// Number of write errors of the cache when the job was created.
+    /// Number of failed writes of the cache when the job was created.
     pub(crate) errors_before: u64,
     pub(crate) is_blocked: bool,
     pub(crate) is_clearing: bool,
@@ -94,7 +94,6 @@ impl<M: Machine> CacheJob<M> {
     }
 }
 
-/// A read of the volume below.
 pub(crate) struct VolumeRead {
     /// Job that waits for the read, or `None` for read-ahead.
     pub(crate) job: Option<usize>,

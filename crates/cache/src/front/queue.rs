@@ -26,10 +26,10 @@ use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// While all requests are cache hits, only one poll in this many also polls the volume below.
+/// Number of polls between two polls of the volume below, while all requests are cache hits.
 const POLLS_PER_LOOK: u32 = 16;
-/// Kinds of bios on the channel to the volume below, stored in the low `KIND_BITS` of a bio's
-/// `user_data`.
+/// Kinds of bios that the queue submits to the volume below. The low `KIND_BITS` of a bio's
+/// `user_data` hold the kind.
 const FILL: u64 = 0;
 const WRITE: u64 = 1;
 const LAST: u64 = 2;
@@ -133,7 +133,6 @@ impl<M: Machine> CacheQueue<M> {
         self.cache.counts.write_errors.load(Order::SeqCst)
     }
 
-    /// Creates a job for a request, and advances it as far as possible.
     fn start_job(&mut self, rq: &Request<M>, step: JobStep, todo: Option<core::ops::Range<u64>>) {
         let mut job = CacheJob::new(rq, step, self.errors());
         job.todo.extend(todo);
@@ -151,7 +150,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Marks a job as blocked, to be retried when another thread wakes the queue.
+    /// Adds a job to the list of jobs that are retried when another thread wakes the queue.
     pub(crate) fn block(&mut self, at: usize) {
         if !core::mem::replace(&mut self.jobs[at].is_blocked, true) {
             self.blocked.push(at);
@@ -178,8 +177,8 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns true if this poll must include the volume below: always while I/O is in flight,
-    /// otherwise every 16th time if there is work.
+    /// Returns true if this poll must include the volume below. Every poll does while I/O is in
+    /// flight, and otherwise one in `POLLS_PER_LOOK` polls while there is work.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -260,7 +259,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Answers a read from memory, or starts a job for the missing pages.
     #[inline]
     fn read(&mut self, rq: &Request<M>) {
         let rest = self.read_hits(rq, self.pages_of(rq));

@@ -28,15 +28,15 @@ const FILL_BYTES: u64 = 1 << 20;
 enum PageLookup {
     /// All requested eighths of the page are in this frame.
     Hit(u32),
-    /// Another read of the page is in flight.
+    /// A read of the page from the volume is already in flight.
     Filling,
-    /// The page must be read into this frame, and now counts as being read.
+    /// The page must be read from the volume into this frame. The page is marked as being read.
     Missing(u32),
     /// No frame is free, and no part of the page is in memory.
     NoMemory,
     /// Too many pages are being read from the volume, and no part of this page is in memory.
     Crowded,
-    /// No frame is free, and some eighths of the page are in memory, possibly newer than on the
+    /// No frame is free. Some eighths of the page are in memory, and may be newer than on the
     /// volume.
     Torn,
 }

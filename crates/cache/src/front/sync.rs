@@ -109,7 +109,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // If no write started, discards may have removed the last data of the epoch.
+        // If no write was started, discards may have removed the last dirty data of the epoch
+        // meanwhile.
         !started && self.cache.is_below(epoch)
     }
 
@@ -150,13 +151,13 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // If all dirty pages of the extent are of a later epoch, the job does not wait
-                    // for their writes, so the pages stay in the job's list.
+                    // Pages of a later epoch need not be on the volume when the job ends, so the
+                    // job keeps these pages in `todo`.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
                     // Without FUA, the extent's other dirty pages are written as well, except pages
-                    // of a failing drive. With FUA, these pages would become durable, which nobody
-                    // asked for.
+                    // of a failing drive. With FUA, writing other pages would make them durable
+                    // needlessly.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {

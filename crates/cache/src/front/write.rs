@@ -22,9 +22,9 @@ impl<M: Machine> CacheQueue<M> {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
 
-    /// Copies pages of a write to memory, up to the first page without room. Returns that page and
-    /// the later ones. In a write-through cache, counts the request as a writer of the extents from
-    /// page `claims_from` on (`FailedPages::claims`).
+    /// Copies pages of a write to memory, up to the first page that must wait. Returns the
+    /// remaining pages. In a write-through cache, counts the request as a writer of the extents
+    /// from page `claims_from` on (`FailedPages::claims`).
     #[inline]
     pub(crate) fn write_pages(
         &mut self,
@@ -103,7 +103,7 @@ impl<M: Machine> CacheQueue<M> {
         self.block(at);
     }
 
-    /// Returns the error of a write to this page, or `None` if the write should wait.
+    /// Returns the error for a write to this page. `None` means that the write waits.
     fn refusal(&self, page: u64) -> Option<Status> {
         let (number, place) = place_of(page);
         let shard = self.cache.shard(number).lock();
@@ -118,7 +118,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Removes a write from the writers of its extents (`FailedPages::claims`), before its answer.
+/// Subtracts a write from the counts of writers of its extents (`FailedPages::claims`). Called
+/// before the write is completed.
 pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     let rq = job.rq();
     if rq.op() != Op::Write || !cache.is_write_through() {
@@ -160,8 +161,8 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Begins to write those pages of a write-through request to the volume that are in memory. If no
-/// page is, waits until writes in flight free memory.
+/// Begins to write the pages of a write-through request that are in memory to the volume. If no
+/// page of the request is in memory, waits until writes in flight free memory.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {

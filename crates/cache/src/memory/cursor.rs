@@ -52,8 +52,8 @@ impl<'a, M: Machine> Cursor<'a, M> {
         Cursor { rq, pieces, piece, before: 0 }
     }
 
-    /// Returns the address of byte `at` of the request, and how many of the next `most` bytes lie
-    /// in the same segment.
+    /// Returns the address of byte `at` of the request, and the number of bytes from there that lie
+    /// in the same segment, at most `most`.
     #[inline]
     fn piece_at(&mut self, at: usize, most: usize) -> (*mut u8, usize) {
         if at < self.before {

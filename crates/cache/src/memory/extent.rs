@@ -34,7 +34,7 @@ pub(crate) struct Extent {
     pub(crate) writing: u16,
     /// Pages that are being read from the volume.
     pub(crate) filling: u16,
-    /// Pages in `filling` whose data changed since the read began. The data read are discarded.
+    /// Pages in `filling` that have changed since the read began. The data read are discarded.
     pub(crate) stale: u16,
     /// Dirty pages that wait for failing drives (see failed_writes.rs).
     pub(crate) stranded: u16,
@@ -47,7 +47,6 @@ pub(crate) struct Extent {
     pub(crate) batches: WriteEpochs,
 }
 
-/// Time and epoch at which data became dirty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyStamp {
     pub(crate) epoch: u64,
@@ -62,19 +61,20 @@ pub(crate) struct YoungPages {
     pub(crate) epoch: u64,
     /// Bit mask of the pages. Some of them may be clean again.
     pub(crate) pages: u16,
-    /// Milliseconds from `Extent::dirtied` until the first of `pages` became dirty, saturating.
+    /// Milliseconds from `Extent::dirtied` until the first of `pages` became dirty; saturates.
     pub(crate) after_ms: u16,
-    /// True if the extent's older pages were written. The extent then keeps its position in the
-    /// dirty list, although `Extent::dirtied` is later.
+    /// True if the pages of an earlier epoch were written meanwhile. The extent then keeps its
+    /// position in the dirty list, although its time in `Extent::dirtied` is later.
     pub(crate) is_all: bool,
 }
 
-/// Pages being written to the volume form up to two groups, each with an epoch.
+/// Epochs of the pages that are being written. Pages whose write begins during another write of the
+/// extent form a second group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
-    /// Epoch of the first group: all pages in `Extent::writing` except `later`.
+    /// Epoch of the first group: the pages in `Extent::writing` that are not in `later`.
     pub(crate) epoch: u64,
-    /// Pages of the second group, whose write began while the first group was being written.
+    /// Pages of the second group, whose write began during another write.
     pub(crate) later: u16,
     pub(crate) later_epoch: u64,
 }
@@ -135,13 +135,13 @@ impl Extent {
 
     #[inline]
     pub(crate) fn note_hit(&mut self, page: usize) {
-        // The hit bit is usually set already. Skipping the store then leaves the cache line clean.
+        // The bit is usually set. Without a second store, the CPU cache line stays clean.
         if self.hit & 1 << page == 0 {
             self.hit |= 1 << page;
         }
     }
 
-    /// Returns true if the page is clean and idle, so that its frame may be reused.
+    /// Returns true if the frame of a page may be reused: the page is clean and idle.
     pub(crate) fn may_evict(&self, page: usize) -> bool {
         self.dirty[page] == 0 && (self.writing | self.filling) & 1 << page == 0
     }

@@ -45,12 +45,11 @@ pub(crate) struct DirtyPage {
     pub(crate) is_alone: bool,
 }
 
-/// Result of writing a page to the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
     Ok,
-    /// A write over several drives failed, and the drive at fault is unknown. The page must be
-    /// written again, with a separate write to each drive.
+    /// A write over several drives failed, and the failed drive is unknown. The page must be
+    /// written again, with one write per drive.
     Again,
     /// The page's own drive failed the write.
     Failed(Status),
@@ -67,12 +66,12 @@ impl WriteOutcome {
     }
 }
 
-/// Decision about one extent of the dirty list while dirty pages are collected.
+/// Result of the check whether an extent of the dirty list is due for write-back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
     /// Collect the pages in this bit mask (`Shard::collect_one`).
     Pages(u16),
-    /// Collect the pages in this bit mask although others wait for a drive (`collect_beside`).
+    /// Collect the pages in this bit mask, although other pages of the extent wait for a drive.
     Beside(u16),
     /// Skip this extent and continue with the next one.
     Later,
@@ -80,13 +79,12 @@ pub(crate) enum DuePages {
     NoMore,
 }
 
-/// Indexes into `Shard::listed` and `Extent::neighbours`: towards the front and the back of the
-/// dirty list.
+/// Ends of the dirty list: indexes into `Shard::listed` and `Extent::neighbours`.
 const FIRST: usize = 0;
 const LAST: usize = 1;
 
 pub(crate) struct Shard {
-    /// Extent numbers, each with its index in `extents`.
+    /// Indexes in `extents`, by extent number.
     table: HashTable<(u64, u32)>,
     extents: Vec<Extent>,
     free_extents: Vec<u32>,
@@ -95,10 +93,10 @@ pub(crate) struct Shard {
     owners: Vec<FrameOwner>,
     free: Vec<u32>,
     hand: usize,
-    /// First and last extent of the dirty list. The first is the one that has been dirty longest.
+    /// First and last extent of the dirty list. The first extent has been dirty longest.
     listed: [u32; 2],
-    /// Epochs with unwritten data, oldest first. Each has a count of its listed extents and of its
-    /// groups of pages in flight.
+    /// Epochs with data that are not on the volume, oldest first. The second number counts the
+    /// epoch's extents in the dirty list and its groups of pages in flight (`WriteEpochs`).
     epochs: VecDeque<(u64, u32)>,
     stranded: u32,
     filling: u32,
@@ -309,16 +307,17 @@ impl Shard {
         }
     }
 
-    /// Marks those dirty pages of an extent that are in the mask `pages` as being written, and
-    /// appends them to `items`, unless two groups (`WriteEpochs`) of the extent are in flight.
+    /// Marks the dirty pages of an extent that are in the mask `pages` as being written, and
+    /// appends them to `items`. Does nothing if two groups of pages (`WriteEpochs`) are already in
+    /// flight.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// Like `collect_one`, but if two groups are in flight, adds the pages to the second group,
-    /// which then has the older epoch. For extents with pages that wait for a drive.
+    /// Like `collect_one`, but if two groups are in flight, the pages join the second group, which
+    /// gets the older epoch. Used while other pages of the extent wait for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -358,7 +357,6 @@ impl Shard {
         }
         if is_whole {
             self.end_epoch(epoch);
-            // The extent is empty if all its data were discarded.
             self.forget_if_empty(at);
         } else {
             self.grow_younger(at);
@@ -417,7 +415,6 @@ impl Shard {
             false => (extent.writing == extent.batches.later, extent.batches.epoch),
         };
         if is_last && !is_later {
-            // The first group has ended, so the second group becomes the first.
             (extent.batches.epoch, extent.batches.later) = (extent.batches.later_epoch, 0);
         }
         let mut clean = 1;

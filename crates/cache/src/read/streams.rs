@@ -52,8 +52,8 @@ impl StreamDetector {
         }
         self.clock += 1;
         let clock = self.clock;
-        // If the previous read ended inside a page, a read that continues there touches that page
-        // again.
+        // A read may continue inside the last page of the previous read, so it may start one page
+        // earlier than `next`.
         let continues = |s: &&mut SequentialStream| {
             s.used != 0 && (s.next == pages.start || s.next == pages.start + 1)
         };
@@ -69,7 +69,7 @@ impl StreamDetector {
             return None;
         };
         if pages.end <= stream.next {
-            // The new read lies in the last page of the stream's previous read, so the stream does
+            // The read ends inside the last page of the stream's previous read, so the stream does
             // not advance.
             stream.used = clock;
             return None;

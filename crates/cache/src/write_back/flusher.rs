@@ -22,19 +22,19 @@ use crate::write_back::writeout::Writeout;
 /// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Part of `IN_FLIGHT_BYTES` that the drives share equally. The rest leaves room for one drive if
-/// all others are stuck.
+/// Amount of data in flight, in bytes, of which each drive may use an equal share. The rest of
+/// `IN_FLIGHT_BYTES` remains for one drive if all others are stuck.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
-/// Pause, in nanoseconds, after a collection that found no pages because drives had used up their
-/// shares. If each drive has its own list, also the maximum time between collections.
+/// Nanoseconds between two collections of dirty pages: the minimum after drives had used up their
+/// shares, and the maximum if each drive has its own list.
 const LOOK_NS: u64 = 10_000_000;
-/// Additional age, in nanoseconds, at which other pages are due while a flush waits.
+/// Extra age, in nanoseconds, that pages need to be due while a flush of other pages waits.
 const HURRY_NS: u64 = 500_000_000;
 const RATE_NS: u64 = 50_000_000;
 /// Maximum time without a completed write, in nanoseconds, that counts for the write-back rate.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Number of bytes after which a much higher write-back rate takes effect early. After a pause of
-/// the drives, the old rate is far too low and slows down the writers.
+/// Number of bytes after which a much higher write-back rate takes effect early. After the drives
+/// have paused, the old rate is far too low and would slow down the writers.
 const FASTER_BYTES: u64 = 1 << 20;
 const PROBE_EXTENTS: usize = 8;
 
@@ -49,10 +49,10 @@ pub struct Flusher<M: Machine> {
     next_shard: usize,
     rate: WriteRate,
     errors_seen: u64,
-    /// Number of extents of a failing drive that the next probe (trial write) skips, because
-    /// earlier probes tried these extents.
+    /// Number of extents of a failing drive that the next probe (trial write) skips, because their
+    /// pages were tried by earlier probes.
     probe_at: usize,
-    /// True if a client's write waits for memory, and no pages were collected for it yet.
+    /// True if a client's write waits for memory, and no dirty pages were collected since.
     is_short: bool,
     /// Earliest time at which dirty pages are collected again.
     look_ns: u64,
@@ -62,17 +62,17 @@ pub struct Flusher<M: Machine> {
 
 #[derive(Debug, Default)]
 struct WriteRate {
-    /// Time of the last call of `note`, and the number of pages in flight then.
+    /// Time of the last measurement, and the number of pages in flight at that time.
     last: (u64, usize),
-    /// Time with pages in flight since the last measured rate.
+    /// Time in nanoseconds with pages in flight, since the rate was last measured.
     busy_ns: u64,
     written: u64,
     said: u64,
 }
 
 impl WriteRate {
-    /// Measures the write-back rate, given the total bytes written and the pages in flight. Returns
-    /// a new rate in bytes per second, or `None` if the measurement is too short.
+    /// Returns the new write-back rate in bytes per second, or `None` if too little was written or
+    /// too little time has passed. `written` is the total of bytes; `under_way` is pages in flight.
     fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
         let (last_ns, before) = core::mem::replace(&mut self.last, (now_ns, under_way));
         if before > 0 {
@@ -118,7 +118,7 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Collects and submits due pages, and processes completions. Does not block.
+    /// Collects due pages, submits writes, and processes completions. Does not block.
     pub fn turn(&mut self) {
         let (cache, writeout) = (&self.cache, &mut self.writeout);
         let (mut ended, is_flushing) = (false, &mut self.is_flushing);
@@ -149,7 +149,7 @@ impl<M: Machine> Flusher<M> {
     }
 
     /// Flushes the drives at shutdown if dirty pages remain, so that the data already written
-    /// become durable. A flush of the cache cannot succeed in this case.
+    /// become durable. A flush of the cache itself would fail because of the remaining pages.
     pub fn begin_last_flush(&mut self) {
         if self.cache.dirty_pages() > 0 && !self.is_flushing {
             let flush = Bio::flush().with_user_data(FLUSH);

@@ -15,7 +15,7 @@ use crate::cache::failed_writes::{DriveProgress, NO_MEMBER};
 pub(crate) const STUCK_NS: u64 = 1_000_000_000;
 
 pub(crate) struct WriteQueues {
-    /// One queue for each drive, then one for writes that span several drives.
+    /// A queue for each drive. The last queue is for writes that span several drives.
     of: Box<[WriteQueue]>,
     places: usize,
     lists: WriteLists,
@@ -55,14 +55,14 @@ struct WriteQueue {
     inside: usize,
     /// Number of pages in writes that are ready or in flight.
     pages: usize,
-    /// True if a write of this queue has ended since the last call of `WriteQueues::turn`.
+    /// True if a write of this queue has ended since the last call of [`WriteQueues::turn`].
     has_moved: bool,
-    /// Time of the last `turn` at which no write was in flight, or a write had just ended.
+    /// Time of the last progress: a write had ended, or none was in flight.
     moved_ns: u64,
-    /// True if writes were added since the last call of `WriteQueues::begin`.
+    /// True if the present collection of dirty pages has added writes to this queue.
     is_fed: bool,
     is_stuck: bool,
-    /// Number of the queue's pages if the drive is stuck, otherwise 0.
+    /// Number of the queue's pages while the drive is stuck; else 0.
     held: usize,
 }
 
@@ -106,7 +106,8 @@ impl WriteQueues {
         (queue.pages, queue.is_fed) = (queue.pages + pages, true);
     }
 
-    /// Begins a round. Returns the queues' indexes in the order in which they may send.
+    /// Returns the indexes of the queues, in the order in which they may send writes. Each call
+    /// begins with another queue.
     pub(crate) fn turn(&mut self, now_ns: u64) -> impl Iterator<Item = usize> + use<> {
         for queue in &mut self.of {
             if core::mem::take(&mut queue.has_moved) || queue.inside == 0 {
@@ -118,7 +119,6 @@ impl WriteQueues {
         (first..count).chain(0..first)
     }
 
-    /// Takes the queue's next write, if the queue has a free slot.
     pub(crate) fn next(&mut self, queue: usize) -> Option<usize> {
         let places = self.places(queue);
         let queue = &mut self.of[queue];
@@ -130,14 +130,14 @@ impl WriteQueues {
         Some(number)
     }
 
-    /// Puts back a write that `next` returned, because the channel to the volume is full.
+    /// Puts a write that `next` returned back into its queue, for example if the channel is full.
     pub(crate) fn push_back(&mut self, queue: usize, number: usize) {
         let queue = &mut self.of[queue];
         queue.inside -= 1;
         queue.ready.push_front(number);
     }
 
-    /// Frees the slot of a write that has ended, or that no longer needs a slot (`Writeout::cut`).
+    /// Frees the slot of a write.
     pub(crate) fn ended(&mut self, member: u16, pages: usize) {
         let queue = self.queue_mut(member);
         (queue.inside, queue.pages) = (queue.inside - 1, queue.pages - pages);
@@ -148,13 +148,13 @@ impl WriteQueues {
         self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
 
-    /// Reduces the queue's page count by a write that `take_ready` removed.
+    /// Subtracts the pages of a write that `take_ready` has removed.
     pub(crate) fn forget(&mut self, member: u16, pages: usize) {
         self.queue_mut(member).pages -= pages;
     }
 
-    /// Updates which drives are stuck. Calls `note` for each stuck drive and for each that has
-    /// recovered. Returns by how much the number of pages that wait for stuck drives has changed.
+    /// Updates which drives are stuck. Calls `note` for each stuck drive and for each drive that
+    /// has recovered. Returns the change of the number of pages that wait for stuck drives.
     pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, DriveProgress)) -> i64 {
         let (drives, mut more) = (self.drives(), 0);
         for (drive, queue) in self.of[..drives].iter_mut().enumerate() {
@@ -183,9 +183,9 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if more dirty pages should be collected. Reasons: no write is ready; the last
-    /// collection added no write; a drive has sent all writes of that collection, and half of its
-    /// slots are free. Collecting late makes longer writes.
+    /// Returns true if more dirty pages should be collected: no write is ready, the last collection
+    /// added no write, or a drive has sent its writes of that collection and half of its slots are
+    /// free. A late collection makes longer writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2

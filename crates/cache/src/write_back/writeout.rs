@@ -26,21 +26,21 @@ const SEGMENTS_MAX: usize = 256;
 
 struct WriteBatch {
     items: Vec<DirtyPage>,
-    /// For each page: the number of its writes that have not ended, the combined result of those
-    /// that have, and a mask of the eighths whose writes failed.
+    /// For each page: the number of its writes in progress, the combined result of its other
+    /// writes, and a mask of the eighths whose writes failed.
     states: Vec<(u8, WriteOutcome, u8)>,
     left: usize,
 }
 
 struct WriteBio {
     batch: usize,
-    /// Indexes in the batch of the first and last page that the write carries.
+    /// Indexes in `WriteBatch::items` of the write's first and last page.
     pages: (usize, usize),
-    /// Number of pages for which this write counts in its queue: pages that no earlier write
-    /// carries, without pages of a failing drive.
+    /// Number of pages that this write adds to the page count of its queue. A page in several
+    /// writes is counted once, a page of a probe not at all.
     counted: usize,
     sector: u64,
-    /// Sector before which the write must end.
+    /// End of the sectors that the write may include.
     until: u64,
     /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several
     /// drives.
@@ -56,7 +56,6 @@ unsafe impl Send for WriteBio {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteSlot {
-    /// The write waits for a slot.
     Waits,
     /// The write is in flight and occupies a slot.
     Taken,
@@ -108,8 +107,8 @@ impl Writeout {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
-    /// Starts writing pages. A write with flags stays on one drive, so that a failure counts
-    /// against that drive.
+    /// Starts writing pages. A write with flags (FUA) stays on one drive, so that its failure is
+    /// the failure of that drive.
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
@@ -217,8 +216,8 @@ impl Writeout {
                         cache.counts.write_requests.fetch_add(1, Order::Relaxed);
                         has_sent = true;
                         if is_alone {
-                            // Flushes the channel, so that it does not merge this write with the
-                            // next one.
+                            // Without this flush, the channel could merge this write with the next
+                            // one.
                             below.flush();
                         }
                     }
@@ -262,8 +261,8 @@ impl Writeout {
         }
     }
 
-    /// Splits the waiting writes at the boundaries of drives. Frees the slots of writes in flight
-    /// that may span drives.
+    /// Splits the waiting writes at the boundaries of drives. Frees the slots of those writes in
+    /// flight that may span drives.
     fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
         self.is_cut = true;
         for (_, bio) in &mut self.bios {
@@ -288,7 +287,7 @@ impl Writeout {
                 else {
                     break;
                 };
-                // If a page is split, both writes carry it.
+                // If the boundary lies inside a page, both writes have a part of the page.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
                 }
@@ -401,8 +400,8 @@ impl WriteBio {
         self.sector + u64::from(bytes / 512)
     }
 
-    /// Appends a segment to the write. Returns false if `sector` does not follow the write's last
-    /// sector, or if the write is full.
+    /// Appends a segment to the write. Returns false if the write is full, or if `sector` does not
+    /// follow its last sector.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
         let nr_sectors = (self.end() - self.sector) as u32;
         let follows = self.end() == sector;

@@ -17,7 +17,7 @@ use super::line_index::LineIndex;
 use super::problem::Problems;
 use super::words::refusal;
 
-/// Row of a section's key table: the key, and the function that reads its value into the settings.
+/// Key of a section, and the function that reads the key's value into the settings.
 pub struct KeyReader<T> {
     pub name: &'static str,
     pub is_list: bool,
@@ -208,8 +208,8 @@ impl<'a> Section<'a> {
         items(entry.value).into_iter().filter_map(section).collect()
     }
 
-    /// Removes the keys that no key table lists. Returns each with its line and text, ordered by
-    /// line.
+    /// Removes the remaining keys. Returns each with its line and value, in order of lines. Reports
+    /// keys whose value is a list or section.
     pub fn rest(&mut self) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
         for entry in std::mem::take(&mut self.entries) {
@@ -336,8 +336,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// Stores the number that `parse` returns for an integer's digits and radix, or for a string
-    /// alone.
+    /// Stores the number that `parse` returns. For an integer, `parse` gets its digits and radix;
+    /// for a string, only its text.
     pub fn digits(
         self,
         place: &mut Option<u32>,

@@ -150,7 +150,7 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // The key had an invalid value, which an earlier turn has reported and removed.
+            // The key had an invalid value, which this loop has reported and removed.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };

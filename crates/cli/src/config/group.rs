@@ -21,7 +21,7 @@ const BANDWIDTH_MIN: u64 = 4096;
 /// Largest bandwidth limit in bytes per second, and largest IOPS limit.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 const IOPS_MAX: u64 = 1_000_000_000;
-/// Range of `burst`: the idle time for which a group may save up its unused rate.
+/// Range of `burst`, the maximum time for which a group can save up its unused rate.
 const BURST_NS: std::ops::RangeInclusive<u64> = MILLISECOND_NS..=60 * SECOND_NS;
 const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 

@@ -24,7 +24,7 @@ pub struct ServePlan {
     pub warnings: Vec<String>,
 }
 
-/// Lines of a configuration's sections and keys, in the order of the lists in `ServeConfig`.
+/// Line numbers of a configuration's sections and keys. Lists are in the order of `ServeConfig`.
 #[derive(Debug, Default)]
 pub struct PlanLines {
     pub server: KeyLines,

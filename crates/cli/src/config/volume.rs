@@ -32,8 +32,8 @@ pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
-/// Keys that are read after the queue settings, in this order: the key of a high mark, such as
-/// `plug-high`, changes the low mark, too, and the key of the low mark may override that change.
+/// Keys that are read in this order, after the queue settings. The key of a high mark, such as
+/// `plug-high`, also lowers the low mark, which the next key may set again.
 pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {

@@ -68,9 +68,9 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Returns a warning for each group setting that has no effect on a volume of the group's exports:
-/// shares and targets on a cached volume, and a latency target without a scheduler that keeps it,
-/// or with a drive that is too slow.
+/// Returns a warning for each group setting without effect on a volume that the group uses. Cached
+/// volumes ignore shares and latency targets. A latency target also needs a scheduler that keeps
+/// targets, and drives that are fast enough.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {

@@ -55,7 +55,7 @@ pub fn up_to_a_second(text: &str) -> Result<Duration, String> {
     duration(text, &(0..=SECOND_NS))
 }
 
-/// Parses the longest busy poll before a thread sleeps. Returns `None` for `auto`.
+/// Parses the maximum time for which a thread polls before it sleeps. Returns `None` for `auto`.
 pub fn spin(text: &str) -> Result<Option<Duration>, String> {
     if text == "auto" {
         return Ok(None);
@@ -91,8 +91,8 @@ pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Re
     Err(unknown_word(noun, text, &names))
 }
 
-/// Returns the text of a problem: the setting as written, then the error. An error about an unknown
-/// word already contains the setting.
+/// Returns the text of a problem: setting and value from the file, then the error. An error about
+/// an unknown word already contains them.
 pub fn refusal(setting: &str, error: &str) -> String {
     match error.starts_with("unknown ") {
         true => error.to_owned(),

@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let waiting = move || {
         signals.wait(&theirs);
         drop(alive);
-        // If the start has failed, the main thread no longer receives, so sending may fail.
+        // Sending fails if the start has failed, because the main thread then no longer receives.
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
@@ -243,8 +243,8 @@ fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     }
 }
 
-/// Stops the servers, reports lost data, then stops the threads. The report comes first, because a
-/// thread whose drive hangs would delay it.
+/// Stops the servers, reports lost data, then stops the threads. A thread whose drive hangs may not
+/// end, so the report comes first.
 fn stop(
     signals: Signals,
     (mut watch, daemon, marks): (DaemonWatch, Arc<LiveDaemon>, Arc<DirtyMarks>),
@@ -278,7 +278,7 @@ fn stop(
         drop(stopping);
         outcome
     });
-    // Reports failures since the last check, also of the last flush.
+    // Reports the failures since the last check, including failures of the last flush.
     watch.last_look();
     match outcome.is_clean() {
         true => tracing::info!("{}", report::stopped(&outcome)),

@@ -98,7 +98,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     shown.map(|()| ExitCode::SUCCESS)
 }
 
-/// Restores the terminal, as far as it still exists.
 fn give_back() {
     let _ = ratatui::try_restore();
     let _ = execute!(std::io::stdout(), Show);
@@ -127,7 +126,7 @@ fn show(
         terminal.draw(|frame| draw::draw(frame, model))?;
         if event::poll(next.saturating_duration_since(Instant::now()))? {
             let interval = model.interval;
-            // Other events, such as a new size, only need a redraw.
+            // Other events, such as a new size of the terminal, only need a redraw.
             if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
                 && !pressed(key, model)

@@ -35,7 +35,7 @@ pub struct OnVolume {
     /// held count up to now.
     pub held_ns: BTreeMap<String, u64>,
     pub waiting: u64,
-    /// Time that the currently held I/Os have been held so far, in nanoseconds, summed over I/Os.
+    /// Sum of the waits so far of the I/Os held now, in nanoseconds.
     pub waiting_ns: u64,
 }
 

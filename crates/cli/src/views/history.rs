@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 pub const KEPT_S: usize = 3600;
-/// Maximum number of series of each kind. Only the busiest ones are kept.
+/// Maximum number of series each for volumes, drives and groups. The busiest ones are kept.
 pub const SERIES_MAX: usize = 32;
 /// Number of rows of [`Sample::heat`]. Row n counts latencies from 2^n us on; the first row also
 /// counts shorter latencies, the last row also longer ones.

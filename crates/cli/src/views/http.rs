@@ -10,7 +10,7 @@ use super::history::KEPT_S;
 use super::requests::{HISTORY, STATS};
 use super::{Answers, StatsQuery};
 
-/// Query strings of a URL that select idle volumes, too.
+/// URL query strings that ask for idle volumes in addition.
 const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
 
 const HEAD_BYTES_MAX: usize = 8 * 1024;

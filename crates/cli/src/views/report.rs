@@ -103,7 +103,7 @@ pub struct Drive {
     /// Number of tags in use now. If drives share a tag set, number of tags in use by all of them.
     pub tags_in_use: u32,
     pub scheduler: String,
-    /// Scheduler when the daemon was started.
+    /// Scheduler of the drive when the daemon was started.
     pub scheduler_configured: String,
     pub waiting: u64,
     /// Current trouble as text, such as lost connections to its server; `None` if there is none.
@@ -285,7 +285,7 @@ impl OpTotals {
 }
 
 impl From<&OpTotals> for OpCounts {
-    /// Leaves the times of the stages empty, because only drives measure them.
+    /// Leaves the times of btt's stages empty, because only drives measure stages.
     fn from(ended: &OpTotals) -> OpCounts {
         OpCounts {
             op: ended.op.clone(),

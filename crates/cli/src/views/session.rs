@@ -24,7 +24,7 @@ use super::{Answers, Question, Refusal, http};
 
 /// Timeout for receiving a request and for sending a reply.
 pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
-/// Maximum number of requests of a client that are answered before other clients are served.
+/// Maximum number of requests of one client that are answered in a row while other clients wait.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
 const LOGGED_BYTES_MAX: usize = 500;
@@ -39,7 +39,7 @@ pub struct Session {
     sent: usize,
     /// Time since which the client has an incomplete request or an unread reply.
     owed_since: Option<Instant>,
-    /// True once no further request is read. The session ends as soon as its output is sent.
+    /// True if the session reads no further request, and ends as soon as its output is sent.
     last: bool,
     /// Refusal to send if the client asks for a change; `None` if the client may make changes.
     read_only: Option<Refusal>,
@@ -155,7 +155,7 @@ impl Session {
                 break;
             }
         }
-        // The socket reports no event for a request that is already in the input buffer, so that
+        // A request that is already in the input buffer causes no event of the socket, so the
         // request is taken now, or once the pending reply is sent.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {

@@ -24,14 +24,14 @@ impl Cancel {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Returns true if openings must end.
+    /// Returns true if the flag is set, so that openings must end.
     #[must_use]
     pub fn is_set(&self) -> bool {
         // Acquire pairs with the Release in `set`.
         self.0.load(Ordering::Acquire)
     }
 
-    /// Returns an error if the flag is set. `what` names the drive and what it waited for.
+    /// Returns an error if the flag is set. `what` names the drive and the awaited event.
     ///
     /// # Errors
     /// Returns `System` if the flag is set.

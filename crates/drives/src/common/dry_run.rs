@@ -14,7 +14,8 @@ pub struct DryRun {
     /// Deadline for waiting until other processes release their locks. A killed process keeps its
     /// locks for some time.
     pub until: Instant,
-    /// Folder that a real start would create before it opens any drive.
+    /// Folder that a start would create before it opens any drive. A dry run does not create the
+    /// folder.
     pub new_folder: Option<PathBuf>,
 }
 

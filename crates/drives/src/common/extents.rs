@@ -1,6 +1,6 @@
 //! `SectorExtents`: builds the results of `Driver::extents`.
 //!
-//! The drivers of files, memory, NBD servers and Ceph images find holes in different ways.
+//! The drivers of files, memory, NBD servers and Ceph images use this type.
 
 use millrace_block::{Extent, Sector};
 

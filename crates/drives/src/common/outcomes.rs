@@ -50,7 +50,7 @@ impl<C: Copy> Outcomes<C> {
     }
 }
 
-/// Returns `text` as trace data for the completion of a request, and nothing for its issue.
+/// Returns a request's trace data: `text` at its completion, nothing at its issue.
 pub(crate) fn completion_data(moment: Moment, text: fmt::Arguments<'_>) -> DriverData {
     match moment {
         Moment::Issue => DriverData::default(),

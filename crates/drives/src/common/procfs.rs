@@ -65,7 +65,7 @@ impl Holder {
         Holder { pid, name: name.map(|name| name.trim_end().to_owned()) }
     }
 
-    /// Returns true if this is the calling process.
+    /// Returns true if the holder is the calling process.
     #[must_use]
     pub fn is_this(&self) -> bool {
         self.pid == std::process::id()
@@ -109,7 +109,8 @@ fn lock_table() -> Option<String> {
     Some(table)
 }
 
-/// Returns the process that, by /proc/locks, has a flock(2) lock on the file that `is_it` accepts.
+/// Returns the process that has a flock(2) lock on a file. `table` is the text of /proc/locks;
+/// `is_it` recognizes the file's device and inode.
 fn locker(table: &str, is_it: impl Fn(&str) -> bool) -> Option<u32> {
     // A line is `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; a waiting process has `->` after
     // the number.

@@ -55,7 +55,7 @@ impl SparseStore {
         let first = offset.div_ceil(1 << GRANULE_SHIFT);
         for granule in first..(offset + len_bytes) >> GRANULE_SHIFT {
             let bit = 1u64 << (granule % 64);
-            // AcqRel: the bit is cleared before the data are, and no later writer's bit is lost.
+            // AcqRel: the bit is cleared before the data, and the bit of a later writer is kept.
             self.written[(granule / 64) as usize].fetch_and(!bit, Ordering::AcqRel);
         }
         self.data.clear(offset, len_bytes);
@@ -78,7 +78,7 @@ impl SparseStore {
         }
     }
 
-    /// Returns extents that cover a range, or its first `EXTENTS_MAX` extents.
+    /// Returns at most `EXTENTS_MAX` extents, from the start of the range.
     pub(crate) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let mut list = SectorExtents::new(sector, nr_sectors);
         while !list.is_full() {

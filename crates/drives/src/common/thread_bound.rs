@@ -6,8 +6,8 @@
 
 use std::mem::ManuallyDrop;
 
-/// A value that only the thread that created it can use. Other threads can move it, and leak it if
-/// they drop it.
+/// A value that only its creating thread can use. Other threads can move the value, and leak it by
+/// dropping it.
 pub(crate) struct ThreadBound<T> {
     value: ManuallyDrop<T>,
     thread: usize,

@@ -6,13 +6,13 @@
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Words that describe one kind of number in error messages.
+/// Texts about sizes, rates, counts or times for error messages.
 struct Quantity {
     form: &'static str,
     /// Description of a number without a fraction, as in "a whole number of bytes".
     whole: &'static str,
     unit: &'static str,
-    /// A large number that every key of this kind accepts, shown as an example.
+    /// A large valid number, shown as an example.
     large: &'static str,
 }
 

@@ -15,7 +15,7 @@ const LIKENESS_MIN: f64 = 0.65;
 pub trait Words: Copy + PartialEq + Sized + 'static {
     /// Name of the setting in error texts: `unknown NOUN "word"`.
     const NOUN: &'static str = "value";
-    /// All values with their words.
+    /// All values, each with its name.
     const WORDS: &'static [(Self, &'static str)];
 
     /// Returns the value's name.
@@ -95,8 +95,7 @@ impl Words for Backend {
         &[(Backend::Auto, "auto"), (Backend::Uring, "io_uring"), (Backend::Epoll, "epoll")];
 }
 
-/// Returns the error text for a word that is none of `known`: it names the word, all known ones and
-/// the most similar of them.
+/// Returns an error text with the unknown `word`, all `known` words and the most similar one.
 pub fn unknown_word(noun: &str, word: &str, known: &[&str]) -> String {
     let choices = any_of(known);
     let similar = nearest(word, known.iter().copied());

@@ -23,7 +23,6 @@ struct Images {
     durable: Mapping,
     current: Mapping,
     dirty: HashSet<Sector>,
-    /// Random numbers that decide about early evictions.
     random: SplitMix64,
     cuts: u64,
 }
@@ -40,7 +39,7 @@ impl Cache {
         Ok(Cache { images: Mutex::new(images) })
     }
 
-    /// Executes a request. Returns the number of power cuts before the request.
+    /// Executes a request. Returns the number of power cuts so far, to detect later ones.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
         let mut images = lock_unpoisoned(&self.images);
         match rq.op() {
@@ -56,11 +55,11 @@ impl Cache {
         lock_unpoisoned(&self.images).cuts
     }
 
-    /// Cuts the power. Returns how many sectors lost their newest content.
+    /// Cuts the power. Returns the number of sectors that lost their newest content.
     pub(crate) fn power_cut(&self, random: &mut SplitMix64) -> u64 {
         let mut images = lock_unpoisoned(&self.images);
         let images = &mut *images;
-        // Sorted by sector number, so that the result depends on the seed alone.
+        // The sectors are sorted, so that the result depends on the seed alone.
         let mut dirty: Vec<Sector> = images.dirty.drain().collect();
         dirty.sort_unstable();
         let mut lost = 0;
@@ -95,7 +94,7 @@ impl Images {
         self.current.clear(rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
     }
 
-    /// Marks sectors as dirty. A random quarter of those already dirty becomes durable first.
+    /// Marks sectors as dirty. A sector that was dirty may first become durable (probability 1/4).
     fn note_dirty(&mut self, rq: &Request<Native>) {
         for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
             if !self.dirty.insert(sector) && self.random.next() & 3 == 0 {

@@ -91,7 +91,6 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Describes the faults for traces: a failure, else a stuck request, else the delay.
     pub(crate) fn data(&self) -> DriverData {
         match (self.fails, self.sticks) {
             (Some(status), _) => DriverData::text(format_args!("fail {}", -status.errno())),
@@ -111,7 +110,7 @@ pub(crate) struct FaultState {
     name: Mutex<String>,
     rules: Mutex<RuleSet>,
     is_dead: AtomicBool,
-    /// Number of calls of `release_stuck`. A stuck request may complete once this number has grown.
+    /// Number of calls of `release_stuck`. Each call frees the requests that are stuck then.
     releases: AtomicU64,
     pub(crate) cache: Option<Cache>,
     struck: AtomicU64,

@@ -2,9 +2,9 @@
 //! injects faults.
 //!
 //! The faults of a request are chosen once, when it is submitted. A request that must fail never
-//! reaches the inner queue. A delayed or stuck request reaches it, but its completion is held back
-//! here, so its memory stays in use until then. While a request is stuck, the queue asks to be
-//! polled every few milliseconds, because the release comes from another thread.
+//! reaches the inner queue. A delayed or stuck request reaches the inner queue, and this queue
+//! holds the completion back. While a request is stuck, the queue asks to be polled every few
+//! milliseconds, because the release comes from another thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ const STUCK_LOOK_NS: u64 = 2_000_000;
 
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Faults of a request that was refused as busy, kept until the request comes again.
+    /// Faults chosen for a request that was refused as busy, for its next submission.
     decided: Option<Verdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
-    /// If set, the request is stuck until there have been more than this many releases.
+    /// If set, the request is stuck until `FaultState::releases` exceeds this number.
     stuck_at: Option<u64>,
     /// Number of power cuts that had happened when the request was submitted.
     cuts: u64,

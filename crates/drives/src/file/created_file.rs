@@ -37,7 +37,7 @@ impl Drop for CreatedFile {
     fn drop(&mut self) {
         let now = fs::symlink_metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
         if now.is_ok_and(|now| now == self.identity) {
-            // A file that cannot be removed stays behind; it is empty.
+            // If removing fails, an empty file stays behind.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -36,9 +36,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor and registers the lent memory with it, which
-    /// may take long. Returns an error if the system cannot start a thread for operations that
-    /// block.
+    /// Opens an inbox on the calling thread's reactor, and registers `arenas` (memory lent by a
+    /// cache) with the kernel. Fails if the system cannot start a thread for operations that block.
     pub(crate) fn new(
         handle: Handle,
         fd: RawFd,
@@ -59,7 +58,7 @@ impl Ring {
         for arena in &arenas {
             let piece_bytes = piece_bytes(arena.len_bytes());
             // SAFETY: the arena stays mapped while it is in the list `arenas`.
-            // `drop` takes the arena's memory back from the ring, or leaks `arenas`.
+            // `drop` ends the loan of this memory to the ring, or leaks `arenas`.
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
             handle.register_lent(arena.start(), arena.len_bytes());
         }
@@ -73,7 +72,7 @@ impl Drop for Ring {
             self.handle.unregister_file(self.file);
             for arena in &self.arenas {
                 // SAFETY: no operation of this drive is in flight.
-                // Each drive lends the arena to the ring separately, and takes back its own loan.
+                // Other drives' loans of the same memory to the ring remain.
                 unsafe { self.handle.take_back(arena.start(), arena.len_bytes()) };
             }
         } else {
@@ -83,8 +82,8 @@ impl Drop for Ring {
     }
 }
 
-/// Returns the length of the pieces in which lent memory is registered: as long as a ring allows,
-/// because all segments of a vectored operation must lie in one piece.
+/// Returns the length of each io_uring buffer that lent memory is registered as: the maximum,
+/// because all segments of a vectored operation must lie in one buffer.
 fn piece_bytes(arena_bytes: usize) -> usize {
     const MOST: usize = 1 << 30;
     arena_bytes.clamp(1, MOST)
@@ -172,8 +171,8 @@ impl Engine {
             (Engine::Ring(ring), [piece]) => {
                 ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
             }
-            // Several segments are looked up only if a cache above the drive has lent memory.
-            // Segments of other memory rarely lie in one registered region.
+            // Without memory lent by a cache, several segments rarely lie in one registered region,
+            // so a search would be useless.
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }

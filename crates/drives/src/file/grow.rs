@@ -1,8 +1,8 @@
 //! Reads the size of a file drive again, because the file may have grown.
 //!
 //! The block layer reads the size on the thread of the resize request, while I/O is in flight. A
-//! size that the spec fixes does not change: the drive would have that size again after a restart,
-//! and the data behind it would be gone. Kernel counterpart: `loop_set_capacity`.
+//! size that the spec fixes does not change, because a restart would restore it and cut off data.
+//! Kernel counterpart: `loop_set_capacity`.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -74,7 +74,7 @@ pub(super) fn lock(
     // background.
     let until = match (dry_run, &config.opened_at) {
         (Some(dry_run), _) => dry_run.until,
-        // A drive that finds its file through `opened_at` does not wait for another process's lock.
+        // With an alternative path, the drive does not wait for another process's lock.
         (None, Some(_)) => Instant::now(),
         (None, None) => Instant::now() + PATIENCE,
     };
@@ -87,8 +87,7 @@ pub(super) fn lock(
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),
         };
-        // Another drive of this process has locked the file, so waiting is useless. Closed drives
-        // have left `HELD`, even if a ring still keeps their files open.
+        // Another drive of this process has locked the file, so waiting is useless.
         if lock_unpoisoned(&HELD).contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }

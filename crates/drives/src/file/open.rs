@@ -109,7 +109,7 @@ pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {
     Error::system(format!("{}: {doing}: {error}", path.display()), error.raw_os_error())
 }
 
-/// Returns why io_uring is refused in this process, or `None` if it works.
+/// Returns the reason why this process may not use io_uring, or `None` if io_uring works.
 fn uring_refusal() -> Option<&'static str> {
     static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
     let ask = || {
@@ -191,7 +191,7 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
-/// Opens the file, creating it if a size is given. Returns the file, whether it uses `O_DIRECT`,
+/// Opens the file, creating it if a size is given. Returns the file, true if `O_DIRECT` is in use,
 /// and the record of a created file.
 fn open_file(
     config: &FileConfig,

@@ -43,7 +43,7 @@ pub(crate) struct DirectAlign {
 pub(crate) struct Geometry {
     pub(crate) is_block: bool,
     pub(crate) size_bytes: u64,
-    /// Size of the file or device; a drive may use only its first part.
+    /// Size of the file or device in bytes; a drive may use only its first part.
     pub(crate) store_bytes: u64,
     pub(crate) logical: u32,
     pub(crate) physical: u32,
@@ -112,7 +112,7 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 /// system. File systems without a single block device (overlays, networks) get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
-    /// Time for which a device's value is reused, while thousands of files on it are opened.
+    /// Time for which a device's value is cached, while thousands of files on it are opened.
     const FRESH: Duration = Duration::from_secs(1);
     let mut last = lock_unpoisoned(&LAST);
     if let Some((known, bytes, asked)) = *last
@@ -127,8 +127,7 @@ fn merge_bytes_of(dev: u64) -> u32 {
     bytes
 }
 
-/// Returns the maximum length of merged requests: `optimal` (`MERGE_BYTES` if 0), but at most
-/// `longest` (no limit if 0).
+/// Zero means unknown for `optimal`, and no limit for `longest`.
 fn merge_bytes(optimal: u64, longest: u64) -> u32 {
     let wanted = if optimal == 0 { MERGE_BYTES } else { optimal };
     let most = if longest == 0 { wanted } else { longest };
@@ -203,9 +202,9 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextData {
-    /// Data start at this offset, which may be after a hole.
+    /// Offset of the first data at or after the start of the search.
     Data(u64),
-    /// No data follow `offset`. The file ends at this byte: before `offset` if it was truncated.
+    /// No data follow. The number is the file's size in bytes.
     End(u64),
 }
 

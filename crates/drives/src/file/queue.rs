@@ -28,7 +28,7 @@ use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 const BOUNCES_MAX: usize = 16;
 /// Number of times that EAGAIN is retried before the request fails.
 const RETRIES_MAX: u16 = 1000;
-/// Number of low bits of an operation's user data that hold the tag. Its generation is above them.
+/// Number of low bits of the user data that hold the tag; higher bits hold the tag's generation.
 const TAG_BITS: u32 = 24;
 
 // Values from linux/fs.h.
@@ -45,7 +45,7 @@ pub(crate) struct FileQueue {
     outcomes: Outcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
-    /// Operations on registered memory since the last update of the drive's counter.
+    /// Number of operations on registered memory that the drive's counter does not include yet.
     registered: u64,
 }
 
@@ -72,7 +72,7 @@ impl FileQueue {
     #[inline]
     fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
-        // Relaxed: an old value of these flags costs one more system call that fails.
+        // Relaxed: an old value costs one more system call that fails.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
         // Acquire pairs with the Release in `failed`.
         let durable = rq.op() == Op::Flush || rq.flags().has(OpFlags::FUA);
@@ -143,7 +143,7 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: an old value of `allocating` only delays a query about holes.
+            // Relaxed: `allocating` is a hint; an old value only delays a query about holes.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
@@ -178,7 +178,7 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         flight.result = result;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: an old value of `allocating` only delays a query about holes.
+            // Relaxed: `allocating` is a hint; an old value only delays a query about holes.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
         let status = match result {

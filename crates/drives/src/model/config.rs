@@ -119,8 +119,8 @@ pub struct ModelTiming {
     pub read_bytes_per_s: u64,
     /// Maximum bandwidth from the host in bytes per second; 0 for no limit.
     pub write_bytes_per_s: u64,
-    /// Size of the volatile write buffer in bytes; 0 for none. A write completes when it is in the
-    /// buffer, and waits for room if the units are behind. A flush empties the buffer.
+    /// Size of the volatile write buffer in bytes; 0 for none. A write completes when its data are
+    /// in the buffer, and waits while the buffer is full. A flush empties the buffer.
     pub buffer_bytes: u64,
     /// Relative variation of the units' times, 0 to 1; 0.1 means that times vary evenly by up to 10
     /// % in both directions.
@@ -137,7 +137,7 @@ pub struct ModelTiming {
 }
 
 impl ModelTiming {
-    /// Maximum number of units.
+    /// Maximum of [`ModelTiming::units`].
     pub const UNITS_MAX: u32 = 4096;
 }
 

@@ -83,9 +83,8 @@ impl ModelController {
             link: Mutex::new(DuplexLink::new(limits.bytes_per_s, limits.bytes_per_s)),
         })
     }
-    /// Returns the controller with this name if a drive uses it, or creates one. Limits missing in
-    /// `asked` are taken from the existing controller. If other limits differ, the error is the
-    /// existing controller.
+    /// Returns the controller of this name, created if necessary. If another limit than `asked`
+    /// sets is in force, the error contains the existing controller.
     pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock_unpoisoned(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
@@ -100,7 +99,7 @@ impl ModelController {
         Ok(made)
     }
 
-    /// Passes a command through the controller at `now_ns`. Returns when it reaches the drive.
+    /// Passes a command through the controller at `now_ns`. Returns its arrival time at the drive.
     pub(crate) fn book_command(&self, now_ns: u64) -> u64 {
         if self.limits.command_ns == 0 {
             return now_ns;

@@ -4,15 +4,15 @@
 /// Kind of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelIoKind {
-    /// Reads pages and sends them to the host.
+    /// Read, which transfers data to the host.
     Read,
-    /// Takes data from the host; completes when the data are in the buffer.
+    /// Write that completes when its data are in the write buffer.
     Write,
-    /// Takes data from the host; completes when its data and all earlier writes are on the units.
+    /// Write that completes when its data and all earlier writes are on the medium.
     DurableWrite,
-    /// Completes when all earlier writes are on the units.
+    /// Flush, which completes when all earlier writes are on the medium.
     Flush,
-    /// Transfers no data and occupies no unit, such as a discard.
+    /// Command that transfers no data and occupies no flash unit, such as a discard.
     Command,
 }
 

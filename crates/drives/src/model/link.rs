@@ -1,6 +1,6 @@
 //! `DuplexLink`: a link that carries one transfer at a time in each direction, in virtual time.
 //!
-//! `Timing` uses one for a drive, and a controller one for all its drives.
+//! `Timing` has a link for its drive, and a controller has one for all its drives.
 
 use super::io::{ModelIo, ModelIoKind};
 
@@ -68,7 +68,7 @@ impl BookedTransfer {
         }
     }
 
-    /// Returns when the transfer ends, for data that are ready at `ready_ns`.
+    /// Returns the time at which the transfer ends, for data that are ready at `ready_ns`.
     pub(crate) fn end_ns(self, ready_ns: u64) -> u64 {
         (ready_ns + self.transfer_ns).max(self.free_ns)
     }

@@ -1,7 +1,6 @@
 //! Parses a spec into the settings of a simulated drive.
 //!
-//! The settings start from a preset or from the defaults, and keys of the spec override single
-//! ones.
+//! Keys of the spec override settings of a preset, or the default settings.
 
 use millrace_block::{Error, ErrorKind, QueueKind};
 

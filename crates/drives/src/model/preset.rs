@@ -25,7 +25,7 @@ use super::rotating::ModelDisk;
 pub struct ModelPreset {
     /// Name in specs.
     pub name: &'static str,
-    /// Description of the drive.
+    /// Interface and model of the drive, for lists of presets.
     pub about: &'static str,
     /// Random reads and writes of 4 KiB in a second, at queue depth `depth`.
     pub random_iops: (u64, u64),
@@ -92,12 +92,12 @@ const PRO_950: ModelPreset = ModelPreset {
     disk: None,
 };
 
-/// Intel's product specification (325968) states up to 50 K random reads for the family, and 42 K
-/// random writes for the 480 GB model. The 120 GB model has 25 K and 40 K, but the rates here bound
-/// all commands, not only random ones. These figures are quoted from memory. A read takes about 200
-/// us: AnandTech measured 60 MB/s at depth 3 (February 2012). ITmedia counted 16 GB in a package at
-/// 240 GB: two dies of 64 Gbit, so 16 dies at 120 GB. A flash page of 16 KiB, in two planes of 8
-/// KiB, is an assumption.
+/// Rates: Intel's product specification 325968, quoted from memory: 50 K random reads for the
+/// family, 42 K random writes for the 480 GB model. The lower random rates of the 120 GB model (25
+/// K, 40 K) are not used, because they would slow down sequential I/O, too. A read takes about 200
+/// us: AnandTech measured 60 MB/s at depth 3 (February 2012). 16 dies: ITmedia counted 16 GB in a
+/// package at 240 GB, two dies of 64 Gbit. Assumption: a flash page of 16 KiB, in two planes of 8
+/// KiB.
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
     about: "SATA III, MLC without a buffer: 120 GB, with the rates of the larger Intel SSD 520",
@@ -195,9 +195,9 @@ const PRESETS: [ModelPreset; 9] = [
     ModelPreset {
         name: "ultrastar-36lzx",
         about: "SCSI disk of 10,000 rpm, one command at a time: IBM Ultrastar 36LZX, of 2000",
-        // A random I/O takes 4.9 ms of seek and 3 ms of half a revolution: Bryant, O'Hallaron,
-        // Computer Systems: A Programmer's Perspective, 2003, figure 6.13, which also has the
-        // sustained 21 to 36 MB/s. Seeks of writes and to the next track are assumptions.
+        // A random I/O takes 4.9 ms of seek and 3 ms of half a revolution, and the sustained rate
+        // is 21 to 36 MB/s: Bryant, O'Hallaron, Computer Systems: A Programmer's Perspective, 2003,
+        // figure 6.13. Seeks of writes and to the next track are assumptions.
         random_iops: (127, 119),
         bytes_per_s: (36 * MB, 36 * MB),
         latency_ns: (7_900_000, 8_400_000),

@@ -23,7 +23,7 @@ use crate::common::outcomes::completion_data;
 pub(super) struct ModelQueue {
     shared: Arc<ModelState>,
     staged: Vec<(Tag, ModelIo)>,
-    /// Completion time, sequence number and tag; the earliest on top.
+    /// Completion time, sequence number and tag of the requests in service, earliest first.
     busy: BinaryHeap<Reverse<(u64, u64, Tag)>>,
     next_number: u64,
     /// Service time of each tag's request in nanoseconds, for traces.
@@ -61,7 +61,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
             && !port.take()
         {
             // The block layer retries `DeviceBusy` after a completion of this queue. An idle queue
-            // has no completion to come, so `HostBusy` is returned.
+            // completes nothing, so `HostBusy` is returned.
             let idle = self.staged.is_empty() && self.busy.is_empty();
             return if idle { Dispatch::HostBusy } else { Dispatch::DeviceBusy };
         }

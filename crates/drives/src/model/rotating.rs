@@ -3,19 +3,19 @@
 //!
 //! There is one arm, and one I/O at a time, in order of arrival. A seek over the fraction `d` of
 //! the stroke takes `track + (full - track) * sqrt(d)`, because the arm accelerates for half of the
-//! way; `full` is chosen so that the mean over all pairs of positions is the stated one (the mean
-//! of `sqrt(d)` is 8/15). Then the sector must come under the head: the platter turns with time,
-//! and tracks are skewed so that the next one begins when the arm arrives. An I/O that continues
-//! where the last one ended finds the head in place, as with the read-ahead and the write cache of
-//! a real disk. Pure arithmetic, called by timing.rs. Source: Ruemmler and Wilkes, "An introduction
-//! to disk drive modeling", 1994.
+//! way; `full` follows from the configured mean, as the mean of `sqrt(d)` over all pairs of
+//! positions is 8/15. Then the sector must come under the head: the platter turns with time, and
+//! tracks are skewed so that the next one begins when the arm arrives. An I/O that continues where
+//! the last one ended finds the head in place, as with the read-ahead and the write cache of a real
+//! disk. Pure arithmetic, called by timing.rs. Source: Ruemmler and Wilkes, "An introduction to
+//! disk drive modeling", 1994.
 
 use super::io::{ModelIo, ModelIoKind};
 
 /// Timing of a simulated rotating disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelDisk {
-    /// Bytes of the whole stroke, 1 MiB or more. A smaller drive uses the outer part of it.
+    /// Size of the whole disk in bytes, 1 MiB or more. A smaller drive uses the outer tracks.
     pub stroke_bytes: u64,
     /// Revolutions in a minute, 1,000 to 60,000.
     pub rpm: u32,

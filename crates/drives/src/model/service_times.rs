@@ -1,7 +1,7 @@
 //! Service times of a simulated drive that is otherwise idle.
 //!
-//! Service times are computed with the drive's own timing, for code that needs times before
-//! anything is measured, such as latency targets.
+//! The drive's own timing computes the times, for use before any measurement, as in latency
+//! targets.
 
 use millrace_random::mixed;
 

@@ -26,7 +26,6 @@ pub struct Timing {
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
     link: DuplexLink,
-    /// Time at which all buffered data will be on the units.
     drained_ns: u64,
     random: SplitMix64,
     disk: Option<RotatingDisk>,
@@ -47,7 +46,7 @@ impl Timing {
         }
     }
 
-    /// Submits an I/O at `now_ns`. Returns when it completes.
+    /// Submits an I/O at `now_ns`. Returns its completion time in nanoseconds.
     pub fn submit(
         &mut self,
         now_ns: u64,
@@ -93,8 +92,8 @@ impl Timing {
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
-        // A write waits for room in the buffer: until the units are behind by less than a full
-        // buffer.
+        // A write waits while the buffer is full: while the units need more than `most_behind_ns`
+        // to write the buffered data.
         let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
     }
@@ -104,7 +103,7 @@ impl Timing {
         u64::from(self.config.units) * (u64::from(self.config.page_bytes) >> 12)
     }
 
-    /// Occupies the units of an I/O's pages. Returns when the last one has finished.
+    /// Occupies the units that hold the I/O's pages. Returns the time at which all have finished.
     fn occupy(&mut self, from_ns: u64, io: ModelIo, page_ns: u64) -> u64 {
         let (first, pages) = pieces_of(io, u64::from(self.config.page_bytes) >> 9);
         let page_ns = self.vary(page_ns);
@@ -135,7 +134,7 @@ impl Timing {
     }
 }
 
-/// Returns the first piece of `sectors` sectors that an I/O touches, and the number of pieces.
+/// Returns the first block of `sectors` sectors that an I/O touches, and the number of blocks.
 fn pieces_of(io: ModelIo, sectors: u64) -> (u64, u64) {
     let (first, end) = (io.sector / sectors, io.sector + u64::from(io.nr_sectors));
     (first, (end.div_ceil(sectors) - first).max(1))

@@ -59,7 +59,7 @@ impl ReconnectBackoff {
         self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
-    /// Records that failing requests were logged, which makes the next reconnect be logged.
+    /// Records that failing requests were logged, so that the next reconnect is logged, too.
     pub(crate) fn requests_fail(&mut self) {
         self.is_quiet = false;
     }

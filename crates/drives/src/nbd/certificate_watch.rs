@@ -1,8 +1,7 @@
 //! `CertificateWatch`: warns before the certificate of a drive's server expires, and when it has
 //! expired.
 //!
-//! A connection stays open when the certificate with which it began expires, but the next
-//! connection fails.
+//! An expired certificate does not end an open connection, but makes the next one fail.
 
 use std::time::SystemTime;
 

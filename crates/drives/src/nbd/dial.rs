@@ -47,7 +47,7 @@ pub(crate) struct Target {
 pub(crate) enum Purpose {
     Transmit,
     Status,
-    /// The connection only queries the export's properties.
+    /// Connection for a query of the export's properties.
     Ask,
 }
 

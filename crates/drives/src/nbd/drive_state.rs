@@ -57,7 +57,7 @@ impl Promise {
         }
     }
 
-    /// Checks that a connection has all these properties. The error says which one is missing.
+    /// Returns an error that names the promised property which the session's export lacks, if any.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
         // Relaxed: the size only grows, and a connection with a smaller size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
@@ -110,11 +110,10 @@ pub(crate) enum LossCause {
 pub(crate) struct ConnectionLoss<'a> {
     pub(crate) cause: LossCause,
     pub(crate) why: &'a str,
-    /// Time at which the lost connection was made; `None` if the export itself is lost.
+    /// Time at which the lost connection was made; `None` if the export has changed.
     pub(crate) since: Option<Instant>,
 }
 
-/// Unflushed writes that a server may lose, and the failed flush that reports such a loss.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     pub(crate) on_server_restart: OnServerRestart,
@@ -142,7 +141,7 @@ pub(crate) struct NbdState {
     pub(crate) promise: Promise,
     pub(crate) reconnect: Duration,
     pub(crate) write_through: bool,
-    /// True if the time limit for reconnecting has passed, until a connection is made.
+    /// True from the end of the time limit for reconnecting until a new connection is made.
     pub(crate) late: AtomicBool,
     /// Epoch: number of times that the drive has grown. Connections of older epochs are replaced.
     pub(crate) epoch: AtomicU32,
@@ -188,7 +187,7 @@ impl NbdState {
         }
     }
 
-    /// Returns the number of short-lived connections in a row, if the last loss is to be logged.
+    /// Returns the number of short-lived connections in a row, or `None` if the loss is not logged.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short)
@@ -198,7 +197,7 @@ impl NbdState {
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
-            // The loss of another connection has ended the generation in the meantime.
+            // Another connection was lost in the meantime, so this one is given up, too.
             return;
         }
         trouble.succeeded();
@@ -256,8 +255,7 @@ impl NbdState {
         owes
     }
 
-    /// Returns why the drive itself made the last flush fail. Returns `None` if that flush
-    /// succeeded or failed on the server.
+    /// Returns the reason if the drive, and not the server, made the last flush fail.
     pub(crate) fn flush_trouble(&self) -> Option<String> {
         let has_failed = self.durability.has_failed.load(Ordering::Relaxed);
         has_failed.then(|| format!("{FLUSH_TROUBLE}; {FLUSH_ERROR}"))
@@ -272,16 +270,16 @@ impl NbdState {
 
     /// Returns the generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`: a caller that reads the new generation also sees why the last
-        // one ended. If `end` runs while a write is acknowledged, at least one sees the other.
+        // SeqCst pairs with `end`: a caller that reads the new generation also sees the reason for
+        // it. If a write is acknowledged during `end`, at least one thread sees the other's store.
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Ends a generation, because a connection of it was lost, and notifies all queues. Returns
+    /// Ends a generation after the loss of one of its connections, and notifies all queues. Returns
     /// false if the generation had already ended.
     pub(crate) fn end(&self, generation: u32, loss: ConnectionLoss<'_>) -> bool {
         let next = generation.wrapping_add(1);
-        // SeqCst pairs with `generation`. Relaxed on failure, because the value is then not used.
+        // SeqCst pairs with `generation`. Relaxed on failure: the value read is not used.
         let ended =
             self.generation.compare_exchange(generation, next, Ordering::SeqCst, Ordering::Relaxed);
         if ended.is_err() {
@@ -313,7 +311,7 @@ impl NbdState {
         }
     }
 
-    /// Returns the epoch of a connection to which the server reported this size.
+    /// Returns the current epoch, or an older one if the server's size is less than the drive's.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
         // Acquire pairs with the Release in `revalidate`.
         let epoch = self.epoch.load(Ordering::Acquire);

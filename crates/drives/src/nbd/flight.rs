@@ -39,7 +39,7 @@ pub(crate) struct Flight {
     pub(crate) silence: bool,
     /// Queue and tag that a forwarded request belongs to; `None` for the queue's own requests.
     origin: Option<Origin>,
-    /// Number of the last forwarding of the request to another queue (`Origin::id`).
+    /// `Origin::id` of the last time that the request was forwarded to another queue.
     pub(crate) forwarding: u64,
 }
 
@@ -49,7 +49,7 @@ impl Flight {
         Flight { request, ..Flight::guest() }
     }
 
-    /// Creates an entry for requests of other queues, which bring their own `memory` lists.
+    /// Creates a flight for forwarded requests, which have their own `memory` lists.
     pub(crate) fn guest() -> Flight {
         Flight {
             state: FlightState::Idle,
@@ -83,8 +83,8 @@ impl Flight {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Moves out a request of another queue, to be returned to that queue: completed with `status`,
-    /// or to be sent again. Returns `None` for a request of this queue.
+    /// Takes a forwarded request out, for return to its queue with its `status` (`None`: the queue
+    /// must send the request again). Returns `None` for a request of this queue.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
@@ -92,8 +92,8 @@ impl Flight {
         Some(GivenBack { origin, status, silence: self.silence, request })
     }
 
-    /// Takes back a request from another queue. Returns its status, or `None` if it waits to be
-    /// sent again.
+    /// Takes back a request from another queue. Returns the status, or `None` to send the request
+    /// again.
     pub(crate) fn returned(&mut self, back: GivenBack) -> Option<Status> {
         self.request = back.request;
         self.silence |= back.silence;

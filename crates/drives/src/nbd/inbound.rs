@@ -2,8 +2,8 @@
 //!
 //! There is a single receive operation in flight. Headers and small payloads are received into a
 //! buffer. The payload of a longer read is received straight into the request's memory, and the
-//! bytes after it into the buffer, in the same operation. Invariant: the operation uses the memory
-//! of no request but the read whose payload is incomplete.
+//! bytes after it into the buffer, in the same operation. Invariant: of all requests, the operation
+//! uses only the memory of the read with incomplete payload.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;

@@ -51,7 +51,7 @@ pub(crate) struct NbdLink {
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
-    /// Growth of the drive, as counted by `NbdState::epoch`, that this connection's server knows.
+    /// Value of `NbdState::epoch` for the size that the server reported on this connection.
     epoch: u32,
     generation: u32,
     answers: Answers,
@@ -61,7 +61,7 @@ pub(crate) struct NbdLink {
     next: NextConnection,
     /// Deadline of requests while the server accepts connections but answers nothing.
     fruitless: Option<Deadline<Native>>,
-    /// True if the last bytes received acknowledged a write that is not durable.
+    /// True if the last receive acknowledged a write that is not durable.
     has_written: bool,
     since: Instant,
 }
@@ -136,8 +136,7 @@ impl NbdLink {
     }
 
     fn is_outdated(&self, shared: &NbdState) -> bool {
-        // Acquire pairs with the Release in `revalidate`. Requests for the new size come after
-        // that.
+        // Acquire pairs with the Release in `revalidate`, before any request for the new size.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
@@ -198,8 +197,8 @@ impl NbdLink {
             return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
-            // The generation has ended. Requests that its server answered are sent again, because
-            // the new server process may not have their data.
+            // The generation has ended. Requests answered on this connection are sent again,
+            // because the new server process may not have their data.
             self.inbound.broken();
             return self.follow(context);
         }
@@ -325,7 +324,7 @@ impl NbdLink {
             count => format!("{count} requests were in flight"),
         };
         let next = match shared.is_late() {
-            // The time limit for reconnecting has already passed for another connection.
+            // The time limit for reconnecting has already passed.
             true => "requests fail until the server is back".to_owned(),
             false if self.place.name.is_some() => format!(
                 "trying to reconnect for {} s, with all connections",
@@ -371,7 +370,7 @@ impl NbdLink {
         }
     }
 
-    /// Replaces this connection, when nothing is in flight on it, because the drive has grown.
+    /// Replaces this connection once it is idle, because the drive has grown.
     fn replace(&mut self, context: &mut LinkContext<'_>) {
         if !self.next.is_asked_for {
             self.next.is_asked_for = true;

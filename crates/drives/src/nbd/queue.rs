@@ -34,7 +34,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum sleep in one reactor iteration while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Entries for requests of other queues, at the end of `NbdQueue::flights`.
+/// Flights of other queues' requests, at the end of `NbdQueue::flights`.
 struct GuestFlights {
     max: usize,
     free: Vec<u32>,
@@ -119,7 +119,7 @@ impl NbdQueue {
         }
     }
 
-    /// Updates whether this queue counts as waiting for the server to come back.
+    /// Counts this queue in `NbdState::searching` while it waits for the server to come back.
     #[inline]
     fn note_search(&mut self) {
         let searches = !self.shared.siblings.has_connection() && self.has_hope();

@@ -39,14 +39,14 @@ pub(crate) struct Patience {
     pub(crate) generation: u32,
     /// Maximum time that I/O waits for the server.
     pub(crate) limit: Duration,
-    /// Number of open connections of the link that the new connection replaces.
+    /// Number of open connections (0 or 1) that the new connection replaces.
     pub(crate) own: usize,
 }
 
 #[derive(Debug, Default)]
 struct RedialState {
     outcome: Option<Outcome>,
-    /// Number of the last request for a connection. Threads of earlier requests end.
+    /// Serial number of the latest order to connect. Threads with older orders end.
     wish: u64,
 }
 
@@ -74,7 +74,7 @@ impl Redial {
         lock_unpoisoned(&self.state).outcome.take()
     }
 
-    /// Cancels the request for a connection. Returns the number of the next request.
+    /// Cancels the order to connect. Returns the serial number of the next order.
     pub(crate) fn forget(&self) -> u64 {
         let mut state = lock_unpoisoned(&self.state);
         state.wish += 1;
@@ -116,7 +116,7 @@ impl Redial {
         }
     }
 
-    /// Waits for `pause`. Returns false if the request for a connection was cancelled meanwhile.
+    /// Waits for `pause`. Returns false if the order to connect was cancelled meanwhile.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
         let state = lock_unpoisoned(&self.state);
         let holds = |state: &mut RedialState| state.wish == wish;

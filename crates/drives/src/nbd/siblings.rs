@@ -35,7 +35,7 @@ pub(crate) struct Origin {
     pub(crate) id: u64,
 }
 
-/// A request to the server, without the state of its tag.
+/// A request to the server, which one queue may forward to another.
 #[derive(Debug)]
 pub(crate) struct NbdRequest {
     pub(crate) command: Command,
@@ -86,7 +86,7 @@ pub(crate) struct GivenBack {
 #[derive(Debug)]
 pub(crate) enum QueueMessage {
     GivenBack(GivenBack),
-    /// A forwarded request has timed out. The queue that sent it closes its connection.
+    /// The request with this `Origin::id` has timed out. Its present queue closes the connection.
     Expired(u64),
 }
 
@@ -203,8 +203,8 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if a new connection may replace `own` open ones and be used beside the others.
-    /// The answer is preliminary: `connection_up` decides.
+    /// Returns true if a new connection, which replaces `own` open ones, may be used beside the
+    /// rest. The answer is preliminary: `connection_up` decides.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
@@ -214,8 +214,8 @@ impl SiblingQueues {
         lock_unpoisoned(&self.state).is_sole
     }
 
-    /// Counts a connection of a queue as up. Returns false and does not count it if it may not be
-    /// used beside an open one.
+    /// Counts a connection of a queue as up. Returns false, without counting, if the connection may
+    /// not be used beside an open one.
     #[must_use]
     pub(crate) fn connection_up(
         &self,
@@ -262,7 +262,7 @@ impl SiblingQueues {
         self.up.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns how many connections are up, and how many there should be.
+    /// Returns the number of connections that are up, and the number that are needed.
     pub(crate) fn connections(&self) -> (usize, usize) {
         (self.up.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
     }
@@ -271,8 +271,7 @@ impl SiblingQueues {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards all requests that `next` returns. The argument of `next` is the `Origin::id` to
-    /// use.
+    /// Forwards requests until `next` returns `None`. `next` gets the `Origin::id` of its request.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
@@ -292,8 +291,8 @@ impl SiblingQueues {
         Vec::from(own)
     }
 
-    /// Takes an equal share of the forwarded requests for one of the queues with a connection, but
-    /// at most `most` requests.
+    /// Takes the calling queue's part of the forwarded requests: an equal part for each queue with
+    /// a connection, but at most `most` requests.
     pub(crate) fn take_share(&self, most: usize) -> Vec<Forwarded> {
         let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
@@ -316,7 +315,7 @@ impl SiblingQueues {
     }
 
     /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it.
-    /// Otherwise sends a message to all queues, for the queue that has the request.
+    /// Otherwise sends [`QueueMessage::Expired`] to all queues.
     pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {

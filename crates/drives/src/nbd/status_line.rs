@@ -26,7 +26,6 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum length of a reply, in bytes; longer ones count as failures.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// The connection for block status queries, and whether the server supports them.
 #[derive(Debug, Default)]
 pub(crate) struct StatusLine {
     line: Option<StatusConnection>,

@@ -65,8 +65,8 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     Ok(())
 }
 
-/// Returns the drive's number of connections. Returns an error if the settings ask for several, but
-/// a flush does not cover all of them.
+/// Returns the drive's number of connections. Returns an error if the settings ask for several
+/// connections that a flush does not cover together.
 pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
     let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
     match config.connections {

@@ -63,7 +63,7 @@ impl ReconnectTrouble {
         self.why.is_some()
     }
 
-    /// Returns what is wrong, with `up` of `all` connections up, or `None` if all are up.
+    /// Returns the reason why connections are missing, or `None` if all are up.
     pub(crate) fn text(&self, (up, all): (usize, usize)) -> Option<String> {
         let why = self.why.as_deref().unwrap_or("a connection is being made");
         match up {
@@ -73,8 +73,8 @@ impl ReconnectTrouble {
         }
     }
 
-    /// Returns a line about missing connections, if their number has not changed since the last
-    /// check and was not logged yet.
+    /// Returns a log line about missing connections. Returns `None` if their number has just
+    /// changed, or was logged already.
     pub(crate) fn missing(&mut self, (up, all): (usize, usize)) -> Option<String> {
         let was_so = std::mem::replace(&mut self.seen_up, up) == up;
         let is_new = self.said_up != up && up > 0 && up < all;

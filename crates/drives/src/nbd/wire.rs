@@ -167,8 +167,8 @@ impl CancellableSocket {
             }
             self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
             match attempt(&self.socket) {
-                // A signal or the thread's ring interrupted the call, or the time of `slice` has
-                // passed.
+                // The call was interrupted or has taken its maximum time; the deadline is checked
+                // again.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 done => return Ok(done?),
             }

@@ -53,7 +53,7 @@ pub(crate) struct KnownImage {
     /// Id of the image, which stays the same when the image is renamed.
     pub(crate) id: String,
     pub(crate) snapshot_id: u64,
-    /// Number of bytes for which a parent image may have the data.
+    /// Parent overlap in bytes: the length of the part whose data may be in the parent image.
     pub(crate) overlap_bytes: u64,
     /// True if the drive has taken the exclusive lock.
     pub(crate) is_locked: bool,
@@ -180,7 +180,7 @@ impl From<io::Error> for LookError {
     }
 }
 
-/// Converts an error of a check, in which ENOENT means that something was removed.
+/// Converts an error of a check. ENOENT means that `what` was removed.
 fn gone_or(error: io::Error, what: &'static str) -> LookError {
     match error.raw_os_error() {
         Some(libc::ENOENT) => LookError::Gone(what),
@@ -246,7 +246,7 @@ impl RbdState {
     /// Makes I/O behind the new end fail, if the image has shrunk.
     fn shrink(&self, size_bytes: u64) {
         let before = self.size_bytes();
-        // A limit of 0 marks a drive that has failed.
+        // A size limit of 0 would mark the drive as failed.
         if size_bytes < before && self.limit(size_bytes.max(1)) {
             let (before, now) = (size_text(before), size_text(size_bytes));
             self.say(&format!(

@@ -3,8 +3,8 @@
 //! Any query may wait for the cluster; I/O is started without waiting. If the user may write, the
 //! image has a watch on its header: then no client can remove the image, and librbd is notified of
 //! every change. Results of librbd are checked: a negative number is an errno; texts and lists are
-//! read only up to a length that we passed; extents are cut to the requested range. Invariant: the
-//! handle is closed once, when no more I/O can be started.
+//! read only up to the length passed in the call; extents are cut to the requested range.
+//! Invariant: the handle is closed once, when no more I/O can be started.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -64,7 +64,7 @@ impl Drop for RbdImage {
     }
 }
 
-/// I/O to start. The numbers are byte offset and, without a memory list, length in bytes.
+/// I/O to start, with memory list and byte offset, or with byte offset and length.
 #[derive(Clone, Copy)]
 pub(crate) enum ImageIo<'a> {
     Read(&'a [iovec], u64),
@@ -177,12 +177,10 @@ impl RbdImage {
         self.number(self.cluster.functions.rbd_get_flags)
     }
 
-    /// Returns the number of bytes for which a parent image may have the data.
     pub(crate) fn overlap(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_overlap)
     }
 
-    /// Returns the number of bytes after which data go to the next object.
     pub(crate) fn stripe_unit(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_stripe_unit)
     }
@@ -196,8 +194,8 @@ impl RbdImage {
         Ok(text_in(&id))
     }
 
-    /// Returns the address of the client that has the exclusive lock, if there is one. librbd tells
-    /// it only for images that are open for writing.
+    /// Returns the address of the client with the exclusive lock. The image must be open for
+    /// writing.
     pub(crate) fn owner(&self) -> Option<String> {
         let functions = self.cluster.functions;
         let (mut mode, mut owner, mut count): (c_int, *mut c_char, size_t) = (0, null_mut(), 1);

@@ -1,9 +1,9 @@
 //! `Functions`: librbd and librados, loaded when the first Ceph drive is opened.
 //!
-//! No build, and no program without such a drive, needs the libraries. The table is a plain struct
-//! of function pointers, so that tests can replace them. The libraries stay loaded, because their
-//! threads and callbacks outlive every drive. Invariant: the declarations match `rbd/librbd.h` and
-//! `rados/librados.h` of Ceph 16, which later versions keep.
+//! Builds, and programs without a Ceph drive, do not need the libraries. The table is a plain
+//! struct of function pointers, so that tests can replace them. The libraries stay loaded, because
+//! their threads and callbacks outlive every drive. Invariant: the declarations match
+//! `rbd/librbd.h` and `rados/librados.h` of Ceph 16, which later versions keep.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};

@@ -3,8 +3,8 @@
 //! The answer comes from the image's object map (`fast-diff`), and the cluster may take any time.
 //! The caller is an I/O thread with other work. So the control thread asks the cluster, and a range
 //! that is not answered within a fifth of a second counts as data until the answer arrives. Only
-//! whole objects are queried, because versions of librbd before 1.17 answer wrongly otherwise, and
-//! also with parents or striping (Ceph issues 53784 and 53897).
+//! whole objects of images without parent and striping are queried, because librbd before 1.17
+//! answers other queries wrongly (Ceph issues 53784 and 53897).
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -65,7 +65,7 @@ impl RbdState {
     pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);
         if self.is_limited() {
-            // Reads behind the limit fail; no hole is reported, because reads of holes are skipped.
+            // The image has shrunk. Reads behind its end must fail, and are not skipped as holes.
             return None;
         }
         let is_plain = image.stripe_unit().ok()? == object && image.overlap().ok()? == 0;

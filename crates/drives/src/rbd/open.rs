@@ -220,8 +220,7 @@ fn known(
     })
 }
 
-/// Returns two numbers that are equal for two drives only if image and snapshot are the same,
-/// whatever their names.
+/// Returns two hashes that identify the image (by its id) and the snapshot (by its name).
 fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
     let name = &config.image;
     two_numbers(&(place, id, &name.namespace, &name.snapshot))
@@ -276,7 +275,7 @@ fn has_lock(image: &RbdImage, config: &RbdConfig) -> Result<bool, Error> {
 }
 
 /// Takes the exclusive lock if the settings ask for it and the image supports it. Returns true if
-/// the drive has it now.
+/// the lock was taken.
 fn lock(
     image: &RbdImage,
     config: &RbdConfig,

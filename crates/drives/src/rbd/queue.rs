@@ -67,8 +67,7 @@ struct CompletionSlot {
 unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
     let CompletionSlot { functions, inbox, tag } = unsafe { &*slot.cast::<CompletionSlot>() };
-    // Both values are copied first, because the queue may be freed with the slot once it has the
-    // result.
+    // `inbox` and `tag` are copied, because the queue may be freed once it has the result.
     let (inbox, tag) = (Arc::clone(inbox), *tag);
     // SAFETY: librbd's own completion, given back once.
     let result = unsafe {
@@ -155,8 +154,7 @@ impl RbdQueue {
         Ok(())
     }
 
-    /// Returns the tag and status of a completed request, or `None` if the result belongs to no
-    /// request.
+    /// Returns the tag and status of a completed request, or `None` for an outdated completion.
     fn landed(&mut self, done: QueueOutcome) -> Option<(Tag, Status)> {
         let flight = self.flights.get_mut(done.tag as usize)?;
         if flight.completion == 0 || flight.completion != done.completion {

@@ -41,9 +41,9 @@ use super::tls::TlsSession;
 use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
-/// Number of unread reply bytes above which the server delays its next receive until the client has
-/// read most replies, so that one receive takes several requests. client_timers.rs limits the
-/// delay, because a client may have to send before it reads.
+/// Number of unread reply bytes above which the next receive is delayed until the client has read
+/// most replies. One receive then takes several requests. client_timers.rs limits the delay,
+/// because a client may have to send before it reads.
 const BACKLOG_BYTES: usize = 32 * 1024;
 /// Number of unread replies below which the server never delays its next receive. A client that
 /// waits for each long reply gains nothing from a delay.
@@ -63,7 +63,7 @@ const WAITS_MAX: u64 = 6;
 pub(crate) enum ConnectionPhase {
     Handshake,
     Transmission,
-    /// The server takes no more requests, and ends the connection when those in flight are
+    /// The server takes no more requests, and ends the connection once earlier requests are
     /// answered.
     Draining,
     /// The socket is shut down in both directions, and the server sends no more replies.
@@ -83,8 +83,8 @@ pub(crate) struct Negotiation {
     /// Time, in nanoseconds, of the client's last request for an on-demand export, or of the answer
     /// to that request.
     pub(crate) asked_ns: Option<u64>,
-    /// Outcome of the negotiation, applied when the last answers are sent: a session and its
-    /// export, or `Some(None)` if the client ended the negotiation.
+    /// Outcome of the negotiation, applied once all answers are sent: a session and its export. The
+    /// inner `None` means that the client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     pub(crate) counted: Option<NegotiationCount>,
 }
@@ -186,7 +186,7 @@ pub(crate) struct ListMembership {
     /// True if the I/O thread will check the connection before the next iteration of its event
     /// loop.
     pub(crate) touched: bool,
-    /// True if the socket is checked regularly for a disconnect (while it has no operation).
+    /// True if the socket, which has no operation, is checked regularly for a disconnect.
     pub(crate) unwatched: bool,
 }
 
@@ -341,7 +341,7 @@ impl Connection {
         self.abandon_input(tickets, pool);
     }
 
-    /// Stops taking requests, and ends the connection when those in flight are answered.
+    /// Stops taking requests, and ends the connection once earlier requests are answered.
     pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.drain(tickets, pool);
         shut_down_input(self.fd);

@@ -93,7 +93,6 @@ fn errno_of(status: Status) -> Option<Errno> {
         Status::ReadOnly => Errno::Eperm,
         Status::NoResource => Errno::Enomem,
         Status::Aborted => Errno::Eshutdown,
-        // `IoError`, `TimedOut`, `Offline`: the data cannot be read or written.
         _ => Errno::Eio,
     })
 }

@@ -40,8 +40,8 @@ pub(crate) struct ServedVolume {
     was_used: AtomicBool,
     /// Number of I/O threads that have opened the volume.
     lanes: AtomicU32,
-    /// Number of clients that were granted an on-demand export of the volume, until their I/O
-    /// threads open the volume.
+    /// Number of clients that were granted an on-demand export of the volume and whose I/O threads
+    /// have not opened the volume yet.
     grants: AtomicU32,
 }
 
@@ -72,8 +72,8 @@ impl ServedVolume {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if a client uses the volume, or was granted an export of it. Grants are read
-    /// first, because a grant ends only after an I/O thread has opened the volume.
+    /// Returns true if a client uses the volume or was granted an export of it. `grants` is read
+    /// first, because a thread opens the volume before the grant ends.
     pub(crate) fn is_in_use(&self) -> bool {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }
@@ -90,7 +90,7 @@ pub(crate) struct Export {
     pub(crate) served: Arc<ServedVolume>,
     /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Counter of failed requests at the volume's drives, which a new configuration continues.
+    /// Counter of failed requests at the volume's drives, kept when the configuration changes.
     pub(crate) faults: Arc<IoErrorCounter>,
     pub(crate) group: ClientGroup,
     /// Certificate names of the clients that may use the export. `None` admits all clients.

@@ -112,7 +112,7 @@ struct RegionNote {
 pub(crate) struct BufferPool {
     budget: Arc<MemoryBudget>,
     handle: Handle,
-    /// Mapped memory of each size class, so that long buffers do not use up regions of short ones.
+    /// One arena for each size class, so that long buffers leave memory for short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
     /// Limit of memory that is mapped but not in use, in bytes.
     idle_bytes_max: usize,
@@ -157,14 +157,13 @@ impl BufferPool {
         self.arenas.iter().map(BufferArena::idle_bytes).sum()
     }
 
-    /// Takes a buffer for a connection. Returns `None` if other connections come first in the
-    /// waiting line, or if the memory that `part` names is used up. While no connection waits, free
-    /// mapped memory is used without asking the budget.
+    /// Takes a buffer for a connection. Returns `None` if connections in the waiting line come
+    /// first, or if the memory that `part` names is used up.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // Once the shared memory is used up, all other memory is reserved for connections.
+        // Once the shared memory is used up, only requests within a window get free buffers.
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());

@@ -97,8 +97,7 @@ impl ServedExports {
     pub(crate) fn replace(&self, exports: Arc<Exports>) -> u64 {
         let mut current = lock(&self.current);
         *current = exports;
-        // Raised under the lock, so that a thread reads exports and the version that belongs to
-        // them.
+        // The version changes under the lock, so that a thread reads exports and version together.
         self.version.fetch_add(1, Ordering::SeqCst) + 1
     }
 

@@ -43,8 +43,8 @@ impl TlsSession {
         self.drained = false;
     }
 
-    /// Decrypts one record into `into` and returns its length. One at a time, because the next
-    /// record may be payload, which goes into another buffer.
+    /// Decrypts a single record into `into` and returns its length. The next record may be payload,
+    /// which belongs in another buffer.
     pub(crate) fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read_record(into)?;
         self.drained = read == 0;

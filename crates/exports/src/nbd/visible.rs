@@ -1,5 +1,5 @@
-//! The exports of a listener as visible to one client: those that its certificate allows, and those
-//! opened on its request.
+//! The exports of a listener that one client may see: listed exports that the client's certificate
+//! allows, and exports opened on the client's request.
 //!
 //! receive.rs makes a `VisibleExports` for each step of a negotiation, and passes it to the
 //! protocol code as its catalog.
@@ -42,7 +42,7 @@ impl<'a> VisibleExports<'a> {
         }
     }
 
-    /// Returns the reason why the client was refused an existing export, if it was refused one.
+    /// Returns the reason why the client was refused an existing export, if any.
     pub(crate) fn take_refused(self) -> Option<String> {
         self.refused.into_inner()
     }

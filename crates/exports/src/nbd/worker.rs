@@ -170,8 +170,8 @@ impl Worker {
             }
             self.handshakes.pop_front();
         }
-        // The thread wakes up after `LOOK_NS` at the latest, so that it notices a pause of the
-        // whole process. The pause then hardly counts as handshake time.
+        // The thread wakes up at least every `LOOK_NS` to detect a pause of the whole process,
+        // because a pause should not count as handshake time.
         let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
         let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
@@ -426,8 +426,8 @@ impl Worker {
     }
 
     pub(crate) fn ring_others(&self) {
-        // The counter changes before the doorbells ring, so this thread also runs another
-        // iteration. Memory that it freed may be for its own connections.
+        // Changing the counter makes this thread run another iteration, too, because its own
+        // connections may wait for the freed memory.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -455,8 +455,7 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // If the block layer rejects a bio of `advance` at once, `fresh` is set, so the thread
-        // polls again.
+        // A bio that the block layer rejects at once sets `fresh`, so the thread polls again.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
@@ -506,8 +505,7 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // Other tickets of the connection are at the drives, and free their memory when they
-            // complete.
+            // Tickets at the drives free their memory when they complete.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);

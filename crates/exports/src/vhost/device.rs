@@ -54,7 +54,7 @@ struct VringState {
 pub(crate) struct Device {
     common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
-    /// Configuration space for guests. The size in it may be outdated.
+    /// Configuration space for guests, possibly with an outdated size.
     config: Config,
     flags: Arc<DeviceFlags>,
     features: u64,
@@ -348,9 +348,8 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend has set up nothing yet: a new frontend reads the configuration
-    /// before its guest has set the write-back switch, whereas a QEMU that reconnects first sets
-    /// the features.
+    /// Returns true if the frontend has set up nothing yet. A QEMU that reconnects sets the
+    /// features before it reads the configuration, unlike a new frontend.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }

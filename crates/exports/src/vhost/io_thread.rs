@@ -94,7 +94,7 @@ impl ExportContext {
 }
 
 struct IdleState {
-    /// Polling for any work (index 0), and for the guests' reaction to published answers (index 1).
+    /// Polling state: for any work (index 0), for the guests' reaction to answers (index 1).
     polling: [Polling; 2],
     share: CpuShare,
     /// True if answers were published since the last wait.
@@ -199,7 +199,7 @@ impl IoThread {
         let mut taken = 0;
         if available > 0 && !holds {
             taken = self.take();
-            // Requests left over by a full channel must not count as new arrivals later.
+            // Requests that found the channel full must not count as new arrivals later.
             self.pace.waiting = available.saturating_sub(taken);
         }
         let mut moved = taken + self.poll();
@@ -239,9 +239,8 @@ impl IoThread {
     /// Takes available requests into the channel. Returns their number.
     #[inline]
     fn take(&mut self) -> u32 {
-        // Drives that complete later get all requests in one submission, up to each queue's share
-        // of the channel. Early answers are useless to a guest that runs only while this thread
-        // sleeps.
+        // Each queue may fill its whole share of the channel if drives complete later, or if the
+        // guest runs only while this thread sleeps: early answers would be useless.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
@@ -300,8 +299,8 @@ impl IoThread {
         // polled.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // Most of the time is spent on individual requests, so the time per request is a lower
-            // limit of the cost of another submission.
+            // The cost of one more submission is at least the average time per request, because
+            // most of the time is spent on individual requests.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }

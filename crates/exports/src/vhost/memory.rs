@@ -175,8 +175,8 @@ fn page_bytes(system: u64, block_bytes: u64) -> u64 {
     }
 }
 
-/// Returns the number of bytes to map before a region (from a page boundary), and the length of the
-/// whole mapping: whole pages, unless the file ends before.
+/// Returns the distance from the page boundary to the region, and the length of the mapping in
+/// bytes. The mapping has whole pages, unless the file ends before.
 fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u64) {
     let lead = offset % page;
     let whole = (lead + len_bytes).next_multiple_of(page);

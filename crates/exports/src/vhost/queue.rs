@@ -70,7 +70,6 @@ pub(crate) struct Queue {
     flags: Arc<DeviceFlags>,
 }
 
-/// State that outlives the process: records for the next process, requests of an earlier process.
 #[derive(Debug)]
 struct Tracking {
     inflight: Option<QueueInflight>,
@@ -134,8 +133,7 @@ impl Queue {
         }
     }
 
-    /// Returns the number of heads taken from the ring, which the frontend gets when the ring
-    /// stops.
+    /// Returns the index of the ring's next request, which the frontend gets when the ring stops.
     pub(crate) fn base(&self) -> u16 {
         self.ring.taken()
     }
@@ -213,7 +211,7 @@ impl Queue {
     }
 
     /// Submits the bio that waited for the channel, then requests left by an earlier process.
-    /// Returns their number, and true if the channel has space for more.
+    /// Returns the number submitted, and true if the channel has space for more.
     #[cold]
     fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
         let (waiting, group) = (self.available(), self.flags.group);
@@ -317,8 +315,8 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // The copy may have hit guest memory whose file was truncated (SIGBUS). The queue
-                // then stops, and the thread fails the device that owns the memory.
+                // After a fault in truncated guest memory (SIGBUS), the queue stops and the thread
+                // fails the device.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {
@@ -414,8 +412,6 @@ impl Queue {
         }
     }
 
-    /// Cleans up after a request with many segments, a request from before a change of memory, or a
-    /// flush.
     #[cold]
     fn tidy_up(&mut self, (head, state): (u16, u32), status: u8) {
         if state & LONG != 0 {

@@ -27,9 +27,8 @@ pub use self::error::RingError;
 
 /// Maximum number of descriptors of a ring.
 pub const SIZE_MAX: u16 = 1024;
-/// Maximum number of segments of a request in any ring: one for each descriptor of the longest
-/// ring, and some for buffers that cross memory regions. Indirect tables may be longer than their
-/// ring; qemu-storage-daemon has the same limit.
+/// Maximum number of segments of a request, even in an indirect table: one for each descriptor of
+/// the longest ring, and some for buffers that cross memory regions.
 pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
 const INDICES: u32 = 1 << 16;
@@ -102,7 +101,7 @@ impl RingAreas {
     #[inline]
     fn cell(area: *mut u8, index: usize) -> &'static AtomicU16 {
         // SAFETY: the word is inside its area, which is aligned and mapped (see `SplitRing::new`).
-        // No caller uses the reference after the statement that obtained it.
+        // Each caller uses the returned word only in the calling statement.
         unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
     }
 
@@ -153,8 +152,8 @@ impl RingWords for RingAreas {
     }
 }
 
-/// Proof that the used ring was published up to an index. Functions that must run only after the
-/// publication require it as an argument.
+/// Proof that the used ring was published up to an index, required by functions that must run only
+/// after the publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published(u16);
 
@@ -198,8 +197,8 @@ pub struct SplitRing<C = RingAreas> {
 }
 
 impl SplitRing {
-    /// Creates a ring of `size` descriptors, of which `taken` heads were taken before and `used`
-    /// are on the used ring.
+    /// Creates a ring of `size` descriptors. `taken` heads were taken from the avail ring before,
+    /// and `used` heads were put on the used ring.
     ///
     /// # Safety
     /// The areas must be valid for reads and writes of [`area_bytes`] and aligned as by
@@ -218,7 +217,7 @@ impl SplitRing {
         SplitRing::over(areas, size, features, (taken, used))
     }
 
-    /// Uses other areas, because the ring's memory was mapped at other addresses.
+    /// Replaces the areas, because the ring's memory was mapped at other addresses.
     ///
     /// # Safety
     /// The conditions of [`SplitRing::new`].
@@ -366,8 +365,8 @@ impl<C: RingWords> SplitRing<C> {
         }
     }
 
-    /// Requests a kick for the next head. Returns true if a head is already available, for which no
-    /// kick may come.
+    /// Requests a kick for the next head. Returns true if a head is available already: the guest
+    /// may not kick for that head.
     #[inline]
     pub fn request_kick(&mut self) -> bool {
         // Relaxed: the fence below orders these stores.

@@ -23,8 +23,8 @@ pub enum Threads {
 }
 
 impl Threads {
-    /// Returns the number of I/O threads for `queues` queues, with threads pinned to the CPUs
-    /// `pinned_to`. If that list is empty, all CPUs of this machine count.
+    /// Returns the number of I/O threads for `queues` queues. The threads may use the CPUs
+    /// `pinned_to`, or all CPUs of this machine if `pinned_to` is empty.
     #[must_use]
     pub fn count(self, queues: u16, pinned_to: &[u32]) -> u16 {
         let cpus = match pinned_to.iter().collect::<BTreeSet<_>>().len() {

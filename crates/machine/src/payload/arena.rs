@@ -2,7 +2,7 @@
 //!
 //! Buffers of up to 2 MiB share regions of that size (blocks.rs); a longer one has a region of its
 //! own. The first region with room is used, so that later regions become idle. The owner of the
-//! arena decides when a region is mapped and unmapped, and keeps a note with each region, such as
+//! arena decides when a region is mapped and unmapped, and stores a value with each region, such as
 //! the region's index in a ring's table of buffers.
 //!
 //! Invariants: a buffer has a single user (it is not `Clone`); a region with a buffer in use stays
@@ -130,7 +130,7 @@ impl<T> BufferArena<T> {
         Some(ArenaBuffer { start, region: place as u32, node, order })
     }
 
-    /// Joins adjacent free blocks in all regions. Returns a region that then has room, if any.
+    /// Joins adjacent free blocks in all regions. Returns a region with room for a buffer, if any.
     #[cold]
     fn join(&mut self, order: u8) -> Option<usize> {
         if order == 0 || order > WHOLE {
@@ -160,7 +160,7 @@ impl<T> BufferArena<T> {
             None => {
                 self.regions.push(None);
                 self.orders.push(0);
-                // Reserves room now, so that unmapping a region never allocates.
+                // Reserves capacity now, so that unmapping a region never allocates.
                 self.vacant.reserve(self.regions.len() - self.vacant.len());
                 self.regions.len() - 1
             }
@@ -192,7 +192,7 @@ impl<T> BufferArena<T> {
         shared.used == 0
     }
 
-    /// Unmaps an idle region, after calling `before` with the owner's note of the region. Returns
+    /// Unmaps an idle region. First calls `before` with the value that the owner stored. Returns
     /// the region's length in bytes, or `None` if the region is in use.
     pub fn unmap(&mut self, region: u32, before: impl FnOnce(T)) -> Option<usize> {
         let place = region as usize;
@@ -213,7 +213,7 @@ impl<T> BufferArena<T> {
         place.map(|place| place as u32)
     }
 
-    /// Returns the note that the owner stored with a region, and the region's length in bytes.
+    /// Returns the value that the owner stored with a region, and the region's length in bytes.
     pub fn note_mut(&mut self, region: u32) -> Option<(&mut T, usize)> {
         let shared = self.regions.get_mut(region as usize)?.as_mut()?;
         Some((&mut shared.note, shared.region.len_bytes()))

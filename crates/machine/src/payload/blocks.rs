@@ -77,7 +77,7 @@ impl Blocks {
         }
         for order in 0..WHOLE {
             for word in words(order) {
-                // Selects the left bit of each pair in which both bits are set.
+                // Bits of the left halves of all pairs whose two blocks are free.
                 let mut pairs = self.free[word] & self.free[word] >> 1 & LEFT & bits(order);
                 self.free[word] &= !(pairs | pairs << 1);
                 while pairs != 0 {
@@ -112,7 +112,7 @@ impl Blocks {
         self.note(order);
     }
 
-    /// Updates the order's bit in `orders`, which is set if a block of the order is free.
+    /// Sets or clears the bit in `orders` that tells if a block of this order is free.
     #[inline]
     fn note(&mut self, order: u8) {
         let any = words(order).any(|word| self.free[word] & bits(order) != 0);
@@ -132,7 +132,7 @@ impl Blocks {
     }
 }
 
-/// Returns the indexes in `free` of the words that hold the bits of this order.
+/// Returns the range of words in `Blocks::free` that hold the bits of this order.
 #[inline]
 fn words(order: u8) -> std::ops::Range<usize> {
     let first = 1_usize << (WHOLE - order);

@@ -15,7 +15,7 @@ use std::vec::Vec;
 use super::REGION_BYTES;
 use crate::lock_unpoisoned;
 
-/// Lengths of the regions for which huge pages were requested, by address.
+/// Address and length of each region for which huge pages were requested.
 static ADVISED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 /// An anonymous mapping for payload.
@@ -130,8 +130,8 @@ pub fn huge_bytes() -> io::Result<usize> {
     Ok(huge_in(&smaps, &advised))
 }
 
-/// Returns the bytes in huge pages of those mappings in `smaps` that contain a region. Such a
-/// mapping contains only regions: the kernel merges two only if huge pages were requested for both.
+/// Returns the bytes in huge pages of the mappings in `smaps` that contain a region. The kernel
+/// merges two mappings only if huge pages were requested for both, so only regions are counted.
 fn huge_in(smaps: &str, regions: &[(usize, usize)]) -> usize {
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {

@@ -19,7 +19,7 @@ use crate::assemble::{
 #[derive(Debug, Default)]
 pub struct Places {
     drives: Vec<String>,
-    /// Drives that use the same data, by the identity of the data.
+    /// Map from the identity of data to the drives that use the data.
     users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
 

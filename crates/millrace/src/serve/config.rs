@@ -65,7 +65,7 @@ pub struct ExportConfig {
     /// Addresses at which NBD serves the export. The first export of an address is its default
     /// export.
     pub nbd: Vec<Listen>,
-    /// Names in client certificates that may see and use the export over NBD; `None` allows all.
+    /// Client certificates with one of these names give access over NBD; `None` admits all clients.
     pub tls_allow: Option<Vec<String>>,
     /// Settings for virtual machines, if they may use the export.
     pub guests: Option<GuestConfig>,
@@ -73,7 +73,7 @@ pub struct ExportConfig {
     pub on_demand: Option<OnDemand>,
 }
 
-/// Role of an export in opening files on demand.
+/// Kind of an export on demand: a directory, or an open file of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnDemand {
     /// The export stands for the files of a directory, and has no volume itself.
@@ -192,8 +192,8 @@ pub struct ServerConfig {
     pub threads: u16,
     /// CPUs to pin threads to: thread `i` goes to `cpus[i % len]`; empty if they are not pinned.
     pub cpus: Vec<u32>,
-    /// Threads of the program itself that may use the served volumes at the same time, through
-    /// channels or devices of their own.
+    /// Number of the program's own threads that may use the served volumes at the same time,
+    /// through channels or devices.
     pub own_threads: u16,
     /// I/O backend of all threads: io_uring or epoll.
     pub backend: Backend,
@@ -288,7 +288,7 @@ impl ServeConfig {
     pub fn validate(&self) -> Result<(), StartError> {
         let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
         let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
-        // First export of each group with and without `group_each`, on which all must agree.
+        // First export with each pair of group and `group_each`; a group may have only one pair.
         let mut first_of = HashMap::new();
         for export in &self.exports {
             first_of.entry((export.group_name(), export.group_each)).or_insert(export);

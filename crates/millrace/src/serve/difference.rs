@@ -63,7 +63,7 @@ pub struct SchedulerChange {
 }
 
 impl ConfigDifference {
-    /// Compares the served configuration, with its current settings, with another one.
+    /// Lists the changes from `served`, which has the current settings, to `other`.
     #[must_use]
     pub fn new(served: &ServeConfig, other: &ServeConfig) -> ConfigDifference {
         let mut found = ConfigDifference::default();

@@ -45,7 +45,7 @@ pub(super) struct FileList {
 }
 
 impl ExportDirectory {
-    /// Returns the spec of the drive of a file.
+    /// Returns the drive spec of a file.
     pub(super) fn spec(&self, path: &Path, access: FileAccess) -> Result<Spec, SpecError> {
         let read_only = if access == FileAccess::ReadOnly { "on" } else { "off" };
         let own = [

@@ -32,7 +32,7 @@ impl ServedGroups {
         ServedGroups { groups: Arc::clone(groups), seats: Vec::new() }.followed_by(config)
     }
 
-    /// Returns the same groups for another set of exports. Clients keep their own groups.
+    /// Returns the groups for the exports of `config`, with the existing groups of single clients.
     pub(super) fn followed_by(&self, config: &ServeConfig) -> Result<ServedGroups, StartError> {
         let groups = &self.groups;
         let mut served = ServedGroups { groups: Arc::clone(groups), seats: Vec::new() };
@@ -57,23 +57,23 @@ impl ServedGroups {
         }
     }
 
-    /// Returns the configured name of a client's group. If the client has a group of its own,
-    /// returns the name of its parent.
+    /// Returns the name of a client's group in the configuration. The group of a single client has
+    /// its parent's name.
     pub(super) fn configured_name(&self, group: GroupId) -> String {
         let Some(config) = self.groups.config(group) else { return String::new() };
         let above = config.parent.filter(|parent| self.seats_of(*parent).is_some());
         above.and_then(|parent| self.groups.config(parent)).unwrap_or(config).name
     }
 
-    /// Closes a group without clients, and the groups that were made for its clients.
+    /// Closes a group that no client uses, and its child groups for single clients.
     pub(super) fn close(&self, name: &str) -> Result<(), Error> {
         let group = find_group(&self.groups, name)?;
         self.children(group).try_for_each(|child| self.groups.close(child))?;
         self.groups.close(group)
     }
 
-    /// Closes the groups of single clients that have left, below parents whose clients share a
-    /// group in `now`.
+    /// Closes the groups of single clients that have left, if the parent's clients share one group
+    /// in `now`.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));
@@ -92,7 +92,7 @@ impl ServedGroups {
         self.seats.iter().find(|seats| seats.group() == group)
     }
 
-    /// Returns true if the group's client has left.
+    /// Returns true if the group was made for a single client, which has left.
     fn is_left(&self, group: GroupId) -> bool {
         self.seats.iter().any(|seats| seats.is_left(group))
     }
@@ -139,8 +139,8 @@ impl ServedGroups {
         Ok(found.unwrap_or_else(|| GroupConfig::new(name)))
     }
 
-    /// Changes the settings of a group. They apply from each thread's next batch on, and within 20
-    /// ms to waiting I/O.
+    /// Changes the settings of a group. New settings apply from each thread's next batch on, and
+    /// within 20 ms to waiting I/O.
     ///
     /// # Errors
     /// Returns `InvalidSetting` if there is no such group or a setting is out of range. In that

@@ -54,8 +54,7 @@ impl ListenerConfig {
 }
 
 impl ServeConfig {
-    /// Returns the settings of an address, if it has its own. If there are several, the first ones
-    /// apply.
+    /// Returns the first entry in `listener_settings` for an address, if there is one.
     fn settings_of(&self, listen: &Listen) -> Option<&ListenerConfig> {
         self.listener_settings.iter().find(|one| one.listen == *listen)
     }

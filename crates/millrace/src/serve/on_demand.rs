@@ -1,11 +1,10 @@
-//! Opens files of directories that clients request, serves them, and closes them again.
+//! Serves files of directories on demand: opens a file that a client requests, and closes it later.
 //!
-//! A file becomes a volume, drive and export like those of the configuration, named
-//! `DIRECTORY/FILE`. A file system may never answer, so every access to it is made by a
-//! [`FileTask`] or a [`ClosingFile`] on a thread of the program that holds no lock or resource of
-//! the server. [`Server::answer`] and [`Server::unused_files`] create these tasks;
-//! [`Server::finish`] and [`Server::close`] end them. A client that requests an open file gets it
-//! at once.
+//! A file becomes a volume, drive and export named `DIRECTORY/FILE`, like those of the
+//! configuration. A file system may never answer, so a [`FileTask`] or a [`ClosingFile`] makes
+//! every access. The program runs such tasks on a thread that holds no lock or resource of the
+//! server. [`Server::answer`] and [`Server::unused_files`] create the tasks; [`Server::finish`] and
+//! [`Server::close`] end them. A client that requests an open file gets it at once.
 //!
 //! Invariant: clients get such an export only through this module, so an unused export stays unused
 //! while it is being closed. Tasks of one directory run one after another.
@@ -27,13 +26,13 @@ use super::{Server, Servers};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::Opened;
 
-/// Time for which a listing stays valid, so that repeated requests for a list share one.
+/// Time for which a list of a directory's files is reused for further requests.
 const LIST_AGE: Duration = Duration::from_secs(1);
 
 /// Open files of directories, and recent listings.
 #[derive(Default)]
 pub(super) struct OpenFiles {
-    /// Open files by the names of their exports.
+    /// Map from the name of an export to its open file.
     files: HashMap<String, OpenFile>,
     /// Recent listings and the times at which they were made. The key is [`FileTask::list_key`].
     lists: HashMap<String, (Instant, Arc<Vec<String>>)>,
@@ -83,7 +82,7 @@ pub struct FileChanges {
     pub failures: Vec<String>,
 }
 
-/// Request of a client that requires a search in directories.
+/// Client's request that requires a search in directories.
 pub struct FileTask {
     request: ExportRequest,
     /// Directories that may have the file and are not searched yet.
@@ -130,8 +129,8 @@ impl FileTask {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
-    /// Notes the open file of the requested name in the next directory, if any. Call this right
-    /// before [`FileTask::step`].
+    /// Records the open file of the requested name, if any, for the search of the next directory.
+    /// Call this right before [`FileTask::step`].
     pub fn prepare_step(&mut self, server: &Server) {
         if let (RequestedExport::Named(name), Some(next)) =
             (&self.request.wanted, self.directories.first_mut())
@@ -414,7 +413,7 @@ impl Server {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {
                 return Ok(key);
             }
-            // The open file of this name is another one without clients, so it is closed first.
+            // Another file of this name is open without clients, so that file is closed first.
             let open = self.opened.volume(&key).map_err(|error| error.to_string())?;
             flush_and_wait(open, self.reactor())?;
             self.remove_file(&key, &mut changes.failures);
@@ -447,7 +446,7 @@ impl Server {
         Ok(key)
     }
 
-    /// Starts serving a file that was opened. The last step cannot be undone.
+    /// Starts serving an opened file. Adds the export last, because that step cannot be undone.
     fn serve_file(
         &mut self,
         more: &Opened,
@@ -485,7 +484,7 @@ impl Server {
     }
 }
 
-/// Returns the names of a listing that no configured export uses.
+/// Sorts the names and removes duplicates and names of configured exports of the address.
 fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
@@ -498,7 +497,7 @@ fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Ve
 }
 
 /// Returns the directories that a client may use, in the order of the configuration, and the name
-/// of one that it may not use, if any.
+/// of a directory that the client may not use, if any.
 fn directories_for<'a>(
     config: &'a ServeConfig,
     (listen, peer): (&Listen, Option<&PeerNames>),
@@ -528,7 +527,7 @@ fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
     }
 }
 
-/// Updates the servers' counters for the current exports.
+/// Passes the positions of the served exports in the configuration to the servers.
 fn follow_files(servers: &mut Servers, config: &ServeConfig) {
     let is_served = |export: &ExportConfig| {
         !export.nbd.is_empty() && !matches!(export.on_demand, Some(OnDemand::Directory(_)))

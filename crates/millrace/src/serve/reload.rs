@@ -79,7 +79,7 @@ pub enum ReloadError {
     Start(#[from] StartError),
 }
 
-/// Numbers of I/O threads that have a queue on each drive of a volume. NBD has the first queues.
+/// Numbers of queues on each drive of a volume, one for each I/O thread. NBD has the first queues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,
@@ -88,7 +88,7 @@ pub(super) struct VolumeQueues {
 }
 
 impl VolumeQueues {
-    /// Returns the queues of a configuration by volume.
+    /// Returns a map from a volume's name to the numbers of queues of its drives.
     pub(super) fn of(config: &ServeConfig) -> HashMap<String, VolumeQueues> {
         let nbd = config.nbd_threads();
         let volumes = config.volumes.iter().zip(config.io_threads());

@@ -26,15 +26,14 @@ const VHOST_TENANTS: u16 = 50_000;
 pub struct Servers {
     pub(super) nbd: Option<nbd::Server>,
     pub(super) vhost: VhostServer,
-    /// Exports to virtual machines that run.
     guests: Vec<RunningGuests>,
-    /// Positions in the configuration of the exports over NBD, and over vhost-user-blk.
+    /// Indexes in the configuration: of the NBD exports, and of the vhost-user-blk exports.
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
     /// Clients that wait for exports on demand.
     pub(super) requests: ExportRequests,
-    /// Number of exports to virtual machines started so far, from which client numbers follow.
+    /// Number of vhost-user-blk exports started so far, which determines the next client number.
     tenants: u16,
 }
 
@@ -48,7 +47,7 @@ struct RunningGuests {
 /// Failures of an export's requests that were caused by drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportFailures {
-    /// Name of the export; empty if nothing serves it.
+    /// Name of the export; empty if the export is not served.
     pub export: String,
     /// Number of failed requests.
     pub count: u64,
@@ -69,15 +68,15 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Returns all NBD clients and virtual machines, by number.
+    /// Returns the NBD clients and then the virtual machines, in the order of client numbers.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientReport> {
         let nbd = self.nbd.as_ref().map(Observer::clients).unwrap_or_default();
         nbd.into_iter().chain(self.vhost.clients()).collect()
     }
 
-    /// Disconnects the client with this number, as [`Observer::disconnect`] and
-    /// [`VhostObserver::disconnect`] do. Returns its report, or `None` if there is no such client.
+    /// Disconnects a client, as [`Observer::disconnect`] and [`VhostObserver::disconnect`] do.
+    /// Returns the client's report, or `None` for an unknown number.
     #[must_use]
     pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
         let of_nbd = self.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
@@ -197,8 +196,8 @@ impl Servers {
         for export in config.exports.iter().filter(|export| export.guests.is_some()) {
             let volume = opened.volume(&export.volume)?;
             let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
-            // Each thread has a hardware queue of its own on each drive of the volume. These queues
-            // come after those of NBD.
+            // Each thread has its own hardware queue on each drive of the volume, after NBD's
+            // queues.
             let before: u16 = same.map(|one| one.threads.len() as u16).sum();
             let first = config.nbd_threads() + before;
             let Some((running, export)) = vhost_export(export, (volume, &groups), (first, tenants))
@@ -259,8 +258,8 @@ impl Servers {
         }
     }
 
-    /// Starts an export to virtual machines while others are served. `queues` are the queue numbers
-    /// of the volume's drives that it may use.
+    /// Starts an export to virtual machines while others are served. The export may use the
+    /// hardware queues `queues` of the volume's drives.
     pub(super) fn add_guests(
         &mut self,
         config: &ServeConfig,
@@ -280,8 +279,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Finds successive queues in `queues` for the export's I/O threads, none of which another
-    /// export uses. Returns the first queue.
+    /// Finds a range within `queues` that no other export uses, with a queue for each I/O thread of
+    /// the export. Returns the first queue.
     pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
         let count = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
         let is_free = |first: u16| {
@@ -300,7 +299,7 @@ impl Servers {
         self.vhost.remove(names, timeout)
     }
 
-    /// Records the exports that are served from now on.
+    /// Updates the positions of the served exports after the configuration changed.
     pub(super) fn follow(&mut self, config: &ServeConfig, nbd_places: Vec<usize>) {
         // The running exports to virtual machines are listed in the order in which they were
         // started.

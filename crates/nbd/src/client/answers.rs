@@ -1,7 +1,7 @@
 //! `Answers`: tracks the requests of a connection and matches the server's replies to them.
 //!
-//! `Answers` has an entry for each request that may be in flight, by index, and holds no payload:
-//! the caller learns where the payload of a read belongs, and copies it itself. A cookie consists
+//! `Answers` has an entry with an index for each request that may be in flight, and holds no
+//! payload: the caller learns where the payload of a read belongs, and copies it. A cookie consists
 //! of the index and a number unique to the request, so that a reply to an earlier request of the
 //! same entry is detected.
 //!
@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::reply::{ReplyParsed, ServerReply, parse_reply};
 use crate::{Command, Errno, ProtocolError, ReplyStyle, Request};
 
-/// Maximum number of separate pieces in which a read may arrive. Chunks in order form one piece.
+/// Maximum number of separate byte ranges of a read that have arrived. Adjacent ranges are joined.
 const PIECES_MAX: usize = 8;
 
 /// Violation of the protocol by the server, after which the caller must close the connection.
@@ -102,7 +102,7 @@ pub struct Answers {
     in_flight: usize,
     newest: u32,
     payload: Option<Payload>,
-    /// Request whose last chunk was handled, and for which [`Answer::Ended`] must be returned next.
+    /// Completed request for which [`Answer::Ended`] must be returned next.
     ending: Option<u32>,
 }
 

@@ -39,7 +39,7 @@ fn would_block(result: i32) -> Option<i32> {
 fn attempt_once(slot: &OperationSlot) -> Option<i32> {
     let wait_not = libc::MSG_DONTWAIT;
     // SAFETY: all memory named by the operation is valid (contract of `Handle::push`).
-    // The sizes passed are those of the operation minus the bytes already moved.
+    // Each size passed to the kernel excludes the bytes already moved.
     let returned = unsafe {
         match slot.op {
             Op::Accept { fd } => return Some(accept(fd)),

@@ -61,8 +61,8 @@ impl Waiters {
         let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return false };
         queue.remove(at);
         self.waiting -= 1;
-        // A descriptor without waiters counts as not registered from now on, because the user may
-        // close it and reuse its number for a file that epoll does not know.
+        // A descriptor without waiters counts as unregistered: the user may close it and reuse its
+        // number for a file that epoll does not know.
         if descriptor.to_read.is_empty() && descriptor.to_write.is_empty() {
             descriptor.armed = 0;
         }

@@ -22,8 +22,7 @@ use std::sync::Arc;
 struct JobLane {
     jobs: VecDeque<PoolJob>,
     running: usize,
-    /// True if the lane (a drive's job queue) is closed. The index becomes free after the lane's
-    /// last job.
+    /// True if the lane (a drive's job queue) is closed. The lane is freed after its last job.
     retired: bool,
     /// True if the pool keeps a thread for this drive.
     reserved: bool,
@@ -32,7 +31,7 @@ struct JobLane {
     listed: Option<LaneTurn>,
 }
 
-/// Sort key of a lane: number of running jobs, position in the round robin, and index of the lane.
+/// Sort key of a drive's lane: number of running jobs, position in the round robin, lane index.
 type LaneTurn = (usize, u64, u32);
 #[derive(Default)]
 struct ResultInbox {
@@ -57,7 +56,7 @@ pub(super) struct JobQueue {
     free_lanes: Vec<u32>,
     inboxes: Vec<ResultInbox>,
     free_inboxes: Vec<u32>,
-    /// Lanes that may run another job, in the order in which they get threads.
+    /// Lanes of drives that may run another job, in the order in which they get threads.
     ready: BTreeSet<LaneTurn>,
     last_position: u64,
     busy: usize,
@@ -104,7 +103,7 @@ impl JobQueue {
         at
     }
 
-    /// Closes a lane. The lane's remaining jobs still run.
+    /// Closes a drive's lane. The remaining jobs still run.
     pub(super) fn close_lane(&mut self, lane: u32) {
         let at = &mut self.lanes[lane as usize];
         (at.retired, at.reserved) = (true, false);
@@ -192,7 +191,6 @@ impl JobQueue {
         true
     }
 
-    /// Removes a lane without queued jobs from `ready`, and frees the lane if it is closed.
     fn unlist_if_empty(&mut self, lane: u32) {
         if self.lanes[lane as usize].jobs.is_empty() {
             self.unlink(lane);
@@ -200,7 +198,6 @@ impl JobQueue {
         }
     }
 
-    /// Takes the next job for a free thread.
     pub(super) fn take(&mut self, now_ns: u64) -> Option<PoolJob> {
         let lane = self.next_lane()?;
         let job = self.lanes[lane as usize].jobs.pop_front()?;
@@ -211,7 +208,7 @@ impl JobQueue {
         Some(job)
     }
 
-    /// Returns the lane from which an existing thread should take its next job.
+    /// Returns the drive's lane that an existing thread should serve next.
     fn next_lane(&self) -> Option<u32> {
         let shared = match self.refused_until_ns {
             Some(_) => self.limits.shared.min(self.threads.saturating_sub(1)),
@@ -220,8 +217,8 @@ impl JobQueue {
         self.first_lane(shared)
     }
 
-    /// Returns the lane of the next job. While `shared` or more jobs are running, only a lane
-    /// without a running job qualifies.
+    /// Returns the drive's lane to serve next. While `shared` or more jobs are running, only a
+    /// drive without a running job qualifies.
     fn first_lane(&self, shared: usize) -> Option<u32> {
         let (running, _, lane) = *self.ready.first()?;
         (running == 0 || self.busy < shared).then_some(lane)
@@ -303,7 +300,7 @@ impl JobQueue {
         (self.threads, self.coming) = (self.threads - 1, self.coming - 1);
     }
 
-    /// Updates the lane's entry in `ready` after its jobs changed.
+    /// Updates the entry of a drive's lane in `ready`.
     fn relist(&mut self, lane: u32, now_ns: u64) {
         self.unlink(lane);
         let at = &mut self.lanes[lane as usize];

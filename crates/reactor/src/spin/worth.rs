@@ -2,8 +2,8 @@
 //!
 //! If a client waits for each answer, a spin saves the wake-ups and increases throughput. If the
 //! client always has more to send, the client is the bottleneck, and a spin only burns a CPU. The
-//! waits are short in both cases, so time is divided into windows with and without spins, and
-//! spinning stays on if more bytes were moved in the windows with spins.
+//! waits are short in both cases. A trial therefore compares windows of time with and without
+//! spins, and spinning stays on if more bytes are moved with spins.
 //!
 //! A window is long enough that no single wait decides the result. A window with a long wait does
 //! not count, because the client paused. Bytes are counted, not completions, because a thread that
@@ -11,14 +11,14 @@
 //! single window may be lucky on a busy CPU. The trial is repeated after a while, or soon if a
 //! window moves twice or half as many bytes as the windows of the last trial.
 
-/// Minimum length of a window in nanoseconds, and minimum number of waits in it.
+/// Minimum length of a measuring window, in nanoseconds and in waits.
 const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
-/// Number of windows in a trial. The windows form pairs of one with spins and one without.
+/// Number of measuring windows in a trial. Each pair has one window with spins and one without.
 const TRIAL: u32 = 12;
 /// Number of window pairs that spinning must win in a trial: to be turned on, and to stay on.
 const WINS: [u32; 2] = [5, 4];
-/// Windows between two trials; `HOLD_CHANGED` is the maximum after the byte rate doubled or halved.
+/// Windows between two trials: at most `HOLD_CHANGED` after the byte rate doubled or halved.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the byte rate with spins to the byte rate without: 9 / 8.
@@ -57,7 +57,7 @@ pub(super) struct SpinTrial {
     window: TrialWindow,
     /// Number of finished windows of the trial; [`TRIAL`] while no trial is in progress.
     trial: u32,
-    /// Totals of the trial's windows without spins, and with spins.
+    /// Bytes and time in the trial's windows: without spins, and with spins.
     found: [ByteRate; 2],
     /// Byte rate of the last window with spins, and number of pairs that spinning has won.
     spun: ByteRate,

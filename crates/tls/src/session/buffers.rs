@@ -12,7 +12,7 @@ pub const INPUT_BYTES: usize = 264 * 1024;
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
 /// Maximum length of a record in bytes, with header, tag, and a key update before the record.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Unconsumed bytes are moved to the front before a receive if they are fewer than this.
+/// Unconsumed bytes are moved to the buffer's front before a receive if fewer than this number.
 const MOVE_BYTES_MAX: usize = 4096;
 
 pub(super) struct Incoming {
@@ -46,7 +46,7 @@ impl Incoming {
         &mut self.buffer[self.end..]
     }
 
-    /// Records that `bytes` were received into the free part of the buffer, and returns them.
+    /// Adds the `bytes` bytes just received to the buffer, and returns these bytes as a slice.
     pub(super) fn received(&mut self, bytes: usize) -> &[u8] {
         let before = self.end;
         assert!(
@@ -89,7 +89,7 @@ impl Incoming {
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end, "more bytes are consumed than were received");
-        // The record layer consumes records without `show_more`, so both fields may lag behind.
+        // The record layer calls no `show_more`, so `shown` and `next` may lag behind `start`.
         (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }
@@ -132,7 +132,7 @@ impl Outgoing {
         self.control.len()
     }
 
-    /// Moves messages of rustls into the buffer while it has space.
+    /// Moves waiting messages of rustls into the buffer, as far as they fit.
     pub(super) fn settle(&mut self) {
         if self.control.is_empty() {
             return;

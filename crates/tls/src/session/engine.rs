@@ -171,8 +171,8 @@ impl Engine {
         };
     }
 
-    /// Returns rustls's messages to the peer after an error. Call this only once: a second call
-    /// would parse the invalid bytes again, and rustls allows only one alert.
+    /// Returns rustls's messages to the peer after an error. Only one call is allowed: a second
+    /// call would parse the invalid bytes again, and rustls allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
         if matches!(self, Engine::RecordLayer(_)) {
             // The record layer has already returned its messages together with the error.
@@ -246,7 +246,7 @@ fn handle<Data>(
             turn.peer_closed = true;
             turn.step = Ok(TurnOutcome::Blocked);
         }
-        // Early data, which is not enabled, or a state of a later version of rustls.
+        // The state is early data, which is not enabled, or one of a later version of rustls.
         Ok(_) => turn.step = Ok(TurnOutcome::Blocked),
     }
     (discard, turn)

@@ -144,7 +144,7 @@ impl RecordLayer {
             WriteAction::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
                 let (error, alert) = wrong;
                 if let Some(alert) = alert {
-                    // If encrypting the alert fails, too, the first error is reported.
+                    // If encryption of the alert fails, the first error is still reported.
                     let _ = self.say(ContentType::Alert, &[2, alert.into()], &mut control);
                 }
                 error
@@ -239,7 +239,7 @@ impl RecordLayer {
                 self.peer_closed = true;
                 return Ok(());
             }
-            // All other alerts of TLS 1.3 are errors.
+            // In TLS 1.3 all alerts but close_notify and user_canceled are errors.
             (1, AlertDescription::UserCanceled) => return Ok(()),
             (1, _) => Some(AlertDescription::DecodeError),
             (2, _) => None,
@@ -340,8 +340,7 @@ fn sealed_bytes(content: usize) -> usize {
     HEADER_BYTES + content + 1 + TAG_BYTES
 }
 
-/// Returns the length of the record at the beginning, with its header, or `None` if it is
-/// incomplete.
+/// Returns the length of the first record with its header, or `None` if the record is incomplete.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, PeerError> {
     let [kind, _, _, high, low, ..] = bytes else { return Ok(None) };
     let kind = ContentType::from(*kind);

@@ -10,10 +10,9 @@ use millrace_block::blktrace::category;
 
 use crate::file::TraceRecord;
 
-/// Sequence numbers seen on one CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sequence {
-    /// Last number, and its distance from the number that was seen first.
+    /// Last sequence number, and its distance from the first one.
     last: Option<(u32, i64)>,
     first: i64,
     highest: i64,

@@ -45,7 +45,6 @@ impl IoTally {
     }
 }
 
-/// Counts of either reads or writes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     queued: IoTally,
@@ -137,7 +136,7 @@ impl TraceCounts {
             EventCode::Issue => counts.issued.add(bytes),
             EventCode::Requeue => {
                 counts.requeued.add(bytes);
-                // A requeued request will be issued again.
+                // Subtract the request, which will be issued again.
                 counts.issued.take(bytes);
             }
             EventCode::Complete => counts.completed.add(bytes),

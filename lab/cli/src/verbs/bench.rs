@@ -129,7 +129,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     }
     bar.clear();
     notes.dedup();
-    // A note about a volume may end with a configuration key, which `bench` does not have.
+    // Cut off the key `layout` at the end of a note, because `bench` has no such key.
     let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
     notes.iter().map(without_key).for_each(|note| millrace_console::tell!("note: {note}"));
     Ok((rows, ended))

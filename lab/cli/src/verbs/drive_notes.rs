@@ -63,7 +63,7 @@ impl Drop for DriveNotes {
     fn drop(&mut self) {
         self.done = None;
         if let Some(thread) = self.thread.take() {
-            // The thread has printed all notes. A panic in it does not affect the result.
+            // Ignore a panic of the thread: it has printed all notes.
             let _ = thread.join();
         }
     }

@@ -27,7 +27,6 @@ use millrace_console::{ProgressBar, say};
 /// Maximum number of violations that are shrunk and shown in full.
 const SHOWN_MAX: usize = 3;
 
-/// A violation in the form in which it is reported.
 #[derive(Debug, Serialize)]
 struct ReportedViolation {
     seed: u64,

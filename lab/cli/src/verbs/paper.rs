@@ -51,7 +51,7 @@ Parts of msst15: null, nvme, gap, threads, ablations, effects, dearer
 Parts of ols02: dm, readv, dsw, calls, native, ablations
 Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";
 
-/// A paper and those of its parts that are selected, in the paper's order.
+/// A paper with its selected parts, in the paper's order.
 #[derive(Debug, Clone)]
 struct PaperSelection {
     paper: &'static Paper,

@@ -111,8 +111,8 @@ impl Replies {
         Ok(true)
     }
 
-    /// Processes a reply. `behind` are the received bytes after its header. Returns `None` if more
-    /// bytes are needed.
+    /// Processes a reply. `behind` has the received bytes after the reply's header. Returns `None`
+    /// if more bytes are needed.
     fn reply(
         behind: &[u8],
         reply: ServerReply<'_>,

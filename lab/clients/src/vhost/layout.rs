@@ -30,7 +30,7 @@ pub enum Descriptors {
 /// Method by which the driver learns of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// The driver polls and requests no interrupts. From time to time it yields its CPU.
+    /// The driver polls, requests no interrupts, and from time to time yields its CPU.
     Poll,
     /// The driver polls and never yields its CPU, as clients with a CPU of their own do.
     Spin,

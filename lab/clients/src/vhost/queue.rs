@@ -56,7 +56,7 @@ pub struct Queue {
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Number of completions. `checked` has this number and the time at the last sign of progress.
+    /// Completions so far. `checked` has their number and the time at the last sign of progress.
     completed: u64,
     checked: (u64, Option<Instant>),
     /// Number of calls of `wait` that found no completion.
@@ -113,7 +113,7 @@ impl Queue {
         }
     }
 
-    /// Passes the slot and the status of each completed request to `done`. Returns their number.
+    /// Passes slot and status of each completed request to `done`. Returns the number of requests.
     ///
     /// # Errors
     /// Fails if the server violated the rules of the ring.
@@ -149,8 +149,8 @@ impl Queue {
         }
     }
 
-    /// Sleeps until one of several queues may have completions, but at most for `most`. For queues
-    /// that wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
+    /// Sleeps until one of several queues may have completions, but at most for `most`. The queues
+    /// must wait for interrupts. Call [`Queue::kick`] and [`Queue::reap`] of each queue first.
     ///
     /// # Errors
     /// Fails if a server closed the connection.

@@ -12,7 +12,7 @@
 //! device reads. So there is no barrier if the older requests in flight outnumber the batch. The
 //! device may then go to sleep without a kick; a caller that polls without a completion for a while
 //! must check again ([`DriverRing::recheck_kick`]). An earlier check would be wrong: some devices
-//! advance their event with every entry that they take, and look asleep in the middle of a batch.
+//! advance the available event with every entry, and seem to need a kick in the middle of a batch.
 //! Rings with interrupts always have the barrier.
 //!
 //! Invariants: the device is not trusted: an impossible index or slot is an error. `in_flight` is
@@ -75,7 +75,7 @@ pub struct DriverRing {
     /// sees.
     next_available: u16,
     published: u16,
-    /// Entries before this index need no kick any more.
+    /// Entries of the available ring before this index need no kick any more.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
@@ -208,8 +208,8 @@ impl DriverRing {
     }
 
     /// Returns true if the device needs a kick that [`DriverRing::publish`] did not report, because
-    /// `publish` skipped the barrier. Callers check this after a while without completions. Callers
-    /// must send the kick, which is reported only once.
+    /// `publish` skipped the barrier. Callers call this function after a while without completions,
+    /// and must send the kick, which is reported only once.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
@@ -232,7 +232,7 @@ impl DriverRing {
     /// Returns true if the device wants a kick for one of the last `count` published entries.
     #[inline(always)]
     fn is_kick_due(&mut self, count: u16) -> bool {
-        // Relaxed: the caller's fence, if it has executed one, orders this load.
+        // Relaxed: the caller's fence, if there is one, orders this load.
         let due = if self.options.event_idx {
             let event = u16::from_le(self.available_event_word().load(Relaxed));
             self.published.wrapping_sub(event).wrapping_sub(1) < count

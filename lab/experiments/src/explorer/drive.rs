@@ -71,8 +71,8 @@ struct HeldRequest {
     sector: u64,
     nr: u64,
     memory: Vec<MemoryRange>,
-    /// For each sector of the request: the address of its first word in memory, and the word's
-    /// value at submission.
+    /// For each sector of the request: the address of the sector's first word in memory, and the
+    /// word's value at submission.
     stamps: Vec<(*mut u64, u64)>,
     covered: Vec<(u32, u32)>,
     done_ns: u64,

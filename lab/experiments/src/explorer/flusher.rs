@@ -14,7 +14,7 @@ use super::oracle_lock::lock_oracle;
 use super::scenario::Scenario;
 use super::submitter::RunState;
 
-/// Few writes in flight, to test writes that have to wait.
+/// Allows only a few writes in flight, so that some writes have to wait.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteLists::PerDrive };
 
 type SimWord = <Simulated as Machine>::Word;

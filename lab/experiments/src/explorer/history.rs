@@ -71,8 +71,8 @@ impl History {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }
 
-    /// Returns an error text if `stamp` is not a legal content of the sector. Legal are the changes
-    /// that `after` selects, and newer ones.
+    /// Returns an error text if the sector cannot hold `stamp`: no bio wrote `stamp` there, or a
+    /// change that `after` selects has overwritten it.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
@@ -109,7 +109,7 @@ pub(super) enum After {
     Bio(u32),
 }
 
-/// Returns true if a change that `after` selects began after event number `ended`.
+/// Returns true if a change that `after` selects overwrote the change that ended at event `ended`.
 fn overwritten(
     bios: &[BioRecord],
     mut changes: impl Iterator<Item = u32>,

@@ -222,7 +222,7 @@ impl Oracle {
         waits || self.touches(bio, &self.plan.stalling)
     }
 
-    /// Returns true if the bio touches one of these drives. A bio that flushes touches every drive.
+    /// Returns true if the bio touches one of `drives`. A bio that flushes touches every drive.
     fn touches(&self, bio: &BioRecord, drives: &[bool]) -> bool {
         let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
         let flushes = bio.op == Op::Flush || around.without(bio.flags) != around;
@@ -230,8 +230,8 @@ impl Oracle {
         flushes && drives.contains(&true) || (bio.sector..bio.sector + bio.nr).any(touches)
     }
 
-    /// Returns true if the bio touches a drive that does not support its operation. A page cache
-    /// supports only operations that all drives support.
+    /// Returns true if the bio touches a drive that does not support the bio's operation. A page
+    /// cache supports only operations that all drives support.
     fn is_unsupported(&self, bio: &BioRecord) -> bool {
         let lacks = |limits: &LimitSpec, block: u32| match bio.op {
             Op::Discard => limits.discard_sectors < block,
@@ -300,7 +300,7 @@ impl Oracle {
         };
         (bio.ended, bio.status) = (events, Some(status));
         if status == Status::TimedOut {
-            // The drive may still execute requests of a bio that timed out.
+            // A bio that timed out has no end: the drive may still execute requests of the bio.
             bio.ended = u64::MAX;
         }
         let bio = bio.clone();
@@ -348,8 +348,8 @@ impl Oracle {
         }
     }
 
-    /// Checks every content that the sectors could have if the power failed now. Each must have the
-    /// changes that `after` selects, or newer ones.
+    /// Checks every content that the sectors could have if the power failed now. Each content must
+    /// have the changes that `after` selects, or newer ones.
     fn check_power_cut(
         &mut self,
         name: &str,
@@ -397,7 +397,7 @@ impl Oracle {
     /// Records a failed request. The bio that the request is part of must report the failure.
     pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
         if self.plan.cached {
-            // The page cache retries the request, or reports the failure to a later bio.
+            // The bio need not fail: the page cache retries the request, or fails a later bio.
             return;
         }
         let (touched, exact) = self.owners(suspect);

@@ -6,9 +6,8 @@
 //!
 //! - One seed in 70,000: a volume with one list of bios drops its only channel while the channel
 //!   holds all tags of a drive with few tags. The next channel waits for a tag and polls no queue.
-//! - One in 120,000: discards or write-zeroes with more parts than a channel has slots, on a drive
-//!   that stalls, beside split bios for other drives. Only serving modes other than inline have
-//!   stalls, and only the limits for these two operations may be small.
+//! - One in 120,000: discards or write-zeroes with more parts than a channel has slots go to a
+//!   drive that stalls, while split bios go to other drives.
 //! - One in 150,000: a time slice ends between two particular instructions of the explorer itself.
 //! - One in 580,000: a drive without timeouts, whose queue belongs to a thread, refuses the last
 //!   request of a batch after it has completed all the others.
@@ -151,8 +150,7 @@ impl Scenario {
     /// Profile: the serving mode changes repeatedly while drives with few tags are quiesced.
     fn be_switched(&mut self, random: &mut Random) {
         if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // A mode switch freezes the drives, which may take as long as a stuck request takes to
-            // complete.
+            // A mode switch would take too long, because a freeze waits for stuck requests.
             return;
         }
         let ends = |what: DisturbanceKind| {

@@ -61,7 +61,7 @@ pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
     let simulation = simulation.map_err(|error| error.to_string())?;
-    // Time limit in case that the watchdog fails; the watchdog's own limit is much lower.
+    // Time limit if the watchdog fails; the watchdog's own limit is much lower.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
     let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
     CURRENT.set(Some(Arc::clone(&shared)));
@@ -170,8 +170,7 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // Sweep only without a page cache. With a cache, every channel serves the drives until they are
-    // idle.
+    // A page cache needs no sweep: its channels serve the drives until the drives are idle.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -263,7 +262,7 @@ fn sweep(state: &Arc<RunState>) {
 }
 
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
-    // The reading thread needs no queue: it reads no drive whose queues belong to threads.
+    // The thread creates no queues: any thread may run the queues of the drives that it reads.
     let thread = state.scenario.has_owned().then(|| IoThread {
         number: (state.scenario.channels.len() + cpu as usize) as u16,
         owner: u64::MAX - 1,

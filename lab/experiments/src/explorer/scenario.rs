@@ -116,12 +116,12 @@ pub enum LayoutSpec {
     Stripe(u32),
 }
 
-/// A model drive.
+/// Settings of a model drive: queues, limits and faults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriveSpec {
     pub sectors: u32,
-    /// If true, each queue belongs to one thread; otherwise any thread may run it.
+    /// If true, each queue belongs to one thread; otherwise any thread may run any queue.
     pub owned: bool,
     pub queues: u16,
     pub depth: u32,
@@ -176,7 +176,7 @@ pub struct FaultSpec {
     pub stuck_us: u32,
     /// Time at which the drive dies, in microseconds.
     pub dead_us: Option<u32>,
-    /// Time from the drive's death until it works again, in microseconds; 0 for never.
+    /// Time from the drive's death until the drive works again, in microseconds; 0 for never.
     pub dead_for_us: u32,
     /// Time, in microseconds, after which the drive fails a single write: the next one, or the next
     /// FUA write if the drive has FUA.
@@ -247,7 +247,7 @@ pub struct Disturbance {
     pub what: DisturbanceKind,
 }
 
-/// Kinds of disturbances.
+/// Kind of a disturbance, with the parameters of the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DisturbanceKind {
@@ -477,8 +477,8 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // Nobody wakes a thread that waits for a tag of another queue, or of a plugged request. The
-        // thread polls up to a millisecond later.
+        // No thread is woken when a tag of another queue or of a plugged request becomes free. A
+        // thread that waits for such a tag polls up to a millisecond later.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -490,7 +490,7 @@ impl Scenario {
             .iter()
             .map(|d| match d.what {
                 DisturbanceKind::Freeze(_, us) | DisturbanceKind::Quiesce(_, us) => u64::from(us),
-                // Time to drain the drives, and until every thread has polled again.
+                // A switch drains the drives, and then waits until every thread has polled.
                 DisturbanceKind::Switch(_) => 2_000,
                 DisturbanceKind::Schedule(_, order) => order.longest_us(),
                 _ => 0,

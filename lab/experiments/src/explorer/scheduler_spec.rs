@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// Scheduler of a drive, by its configuration name.
+/// Scheduler of a drive. JSON has the name that configurations use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedulerSpec {

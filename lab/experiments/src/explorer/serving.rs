@@ -10,7 +10,7 @@ use super::random::Random;
 use super::scenario::{DisturbanceKind, DriveSpec, FaultSpec, Scenario};
 use super::time::NS_PER_US;
 
-/// Serving mode (`Serving`), by its configuration name.
+/// Serving mode (`Serving`). JSON has the name that configurations use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeSpec {

@@ -218,8 +218,7 @@ impl Submitter {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// Returns the rejected bio. If there is none, reports the next bio to the oracle and returns
-    /// the bio.
+    /// Returns the rejected bio, or else a new bio, which is first reported to the oracle.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
@@ -237,7 +236,7 @@ impl Submitter {
         (id, made.bio.with_group(group))
     }
 
-    /// Submits a bio. Returns false if the block layer rejected it because too much I/O is waiting.
+    /// Submits a bio. Returns false if the block layer is too busy and rejected the bio.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
         let known_sectors = lock_oracle(&self.state.oracle).map.told;

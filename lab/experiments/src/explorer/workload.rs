@@ -53,7 +53,7 @@ impl Workload {
         let blocks = map.capacity / map.block;
         let share = (blocks / channels as u64).max(1);
         let start = (share * (channel % channels) as u64).min(blocks - 1);
-        // A small region, so that the same sectors are used again.
+        // Use a small region, so that the same sectors are used again.
         let length = share.min(u64::from(spec.blocks) * 6).max(1);
         Workload {
             channel,

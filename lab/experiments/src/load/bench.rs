@@ -49,8 +49,8 @@ pub struct Plan {
     pub interrupt: Interrupt,
 }
 
-/// Flag that ends a run early. The starter of the run keeps a clone, and a signal handler may set
-/// it.
+/// Flag that ends a run early. The starter of the run keeps a clone, which a signal handler may
+/// set.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -347,7 +347,7 @@ pub(crate) fn client_row(
     Ok((row_of(plan, &results, times, &latency), results))
 }
 
-/// Sums up the jobs' results in a row, without the row's `queues`.
+/// Sums up the jobs' results in a row. The caller must set the row's `queues`.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);

@@ -55,7 +55,7 @@ pub struct Phases {
     /// Length of a step of [`ClientTimeline::series`] in nanoseconds, 1 or more; `None` keeps no
     /// series.
     pub step_ns: Option<u64>,
-    /// Keep [`ClientTimeline::times_ns`].
+    /// True to record the completion times ([`ClientTimeline::times_ns`]).
     pub times: bool,
 }
 

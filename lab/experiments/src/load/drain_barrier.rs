@@ -20,7 +20,7 @@ pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
 
-/// A thread's membership. The thread is at work until it calls `linger` or drops the membership.
+/// One thread of a barrier. The barrier waits for the thread until `linger` or drop.
 pub(crate) struct DrainMember<'a> {
     barrier: &'a DrainBarrier,
     is_at_work: bool,
@@ -64,8 +64,8 @@ impl Drop for DrainMember<'_> {
     }
 }
 
-/// Serves I/O that other threads put into this thread's queues. Ends at `until_ns` (by
-/// `Native::now`), or when `goes_on` returns false, which is called every 5 to 80 ms.
+/// Serves I/O that other threads put into this thread's queues, until the time `until_ns` (by
+/// `Native::now`) or until `goes_on`, called every 5 to 80 ms, returns false.
 pub(crate) fn serve_while(
     context: &mut IoContext,
     channel: &mut Channel<Native>,

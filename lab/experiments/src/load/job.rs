@@ -68,10 +68,10 @@ pub(crate) trait Target {
     type Io: JobIo;
     /// Returns the number of submitted I/Os that `turn` has not reported as completed.
     fn in_flight(&self) -> u32;
-    /// Calls `aim` for up to `most` idle I/Os and submits these. Returns the number of accepted
-    /// I/Os.
+    /// Calls `aim` for up to `most` idle I/Os and submits these I/Os. Returns the number of
+    /// accepted I/Os.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
-    /// Passes the completions to `to`, and returns their number.
+    /// Passes completions to `to`, and returns the number of completions.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for request timeouts. Called from time to time while I/Os are in flight.
@@ -128,8 +128,8 @@ struct JobTurn<'a> {
     left: u64,
     /// Time of the present batch of completions in nanoseconds; 0 if not read yet.
     now_ns: u64,
-    /// Start time that the latest I/Os have in common, and their number. Their latencies are
-    /// recorded together.
+    /// Start time that the latest I/Os share, and the number of these I/Os. The latencies of these
+    /// I/Os are recorded together.
     equal: (u64, u64),
 }
 

@@ -10,7 +10,7 @@ use millrace_simulator::{Model, Report, Simulation};
 
 use crate::load::error::BenchError;
 
-/// Locks a mutex even if another thread panicked while it held the mutex.
+/// Locks a mutex, even if a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

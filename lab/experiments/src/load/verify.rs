@@ -1,11 +1,10 @@
-//! `--verify`: the pattern that a job writes, and the number of the last write of each block
-//! (generation), to check blocks that are read back.
+//! `--verify`: the pattern that a job writes, to check the blocks that are read back.
 //!
-//! Every block contains its offset, its generation and its checksum. Layout of a block, little
-//! endian: magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the
-//! block (4), then bytes that depend on the offset and generation. Jobs (job.rs, jobfile) own the
-//! generations. A job never has two writes to the same block in flight, because the device could
-//! complete them in any order.
+//! Every block contains its offset, its generation (the number of writes of the block so far) and a
+//! checksum. Layout of a block, little endian: magic (8), byte offset on the device (8), generation
+//! (8), crc32c of the rest of the block (4), then bytes that depend on the offset and generation.
+//! Jobs (job.rs, jobfile) own the generations. A job never has two writes to the same block in
+//! flight, because the device could complete them in any order.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -44,8 +43,7 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Creates the record of written blocks for a job whose I/Os may start at any byte. Such blocks
-    /// are identified by their offsets.
+    /// Creates a record by byte offset, for a job whose I/Os may start at any byte.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }
@@ -96,7 +94,7 @@ impl WrittenBlocks {
         }
     }
 
-    /// Removes `block`, which cannot be read back because its write failed for lack of space.
+    /// Removes `block`, whose write failed for lack of space or was never submitted.
     #[cold]
     pub(crate) fn forget(&mut self, block: u64) {
         self.blocks.remove(&block);

@@ -180,8 +180,7 @@ pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
     (slot.into(), (!status.is_ok()).then_some(status))
 }
 
-/// Copies the data of completed reads from a ring's memory to the I/Os' own memory, which only I/Os
-/// of jobs that verify have.
+/// Copies the data of completed reads from a ring's memory to the I/Os of a job that verifies.
 #[inline(always)]
 pub(crate) fn read_all(
     ios: &mut [ClientIo],

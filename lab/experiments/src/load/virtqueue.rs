@@ -24,7 +24,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
 use crate::load::vhost::{done_slot, read_all, request, ring_size};
 
-/// Address of the guest's memory in the guest. `USER` is the same memory's address in the frontend.
+/// Guest physical address of the memory. `USER` is the memory's address in the frontend.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 

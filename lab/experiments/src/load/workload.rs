@@ -44,7 +44,7 @@ impl Rw {
         Rw::NAMES.iter().find(|(rw, _)| *rw == named).map_or("", |(_, name)| name)
     }
 
-    /// Returns the percentage of reads of a mix; `None` for other kinds.
+    /// Returns the percentage of reads of `randrw`; `None` for other kinds.
     pub fn read_percent(self) -> Option<u8> {
         match self {
             Rw::RandRw { read_percent } => Some(read_percent),
@@ -114,7 +114,7 @@ pub struct Workload {
     pub seed: u64,
 }
 
-/// Generator of one job's offsets, in blocks of the workload's size.
+/// Generator of the offsets of one job's I/Os, in units of the I/O size.
 #[derive(Debug, Clone)]
 pub struct Offsets {
     random: XorShift64,
@@ -146,7 +146,7 @@ impl Offsets {
     #[inline]
     pub fn next_io(&mut self) -> (u64, Op) {
         if self.rw == Rw::RandRead {
-            // Check the most common kind first.
+            // Test for random reads first, the most common kind of I/O.
             return (self.first + self.draw().1, Op::Read);
         }
         if self.rw.is_sequential() {
@@ -157,7 +157,7 @@ impl Offsets {
         }
         let (drawn, block) = self.draw();
         let op = match self.rw {
-            // The high bits choose the block, so the low half of the number chooses the operation.
+            // The high bits of `drawn` choose the block, so the low half chooses the operation.
             Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
@@ -172,7 +172,7 @@ impl Offsets {
     }
 }
 
-/// Maps the low half of `random` to a number below `count`.
+/// Returns a number below `count`, from the low half of `random`.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
     ((random & u64::from(u32::MAX)) * count) >> 32

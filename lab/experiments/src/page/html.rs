@@ -125,7 +125,7 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     html
 }
 
-/// Renders the table row of a second run with some mechanisms switched off, below the check's own
+/// Renders a check's result with some mechanisms switched off, as a table row below the check's
 /// row.
 fn second_run(without: &AblationResult, ours: &str) -> String {
     let class = match without.holds {

@@ -20,15 +20,15 @@ pub struct Constant {
 /// Kind of a constant's origin, by the first word of the text about its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// `counted:` in a kernel's code, or `published:` and looked up.
+    /// Counted in a kernel's code (`counted:`), or looked up in a publication (`published:`).
     Published,
-    /// `published:`, but cited from memory.
+    /// Cited from memory (`published:`).
     Cited,
-    /// `input:`, given by the paper whose experiments are repeated.
+    /// Given by the paper whose experiments are repeated (`input:`).
     Input,
-    /// `not used:`, because nothing depends on the constant.
+    /// Not needed, because nothing depends on the constant (`not used:`).
     Unused,
-    /// `assumption:`, or no known origin.
+    /// Assumed (`assumption:`), or of unknown origin.
     Assumption,
 }
 
@@ -36,8 +36,8 @@ pub enum Source {
 pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "not used"];
 
 impl Source {
-    /// Parses the first words of a text about an origin. None if they are not in [`ORIGINS`], or if
-    /// nothing follows the colon.
+    /// Returns the kind for a text such as `published: TEXT`. `None` for an unknown word, or if
+    /// TEXT is empty.
     pub fn of(origin: &str) -> Option<Source> {
         // If a part of the value is cited from memory, the whole value counts as cited.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
@@ -81,7 +81,7 @@ fn sources(machines: &[MachineTable]) -> String {
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
-    /// Adds tables of constants, and counts their origins.
+    /// Adds tables of constants to the page, and a fact with the number of constants by origin.
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);

@@ -43,7 +43,7 @@ impl Axis {
         }
     }
 
-    /// Returns this axis with its end at the largest of these values instead of at a tick.
+    /// Ends the axis at the largest of `values` instead of at the next tick.
     pub(super) fn ending_at(mut self, values: impl Iterator<Item = f64>) -> Axis {
         let last = values.filter(|value| value.is_finite()).fold(self.least, f64::max);
         if last > self.least {
@@ -52,7 +52,7 @@ impl Axis {
         self
     }
 
-    /// Returns this axis without fractional ticks if all of these values are whole numbers.
+    /// Removes fractional ticks if all `values` are whole numbers.
     pub(super) fn counting(mut self, mut values: impl Iterator<Item = f64>) -> Axis {
         if values.all(|value| value.fract() == 0.0) {
             self.step = self.step.max(1.0);

@@ -120,7 +120,7 @@ fn data_table(table: &DataTable) -> String {
     }
 }
 
-/// Largest width, in characters, of a first column whose cells are not wrapped.
+/// Width, in characters, up to which the cells of a first column are not wrapped.
 const FIRST_MOST: usize = 42;
 
 /// Returns the smallest width of a column, in characters, with blanks at both sides: the width of
@@ -243,7 +243,7 @@ fn wrapped(text: &str, indent: usize) -> String {
 enum ColumnFit {
     /// Columns are as wide as their longest cells.
     AsItIs,
-    /// Cells are wrapped into several lines to fit the table into the page.
+    /// Cells are wrapped so that the table is at most `WIDTH` characters wide.
     Within,
 }
 

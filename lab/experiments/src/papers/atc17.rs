@@ -47,17 +47,16 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Bytes in flight for each drive: as many as the block layer accepts, because \[FALCON\] replays
-/// traces as fast as possible. With chunks of 4 KiB this is twice the default high watermark.
+/// Bytes in flight for each drive, as many as the block layer accepts. At 4 KiB per bio, 2,048 bios
+/// are twice the default high pressure point.
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let the
 /// `auto` mode choose.
 const FEW: u32 = 64;
 const LENGTH_NS: u64 = 100_000_000;
-/// Virtual time that is measured in runs that compare drives, or in which `auto` chooses a serving
-/// mode. The number of I/Os in flight at a drive is a random walk: if n is this number, the walk
-/// depends on its start for about n^2 I/Os. For n = 64 these take 50 ms at 80,000 I/Os per second,
-/// half of [`LENGTH_NS`].
+/// Measured virtual time of runs that compare drives, or in which `auto` chooses a serving mode.
+/// The number n of I/Os in flight at a drive is a random walk, which forgets its start only after
+/// about n^2 I/Os: 50 ms for n = 64 at 80,000 I/Os per second.
 const LONG_NS: u64 = 1_000_000_000;
 /// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
@@ -76,7 +75,6 @@ enum Rig {
     /// LSI 9300-8i.
     #[default]
     Hba,
-    /// NVMe drives, each with its own controller.
     Nvme,
 }
 
@@ -139,7 +137,7 @@ struct Point {
     serving: Serving,
     /// Chunk size of the RAID-0 volume in KiB.
     chunk: u32,
-    /// High and low watermark for each drive; `None` means the block layer's defaults.
+    /// Watermarks of the plugged bios, high then low; `None` means the block layer's defaults.
     marks: Option<[u32; 2]>,
     depth: Depth,
     /// True for \[FALCON\]'s ideal system, which has a submitting thread for each drive instead of
@@ -149,7 +147,7 @@ struct Point {
     /// flight.
     watched: bool,
     long: bool,
-    /// True if the I/Os go to a file instead of the volume.
+    /// True for I/O to a file on the volume, which takes more CPU time than I/O to the volume.
     file: bool,
     task: Option<Program>,
     #[serde(skip)]
@@ -215,8 +213,8 @@ impl Point {
         (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..self.clone() })
     }
 
-    /// Returns the state that commands to the host adapter share. AHCI has a SCSI host for each
-    /// port, so its commands share nothing. The drivers of SCU and HBA share different state.
+    /// Returns the state that the commands of all drives share. AHCI has a SCSI host for each port,
+    /// so the commands share nothing.
     fn adapter(&self) -> HostAdapterConfig {
         let has = |mechanism| !self.without.contains(&mechanism);
         let (is_hba, is_scu) = (self.rig == Rig::Hba, self.rig == Rig::Scu);
@@ -245,8 +243,8 @@ impl Point {
             false => String::new(),
         };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        // With a thread per drive, use the CPUs of the drives' workers, so that the distances
-        // between CPUs are the same.
+        // The thread of each drive runs on the CPU of that drive's worker in other runs, so that
+        // the distances between CPUs are equal in all runs.
         let (jobs, iodepth, cpus) = match self.program() {
             Some(task) => (task.threads(), task.depth(depth), task.cpus()),
             None if self.apart => (drives, depth / drives, (1..=drives).collect()),
@@ -301,7 +299,7 @@ impl papers::Point for Point {
         Mechanism::Coalescing,
         Mechanism::Dies,
     ];
-    /// No point of this paper uses the single-queue stack, to which `Lines` belongs.
+    /// `Lines` affects only the single-queue stack, which no point of this paper uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

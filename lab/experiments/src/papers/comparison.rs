@@ -1,7 +1,7 @@
 //! Creates the page that compares a run with all mechanisms and a run without some of them.
 //!
-//! Merges two pages of the same parts. A check gets the second run's result, a panel gets those
-//! lines of the second run that differ, and a table that differs is shown a second time.
+//! Merges two pages of the same parts. A check also gets the result of the second run. A panel also
+//! gets the lines that differ in the second run, and a table that differs is shown twice.
 
 use super::mechanism::{Mechanism, words};
 use crate::page::{

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
-    /// Name of a metric or formula, and settings that replace the current point's settings.
+    /// Name of a metric or formula, and the settings to change in the current point.
     Name(String, Table),
     /// A function call, with all arguments joined into one list.
     Call(String, Vec<Formula>),
@@ -52,7 +52,7 @@ impl<'a> Parser<'a> {
         true
     }
 
-    /// Consumes and returns the characters before the first one for which `of` is false.
+    /// Consumes and returns the longest prefix of characters for which `of` returns true.
     fn run(&mut self, of: fn(char) -> bool) -> &'a str {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|c| !of(c)).unwrap_or(self.rest.len());
@@ -204,8 +204,8 @@ fn apply(operator: &str, left: f64, right: f64) -> f64 {
     }
 }
 
-/// Calls a function of a list. `all` returns 1 if no number is 0, `steps` the differences of
-/// neighbours, and `ratios` their quotients.
+/// Applies the function `name` to a list. `all` is 1 if no number is 0. `steps` has the differences
+/// and `ratios` the quotients of neighbours.
 fn call(name: &str, list: &[f64]) -> Vec<f64> {
     let pairs = list.windows(2);
     match name {
@@ -223,7 +223,7 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         // Coefficient of determination of a straight line through points: 1 if all points lie on a
         // line. The list has first all x, then all y.
         "r2" => vec![straightness(list.split_at(list.len() / 2))],
-        // The last number selects the result by its position, counted from 1.
+        // The last number n of the list selects the list's n-th number, counted from 1.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
         _ => panic!("{name}: formulas have no function of this name"),

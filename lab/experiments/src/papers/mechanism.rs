@@ -72,8 +72,7 @@ impl Words for Mechanism {
     ];
 }
 
-/// Largest bandwidth that a model may have, in bytes per nanosecond. Transfers then take almost no
-/// time.
+/// Largest bandwidth of a model in bytes per nanosecond. Transfers then take almost no time.
 const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {

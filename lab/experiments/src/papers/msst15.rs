@@ -55,7 +55,7 @@ enum Device {
     Nvme,
 }
 
-/// System that does the I/O: the host, or a guest with its queues served in this mode.
+/// System that does the I/O: the host, or a guest whose queues are served in a certain mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Place {
@@ -166,7 +166,7 @@ impl papers::Point for Point {
         Mechanism::Translation,
         Mechanism::Signals,
     ];
-    /// No point of this paper uses the single-queue stack, to which `Lines` belongs.
+    /// `Lines` affects only the single-queue stack, which no point of this paper uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

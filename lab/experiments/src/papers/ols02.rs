@@ -82,7 +82,7 @@ const CPUS: u32 = 8;
 const READ_BYTES: u32 = 65_536;
 /// Number of disks on each host adapter, as the paper gives it.
 const DISKS: u32 = 8;
-/// Maximum number of bios that are held back (plugged), more than the bios of any I/O.
+/// Plug limit in bios, larger than the number of bios of any I/O.
 const PLUG: u32 = 1_024;
 const LENGTH_NS: u64 = 1_000_000_000;
 
@@ -95,7 +95,7 @@ struct Step {
     unit: Option<u32>,
     #[serde(default)]
     bounce: bool,
-    /// Scope of the request queues' lock; `drivers` is the scope of the adapter drivers' lock.
+    /// Disks that share the request queues' lock (`lock`) and the drivers' lock (`drivers`).
     #[serde(deserialize_with = "word")]
     lock: LockScope,
     #[serde(deserialize_with = "word")]
@@ -120,7 +120,7 @@ struct Load {
 struct Point {
     step: Step,
     load: Load,
-    /// Name of a mechanism that the model leaves out, to measure its effect; or `nothing`.
+    /// Part of the model that is left out to measure its effect, or `nothing`.
     #[serde(default)]
     without: String,
     #[serde(skip)]
@@ -185,7 +185,7 @@ impl Point {
             drives,
             layout: Layout::Linear,
             service: Service {
-                // Hold back requests (plug) until all bios of an I/O are in the request queue.
+                // Keep the request queue plugged until it has all bios of an I/O.
                 serving: ServingConfig { plug_high: PLUG, ..ServingConfig::default() },
                 apart: true,
                 history: self.history(),
@@ -267,8 +267,8 @@ impl papers::Point for Point {
         seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
     }
 
-    /// Returns a metric of a point. Most metrics are fractions of the time of all CPUs, except the
-    /// rate and the lock statistics.
+    /// Returns a metric of a point. `idle`, `spin`, `user` and `bounces` are fractions of the time
+    /// of all CPUs.
     fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
         let seen = results.at(point)?;
         let cpus = &seen.cpus;

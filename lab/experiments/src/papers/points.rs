@@ -56,7 +56,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     where
         Self: Sized;
 
-    /// Returns the rows of a table that has code of its own instead of formulas.
+    /// Returns the rows of a table that the paper's module computes without formulas.
     fn rows(_results: &Results<Self>, _point: &Self, _name: &str) -> Vec<Vec<String>>
     where
         Self: Sized,
@@ -107,7 +107,7 @@ impl<P: Point> Results<P> {
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // The runs of a point, with all mechanisms and without some, have consecutive indexes.
+        // The runs of a point are neighbours: first with all mechanisms, then without some.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
@@ -165,7 +165,7 @@ pub(crate) fn run_without<P: Point>(
     point.run(&model, seed)
 }
 
-/// Returns the mechanisms that can be switched off in these parts, of a point or of a machine.
+/// Returns the mechanisms of points and machines that can be switched off in these parts.
 pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
     let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
     let models = models(distinct(points.iter().map(P::machine)).into_iter())?;

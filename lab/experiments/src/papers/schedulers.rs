@@ -38,8 +38,8 @@ pub(super) fn paper() -> Paper {
 }
 
 const MS: u64 = 1_000_000;
-/// Time at which clients with a rate limit begin. The token buckets of their groups are full by
-/// then.
+/// Time at which clients begin if `warm_up_ms` is set. The token buckets of their groups are full
+/// by that time.
 const LIMITED_START_NS: u64 = 50 * MS;
 const FREE_LENGTH_NS: u64 = 5 * MS;
 
@@ -54,7 +54,7 @@ struct Settings {
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients of each kind; a kind with `others: true` has `others` clients.
+    /// Number of clients of a kind. A kind with `others: true` has `others` clients instead.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -62,8 +62,7 @@ struct Settings {
     /// Queue depth of clients whose kind does not set a depth.
     #[serde(default = "usual_depth")]
     depth: u32,
-    /// Rate limit of each group in I/Os per second; with a limit, clients begin at
-    /// [`LIMITED_START_NS`].
+    /// Rate limit of each group in I/Os per second.
     limit: Option<u64>,
     warm_up_ms: Option<u64>,
     length_ms: Option<u64>,
@@ -139,7 +138,7 @@ impl From<Settings> for Point {
             drive,
             scheduler,
             loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
-            // A single client gets no group, because a group would make no difference.
+            // With a single client, a group would have no effect.
             groups: groups && threads > 1,
             depth,
             limit,
@@ -151,8 +150,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // Enough for two rounds: the deadline scheduler needs 20 ms to serve all I/Os in flight
-        // once.
+        // Warm-up and measurement last two rounds each: the deadline scheduler serves all I/Os in
+        // flight once in 20 ms.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),
@@ -242,7 +241,7 @@ impl Point {
 
 impl papers::Point for Point {
     type Measurement = ContentionReport;
-    /// No point of this experiment uses the single-queue stack, to which `Lines` belongs.
+    /// `Lines` affects only the single-queue stack, which no point of this experiment uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

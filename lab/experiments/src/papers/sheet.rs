@@ -36,15 +36,15 @@ pub(crate) struct Sheet {
     by: String,
     #[serde(default)]
     texts: Texts,
-    /// Lists by name, for `each` and for axes. A list has values of the setting with the list's
-    /// name, or tables of several settings.
+    /// Lists for `each` and for axes. The list NAME has values of the setting NAME, or tables of
+    /// several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists of settings by name. A list is a sequence of products; a product has all combinations
-    /// of the values of its lists.
+    /// Lists of settings by name. Each inner list of axes stands for all combinations of their
+    /// values.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
-    /// Named values, by setting and name.
+    /// For each setting, a table from names to the values that the names stand for.
     #[serde(default)]
     named: BTreeMap<String, Table>,
     #[serde(default)]
@@ -107,7 +107,7 @@ struct PanelSpec {
     lines: Vec<LineSpec>,
     #[serde(default)]
     marks: Vec<(f64, String)>,
-    /// Formula for the x positions of vertical lines, at which phases 2, 3 and so on begin.
+    /// Formula for the x positions of vertical lines, which get the labels 2, 3 and so on.
     begins: Option<Formula>,
 }
 
@@ -117,7 +117,7 @@ struct LineSpec {
     /// Axes of settings. Each combination of their values gives a line.
     #[serde(default)]
     each: Vec<Axis>,
-    /// Settings that a panel must have for the line to be shown there.
+    /// Settings of the panels that show the line.
     #[serde(default)]
     only: Table,
     name: String,
@@ -171,7 +171,7 @@ struct CheckSpec {
     numbers: Vec<f64>,
     #[serde(default)]
     at: Table,
-    /// For each name that the check's texts and formulas use, the point that maximises a formula.
+    /// Points that maximise a formula, by the name that the check's texts and formulas use.
     #[serde(default)]
     best: BTreeMap<String, BestSpec>,
     /// Formula for our numbers, which are compared with `numbers`.
@@ -189,7 +189,7 @@ struct CheckSpec {
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// Formula that the selected point maximises; by default, the formula in `of`.
+    /// Formula whose largest value selects the point. `None` selects by the field `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for Formula {
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
-    /// Formulas for the numbers of the present check, by name.
+    /// Numbers of the check that is being evaluated, by name.
     numbers: BTreeMap<String, Formula>,
 }
 
@@ -342,7 +342,7 @@ impl<P: Point> Evidence<'_, P> {
         self.sheet.figures.iter().flat_map(of_spec).collect()
     }
 
-    /// Returns the combinations of `each` in `part`. `name` is the template of part names.
+    /// Returns the combinations of `each` for which the template `name` gives the name `part`.
     fn in_part(&self, each: &[Axis], name: &str, part: &str) -> Vec<Table> {
         let mut settings = self.sheet.expand(each);
         settings.retain(|settings| self.text(name, settings) == part);
@@ -470,7 +470,7 @@ impl<P: Point> Evidence<'_, P> {
         Some(check.with_note(filled(&spec.note)?))
     }
 
-    /// Returns the value of `spec.of`, and the text, of the point that maximises `spec.by`.
+    /// Finds the point with the largest `spec.by`. Returns the point's `spec.of` and text.
     fn best(&self, spec: &BestSpec, at: &Table) -> Option<(f64, String)> {
         let mut best: Option<(f64, f64, Table)> = None;
         for settings in self.sheet.expand_from(at, &spec.over) {

@@ -35,7 +35,7 @@ const SPANS: [(Span, f64); 5] = [
 ];
 /// The paper's average time from dispatch to completion (D2C), in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// Largest fraction of an I/O's total time (Q2C) in software steps for which the check holds.
+/// Largest fraction of an I/O's total time (Q2C) that software steps may take in a passing check.
 const SHARE_MOST: f64 = 0.10;
 
 /// Measured spans of a drive: averages in nanoseconds, in the order of `SPANS`.
@@ -55,8 +55,9 @@ impl DriveSpans {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// Like `share`, but with the drive's time (D2C) limited to the paper's, because a late wake-up
-    /// on this machine lengthens D2C and would make the fraction smaller.
+    /// Returns the fraction of software steps in the total time, with at most the paper's drive
+    /// time (D2C). A late wake-up on this machine lengthens D2C and would make the fraction
+    /// smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }

@@ -74,9 +74,8 @@ fn node() -> Spread {
 }
 
 impl Point {
-    /// Returns the number of threads that may dispatch from a hardware queue at a time: all CPUs of
-    /// the queue on the paper's machines, as in the kernel of 2013, and one on the present-day
-    /// machine, millrace's default.
+    /// Returns the number of threads that may dispatch from a hardware queue at a time: one by
+    /// default, and all CPUs of the queue on the paper's machines, as in the kernel of 2013.
     fn inside(&self) -> Inside {
         match self.stack == Stack::Mq && self.machine != TODAY {
             true => Inside::Each,
@@ -91,8 +90,8 @@ impl Point {
     fn plan(&self, model: &Model, seed: u64) -> SimPlan {
         let Point { interface, cores, maxima, .. } = *self;
         let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
-        // Time for which the kernel thread takes the CPU: a CFS time slice of two threads on a CPU,
-        // and two context switches. The slice is half of `sched_latency`, or four times the minimum
+        // The kernel thread takes the CPU for a CFS time slice and two context switches. With two
+        // threads on a CPU, the slice is half of `sched_latency`, or four times the minimum
         // granularity.
         let threads = &model.threads;
         let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
@@ -111,7 +110,7 @@ impl Point {
             cpus: (0..cores).collect(),
             jobs: cores,
             workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
-            // Run for 2.5 time slices. The kernel thread wakes within the first slice.
+            // The kernel thread wakes within the first time slice and runs for one, so 2.5 suffice.
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,

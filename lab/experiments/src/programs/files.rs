@@ -30,7 +30,7 @@ pub(super) struct FileSet {
 #[derive(Debug, Default)]
 struct Lists {
     there: Vec<File>,
-    /// For each slot, the index of its file in `there`; `None` for a free slot.
+    /// Index in `there` of each slot's file; `None` for a free slot.
     places: Vec<Option<usize>>,
     free: Vec<u64>,
 }

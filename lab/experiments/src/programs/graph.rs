@@ -22,7 +22,7 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 const SCALE: u32 = 18;
 const EDGES_EACH: u64 = 32;
 const EDGE_BYTES: u64 = 4;
-/// Probability a + b, in units of 1/65,536, of an edge's source in the upper half of the vertices.
+/// Probability that an edge's source is in the first half of the vertices: a + b, in 1/65,536.
 const UPPER: u64 = 49_807;
 const READ_PAGES_MAX: u64 = 256;
 /// Number of pages read in the warm-up, and virtual length of the measured window.
@@ -31,7 +31,7 @@ const LENGTH_NS: u64 = 100_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
-    /// Reads of one pass in order, each as first page and number of pages.
+    /// The reads of one pass in order, each with its first page and number of pages.
     reads: Arc<[(u64, u64)]>,
     threads: u32,
 }
@@ -88,7 +88,7 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // A batch has at least `depth / 2` reads: `reap` waits for that many completions.
+            // A batch has at least `depth / 2` reads, as many as `reap` waits for.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

@@ -148,8 +148,7 @@ impl Program for Server {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// Returns the warm-up, in which the server reads about twice the cache's size, and the
-    /// window's length.
+    /// In the warm-up, the server reads about twice the cache's size.
     fn measured(&self) -> (u64, u64) {
         let reads = self.kind.flow().iter().filter(|flow| matches!(flow, Flow::Read)).count();
         let rounds = 2 * CACHE_BYTES / self.kind.mean_bytes() / reads as u64;

@@ -76,7 +76,7 @@ impl Utility {
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // The files begin after the inodes. `owed` pages of the archive must still be read or
+        // The files begin after the inodes. `owed` counts the archive's pages still to be read or
         // written.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
@@ -115,7 +115,6 @@ impl Program for Utility {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// Returns the warm-up, twice as many pages as the cache holds, and the window's length.
     fn measured(&self) -> (u64, u64) {
         (2 * CACHE_BYTES / 4096, LENGTH_NS)
     }

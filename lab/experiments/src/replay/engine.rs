@@ -30,7 +30,7 @@ pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep in nanoseconds, so that an interrupt is noticed soon.
 const SLEEP_NS: u64 = 50_000_000;
-/// Longest sleep, in nanoseconds, while I/Os are in flight and the trace has no I/O ready.
+/// Longest sleep, in nanoseconds, while the engine has room but waits for the reader of the trace.
 const LOOK_NS: u64 = 200_000;
 /// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
@@ -45,11 +45,11 @@ struct Slot {
     sent_ns: u64,
     sent_bytes: u64,
     pieces: u32,
-    /// Number of pieces in flight, whose data occupies `in_flight_bytes`.
+    /// Number of the I/O's pieces in flight, whose data has `in_flight_bytes` bytes.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Engine's counter `held` at the time when the I/O became ready. A different value when the
-    /// I/O is sent means that the I/O has waited for room.
+    /// Value of the engine's `held` when the I/O became ready. A later increase means that the I/O
+    /// has waited for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -57,7 +57,7 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The I/O waits, or only a part of its pieces has been sent.
+    /// The I/O waits, or some of its pieces are not sent yet.
     Send,
     Sent,
     /// The I/O's data is written. The flush that makes it durable must still be sent.
@@ -460,7 +460,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // If the next I/O is already due, the engine lacks room, and a completion ends the sleep.
+        // If the next I/O is already due, the engine lacks room and must wait for a completion.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

@@ -33,8 +33,7 @@ pub(crate) enum FittedRange {
         len_bytes: u64,
         /// True if the I/O was enlarged to whole blocks of the target.
         aligned: bool,
-        /// True if the I/O's address was changed, because the I/O lay past the target's end or
-        /// because all addresses are scaled.
+        /// True if the I/O's address was changed to fit the I/O into the target.
         moved: bool,
     },
     /// The I/O lies past the target's end, and the user has chosen no `Fit`.

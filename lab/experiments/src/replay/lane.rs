@@ -9,20 +9,19 @@ use millrace_block::Op;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 
-/// Largest piece of each operation, and true for each optional operation that a lane supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PieceLimits {
     pub(crate) data_bytes_max: u64,
-    /// Largest discard; 0 if the lane accepts no discards.
+    /// Largest discard in bytes; 0 if the volume or server accepts no discards.
     pub(crate) discard_bytes_max: u64,
-    /// Largest write-zeroes; 0 if the lane accepts no write-zeroes.
+    /// Largest write-zeroes in bytes; 0 if the volume or server accepts no write-zeroes.
     pub(crate) zeroes_bytes_max: u64,
     pub(crate) flush: bool,
     pub(crate) fua: bool,
 }
 
 impl PieceLimits {
-    /// Returns the largest size of `op` in one piece, in bytes; 0 if the lane does not accept `op`.
+    /// Returns the largest size, in bytes, of a request with `op`; 0 if `op` is not accepted.
     pub(crate) fn bytes_max(&self, op: Op) -> u64 {
         match op {
             Op::Read | Op::Write => self.data_bytes_max,
@@ -36,7 +35,7 @@ impl PieceLimits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lane {
     pub(crate) name: String,
-    /// Size of the lane, a multiple of the block size.
+    /// Size of the volume or server in bytes, a multiple of `block_bytes`.
     pub(crate) size_bytes: u64,
     /// Block size, a power of two.
     pub(crate) block_bytes: u64,
@@ -45,12 +44,10 @@ pub(crate) struct Lane {
     pub(crate) contents: DiskContents,
 }
 
-/// An I/O, or a part of an I/O that the lane accepts as one request.
+/// An I/O, or a part of an I/O that the volume or server accepts as one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Index of the lane in [`Target::lanes`].
     pub(crate) lane: u32,
-    /// Number of the engine's slot, which the piece's `Done` returns.
     pub(crate) slot: u32,
     pub(crate) op: Op,
     pub(crate) fua: bool,
@@ -61,26 +58,25 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) slot: u32,
-    /// Text of the error; `None` for success.
     pub(crate) error: Option<String>,
 }
 
 /// Target of a replay, which executes the trace's I/Os. A method returns an error only if the
-/// target has failed. An error of a single piece is part of the piece's `Done`.
+/// target has failed. An error of a single request is part of the request's `Done`.
 pub(crate) trait Target {
     fn lanes(&self) -> &[Lane];
 
     fn now_ns(&self) -> u64;
 
-    /// Submits a piece. Returns false if there is no room for the piece now. The target may hold
+    /// Submits an I/O or a piece of an I/O. Returns false for lack of room. The target may hold
     /// back the piece until `start` is called.
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError>;
 
     fn start(&mut self) -> Result<(), BenchError>;
 
-    /// Appends the pieces that have ended to `done`, without waiting.
+    /// Appends to `done` the pieces of I/Os that have ended, without waiting.
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError>;
 
-    /// Sleeps until a piece may have ended, at most until `until_ns`.
+    /// Sleeps until a piece of an I/O may have ended, at most until `until_ns`.
     fn wait(&mut self, until_ns: u64) -> Result<(), BenchError>;
 }

@@ -26,7 +26,7 @@ pub(crate) fn connect(
     for (name, uri) in uris {
         let mut connection = Connection::new(uri)?;
         let mut lane = lane_of(name, connection.client.session());
-        // Skip the search for data if the user allows the replay to overwrite the export.
+        // Search the export for data only if the replay must not overwrite data.
         if !addresses.overwrite {
             lane.contents = nbd_contents(&mut connection)?;
         }

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-/// Largest length, in bytes, of a short range. An I/O is compared with the short ranges near its
-/// start, and with all longer ranges, which are few.
+/// Length in bytes up to which a range is short. An I/O is compared with the short ranges near its
+/// start and with all long ranges, of which there are few.
 const SHORT_BYTES: u64 = 128 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) enum Waits {
     Writes,
 }
 
-/// Ranges by start offset and slot, each with its end, and true if the I/O changes the range.
+/// Ranges of I/Os. Key: start offset and slot. Value: end offset, and true if the I/O changes data.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use std::ops::DerefMut;
 use millrace_block::Op;
 use millrace_random::SplitMix64;
 
-/// Distance in bytes between the words that change with each write.
+/// Bytes per sector. Each write changes the first word of each sector.
 const SECTOR: usize = 512;
 /// Largest number of bytes that a pool keeps in free buffers.
 const KEPT_BYTES_MAX: usize = 16 << 20;

@@ -46,7 +46,7 @@ pub struct OpReport {
     pub fua: u64,
     pub iops: f64,
     pub bytes_per_s: f64,
-    /// Latencies that the trace states; I/Os without a stated latency are left out.
+    /// Latencies recorded in the trace. I/Os without a recorded latency are left out.
     pub traced: Option<Latency>,
     /// Latencies from an I/O's submission to its completion.
     pub from_submission: Option<Latency>,
@@ -55,7 +55,7 @@ pub struct OpReport {
     pub from_due: Option<Latency>,
 }
 
-/// Thresholds for late I/Os, each in nanoseconds, as a key in JSON, and as text.
+/// Thresholds for late I/Os: nanoseconds, JSON key, and text.
 pub const LATE: [(u64, &str, &str); 5] = [
     (100_000, "over_100us", "100 us"),
     (1_000_000, "over_1ms", "1 ms"),

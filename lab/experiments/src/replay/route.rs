@@ -11,12 +11,12 @@ use super::lane::Lane;
 use crate::load::bench::BenchError;
 use crate::trace::{TraceIo, TraceSource};
 
-/// Assignment of a trace's devices to lanes.
+/// Assignment of a trace's devices to lanes (volumes or servers).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Names of devices with a lane of their own, each with the index of the lane.
     pub by_device: Vec<(String, usize)>,
-    /// Index of the lane for all other devices; `None` if such a device is an error.
+    /// Index of the lane for all other devices. With `None`, a device without a lane is an error.
     pub others: Option<usize>,
 }
 
@@ -228,7 +228,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns the lane of an I/O's device. `met` caches the lanes of the devices that have occurred.
+/// Returns the lane of an I/O's device. `met` caches the lane of each device, by device index.
 fn lane_of<S: TraceSource>(
     source: &S,
     io: &TraceIo,

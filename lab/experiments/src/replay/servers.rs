@@ -18,7 +18,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot};
 struct Slots {
     ios: Vec<ClientIo>,
     free: Vec<u32>,
-    /// For each slot of the client, the number of the engine's slot.
+    /// Slot number in the engine, by slot of the client.
     taken_for: Vec<u32>,
 }
 

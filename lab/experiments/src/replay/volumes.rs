@@ -17,9 +17,9 @@ use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 use crate::load::sleeper::Sleeper;
 
-/// Longest read or write of one piece, in bytes, which bounds the memory of a piece.
+/// Longest read or write in one bio, in bytes, which bounds the memory of a bio.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// Longest discard or write-zeroes of one piece, in sectors. The block layer splits pieces to the
+/// Longest discard or write-zeroes in one bio, in sectors. The block layer splits bios to the
 /// drive's limits.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 const CHANNEL_DEPTH_MAX: u32 = 65_536;
@@ -45,8 +45,8 @@ impl<S: Sleeper> Volumes<S> {
         })
     }
 
-    /// Adds a volume, with a channel for `iodepth` I/Os in flight. `contents` is the data that
-    /// writes would destroy.
+    /// Adds a volume, with a channel for `iodepth` I/Os in flight. `contents` is the data on the
+    /// volume's drives.
     pub(crate) fn add(
         &mut self,
         (name, volume): (&str, &Arc<Volume<S::Machine>>),
@@ -166,7 +166,7 @@ pub struct ReplayVolume {
     pub name: String,
     /// Volume that executes the I/Os.
     pub volume: Arc<Volume<Native>>,
-    /// Data on the volume's drives, as found before they were opened.
+    /// Data that was found on the drives before the volume was opened.
     pub contents: DiskContents,
 }
 

@@ -42,7 +42,7 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// The two entries of the free list that a command writes: its own entry, and the list's next one.
+/// Cache lines of the free list that a command writes: the command's entry and the next entry.
 type FreeEntries = [[u64; 8]; 2];
 
 pub(crate) struct HostAdapter<M: Machine> {
@@ -67,16 +67,16 @@ struct Lookup<M: Machine> {
     free: M::Line<FreeEntries>,
 }
 
-/// The rest of the lock's cache line: the table's pointer, 16 bytes before the lock, and the list
-/// head, 8 bytes after the lock. Both share a line with the lock in 5 of 8 alignments. A CPU that
-/// identifies an interrupt (`_base_get_cb_idx`) or clears an entry reads this line, which every
-/// lock holder writes. The simulated lock has a line of its own, so two lines move here instead of
-/// one, and this lock is more expensive than the kernel's.
+/// Words on the lock's cache line in 5 of 8 alignments: the pointer to the table, 16 bytes before
+/// the lock, and the list head, 8 bytes after. A CPU that identifies an interrupt
+/// (`_base_get_cb_idx`) or clears an entry reads the line, which every lock holder writes. The
+/// simulated lock has a line of its own, so two lines move, and the lock is more expensive than the
+/// kernel's.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {
-    /// Reads the pointer. Relaxed: the pointer never changes, and the lock orders writers of its
-    /// line.
+    /// Reads the pointer to the table. Relaxed: the pointer never changes, and the lock orders the
+    /// writers of the pointer's cache line.
     fn read_pointer(&self) -> u64 {
         self.0.load(Order::Relaxed)
     }

@@ -229,7 +229,7 @@ impl<M: Host> Interface<M> {
         M::system_call();
     }
 
-    /// Models putting a request on a lock-free list, which only this job uses.
+    /// Models the cost of adding a request to a lock-free list that only this job uses.
     fn push(&self) {
         // Relaxed: the word only models the cost of the kernel's list, which has no entries here.
         let mut head = self.list_head.load(Order::Relaxed);

@@ -68,7 +68,7 @@ struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
-    /// Completions that `commit_rqs` polled to find the time of the next completion.
+    /// Completions that `commit_rqs` found while polling for the next completion's time.
     due: Vec<(Tag, Status)>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// Model of Linux 2.4's work in the handler, and each drive's jobs to wake; `None` without the
+    /// Model of Linux 2.4's work in the handler, and the jobs to wake by drive. `None` without the
     /// model.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
@@ -198,7 +198,7 @@ impl<M: Host> Interrupts<M> {
             kernel.interrupt(vector.drive);
             kernel.bottom_half(submitted.segments, submitted.sectors);
             vector.filed.lock().push((tag, status));
-            // The bottom half wakes all threads that may wait for the drive.
+            // Linux 2.4's bottom half wakes all jobs that may wait for the drive.
             return by_drive[vector.drive].iter().for_each(|signal| signal.raise());
         }
         vector.filed.lock().push((tag, status));
@@ -211,8 +211,8 @@ impl<M: Host> Interrupts<M> {
     }
 }
 
-/// Returns, for each drive, the signals of the jobs that may wait for the drive: all jobs, unless
-/// each drive is a volume.
+/// Returns, by drive, the signals of the jobs that use the drive. All jobs use all drives if the
+/// drives form one volume.
 fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
     let of = |drive| match plan.service.apart {

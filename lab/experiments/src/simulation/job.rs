@@ -46,13 +46,13 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C): before the window while the window is open,
-    /// and within the window after its end.
+    /// Latencies from queueing (Q) to completion (C). `begin` stores those before the window, which
+    /// `end` subtracts.
     pub(super) latency: Snapshot,
     /// Durations of system calls, for jobs with one I/O per call. In raw_job.rs a call covers the
     /// whole vector.
     pub(super) calls: Snapshot,
-    /// Statistics of each drive, before or within the window as in `latency`.
+    /// Statistics by drive. `end` subtracts the statistics from before the window.
     pub(super) drives: Vec<StatsSnapshot>,
 }
 
@@ -100,8 +100,8 @@ impl<M: Host> RowState<M> {
     pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
         let (plan, volumes) = (&self.plan, &self.volumes);
         let at = number as usize % volumes.len();
-        // The channel needs the `IoThread` only for its doorbell, because no thread owns the
-        // drives' queues.
+        // The channel uses only the doorbell of its `IoThread`, because no thread owns the drives'
+        // queues.
         let thread = IoThread {
             number: number as u16,
             owner: u64::from(number) + 1,

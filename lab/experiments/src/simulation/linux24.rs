@@ -81,8 +81,8 @@ pub struct Linux24 {
     /// If true, the `sq` stack plugs the bios of a batch in the request queue instead of in the
     /// task.
     pub plug_in_queue: bool,
-    /// If given, a simulated machine charges the time of Linux 2.4's work outside of the block
-    /// layer. Adapter drivers then run under a lock of this scope.
+    /// Scope of the adapter drivers' lock. If given, a simulated machine also charges the time of
+    /// Linux 2.4's work outside of the block layer.
     pub adapters: Option<LockScope>,
     /// Time that a job on a simulated machine computes after each I/O, in nanoseconds.
     pub compute_ns: u64,
@@ -150,7 +150,7 @@ impl Linux24 {
     }
 }
 
-/// Largest number of bios per I/O: all of them must fit into the job's channel.
+/// Largest number of bios per I/O, all of which must fit into the job's channel.
 const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
@@ -283,12 +283,12 @@ pub(super) struct Charge {
     pub(super) ghz: f64,
 }
 
-/// Model of Linux 2.4's work, which charges CPU time scaled to the machine's clock frequency.
-/// Without `adapters` in the plan, only bounce buffers take time.
+/// Model of the CPU time of Linux 2.4's work. Without `adapters` in the plan, only bounce buffers
+/// take time.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
-    /// Factor that converts the times in the file of costs to this machine's clock frequency.
+    /// Factor for the times in the file of costs. 1 if the plan sets `adapters`.
     scale: f64,
     bounce: bool,
     without_copies: bool,

@@ -147,8 +147,6 @@ impl<M: Machine> DriverFilter<M> for CountedDriver<M> {
         &*self.inner
     }
 
-    /// Opens a queue. `index` is the CPU if several threads may dispatch from a hardware queue at
-    /// once.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         Ok(Box::new(CountedQueue {
             inner: self.inner.open_queue(index, depth)?,
@@ -163,7 +161,7 @@ struct CountedQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     counters: Arc<QueueCounters<M>>,
     place: usize,
-    /// True if the present run of the queue is counted. A run ends with `commit_rqs`.
+    /// True if `queue_rq` has counted a run of the queue that `commit_rqs` has not ended yet.
     runs: bool,
 }
 
@@ -204,7 +202,7 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
 
 /// A kernel thread that preempts a job once.
 pub(super) struct Noise {
-    /// Time from the window's start to the thread's wake-up; None once it has woken.
+    /// Time from the window's start to the thread's wake-up. None after the wake-up.
     after_ns: Option<u64>,
     takes_ns: u64,
 }
@@ -219,7 +217,7 @@ impl Noise {
     }
 
     /// Lets the kernel thread preempt the job if its wake-up is due. Called in a system call, where
-    /// no lock is held. `begin_ns` returns the window's start, 0 before.
+    /// no lock is held. `begin_ns` returns 0 before the window.
     pub(super) fn look<M: Host>(&mut self, now_ns: u64, begin_ns: impl FnOnce() -> u64) {
         let Some(after_ns) = self.after_ns else { return };
         let begin_ns = begin_ns();

@@ -37,10 +37,8 @@ pub enum MachineError {
         names()
     )]
     Unknown { name: String, hint: String },
-    /// The file cannot be read.
     #[error("machine file {path}: {source}")]
     Read { path: String, source: std::io::Error },
-    /// The text is not a valid model.
     #[error("machine {name}: {text}")]
     Invalid { name: String, text: String },
 }

@@ -1,4 +1,4 @@
-//! `PollerDriver`: a drive's interrupts take time of the thread that polls the drive's queue.
+//! `PollerDriver`: the thread that polls a drive's queue spends the time of the drive's interrupts.
 //!
 //! The wrapper is used in rows without interrupt handler threads, which irq.rs models. The
 //! submitter or the drive's worker polls the queue and finds the completions. Each poll that finds

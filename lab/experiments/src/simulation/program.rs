@@ -204,8 +204,8 @@ impl<M: Host> FlusherThread<M> {
     }
 }
 
-/// The flusher has as many writes per drive in flight as the submitters of other experiments. The
-/// drives share one list of writes, like the kernel's single `bdi_writeback` of a volume.
+/// Per drive, as many writes in flight as other experiments have I/Os. The drives share one list of
+/// writes, like the kernel's single `bdi_writeback` of a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
 fn flush<M: Host>(

@@ -52,7 +52,7 @@ struct RunMeasurement<M: Host> {
     _volumes: Vec<Arc<Volume<M>>>,
 }
 
-/// A row, and further results of its run.
+/// Result of a run: its row, and data for which a row has no field.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedRow {
     /// The row.
@@ -66,7 +66,7 @@ pub struct ObservedRow {
     /// Simulated time of Linux 2.4's work outside of the block layer, in nanoseconds, for each of
     /// [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if that work was not simulated.
     pub spent_ns: Vec<u64>,
-    /// Statistics of the page cache, if a program ran through one.
+    /// Statistics of the page cache, if a program used one.
     pub cache: Option<CacheStats>,
     /// Recorded trace, if the plan asks for it.
     pub recorded: Option<Recorded>,
@@ -92,7 +92,7 @@ pub fn run_simulated_until(
     Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
-/// Like [`run_simulated`], but also returns the further results.
+/// Like [`run_simulated`], but returns an [`ObservedRow`].
 pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
     observe(model, plan, &Interrupt::default())
 }

@@ -23,12 +23,12 @@ const IOS_MIN: u64 = 400;
 /// Length of a row's measured window, which follows a warm-up of five rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
-    /// Until 20 times as many I/Os as are in flight have completed, but at least 400 per job.
+    /// The window ends after 20 I/Os for each I/O in flight, but at least 400 I/Os per job.
     #[default]
     Rounds,
-    /// For a number of nanoseconds by the machine's clock.
+    /// The window lasts for a number of nanoseconds by the machine's clock.
     Time(u64),
-    /// Until the jobs have completed this many I/Os each, on average.
+    /// The window ends after a number of I/Os per job, on average.
     Ios(u64),
 }
 
@@ -57,11 +57,10 @@ pub(crate) struct Window {
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os from which jobs check whether the window begins or ends.
+    /// Number of completed I/Os below which no job checks if the window begins or ends.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
-    /// Ends the window, or prevents it from opening.
     interrupt: Interrupt,
 }
 
@@ -112,8 +111,8 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// Counts completed I/Os of a job. At its end, each job calls this with 0: after an interrupt,
-    /// no other job may be left to close the window.
+    /// Counts completed I/Os of a job. Each job ends with a call with 0, so that the last job
+    /// closes an interrupted window.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;

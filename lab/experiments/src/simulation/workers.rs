@@ -14,7 +14,7 @@ use millrace_runtime::disks_by_worker;
 use crate::load::bench::BenchError;
 use crate::load::threads::join_all;
 
-/// Smallest owner number of a worker. Jobs have smaller numbers: their index plus one.
+/// Number of the first worker as an owner of queues. Jobs have their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(crate) struct Workers<M: Machine> {

@@ -19,7 +19,7 @@ pub(super) struct ColumnTable {
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column. Fields after the last column are ignored.
     pub(super) columns: &'static [(&'static str, Column)],
-    /// Meaning of lines with `Action::Skip`; a note shows this text after their number.
+    /// Text for the user about lines with `Action::Skip`, shown after the number of such lines.
     pub(super) skipped: &'static str,
     pub(super) note: Option<&'static str>,
 }
@@ -32,7 +32,7 @@ impl ColumnTable {
 
 pub(super) enum Column {
     Time(TimeUnit),
-    /// Latency; empty or 0 if unknown, because no I/O takes no time.
+    /// Latency. An empty field or 0 means unknown.
     Latency(TimeUnit),
     /// Offset, in units of this many bytes.
     Offset(u64),
@@ -40,7 +40,7 @@ pub(super) enum Column {
     Length(u64),
     /// Operation: one of these words, in upper or lower case.
     Op(&'static [(&'static str, Action)]),
-    /// Part of the device's name, after this separator and the previous part.
+    /// Part of the device's name, joined to the previous part by this separator.
     Device(&'static str),
     /// Number of the device, which also serves as its name.
     DeviceNumber,
@@ -51,7 +51,7 @@ pub(super) enum Column {
 
 #[derive(Clone, Copy)]
 pub(super) enum TimeUnit {
-    /// Whole numbers in units of this many nanoseconds.
+    /// Whole numbers; the field is the unit in nanoseconds.
     Ns(u64),
     Seconds,
 }
@@ -69,10 +69,9 @@ impl TimeUnit {
 pub(super) enum Action {
     /// An I/O. A flush needs no further columns.
     Io(Op),
-    /// A pause: the next column is a number of microseconds, which are added to the time. Ignored
-    /// in formats whose lines have times.
+    /// A pause of the number of microseconds in the next column. Ignored in formats with times.
     Wait,
-    /// An I/O with too little data in the trace, which is skipped and counted.
+    /// An I/O whose line lacks data. Such I/Os are skipped and counted.
     Skip,
     Nothing,
 }
@@ -91,7 +90,7 @@ impl ColumnParser {
         Box::new(ColumnParser { table, device, waited_ns, skipped, io })
     }
 
-    /// Returns the kind of the first line if it is a header; `None` if it is an ordinary line.
+    /// Returns the kind of a header line; `None` if the first line is no header.
     fn head(&self, text: &str) -> Result<Option<LineKind>, Problem> {
         match self.table.head {
             Some(head) if text == head => Ok(Some(LineKind::Proof)),

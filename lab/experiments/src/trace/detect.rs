@@ -32,8 +32,7 @@ pub(super) fn detect(head: &[u8]) -> Option<Format> {
     Format::all().find(|format| fits(*format, head, &lines))
 }
 
-/// Returns true if exactly one format fits a trace's first bytes, and more bytes cannot change
-/// that.
+/// Returns true if a trace's first bytes fit exactly one format, so that no more bytes are needed.
 pub(super) fn is_certain(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let Some(end) = text.rfind('\n') else { return false };
@@ -70,8 +69,8 @@ fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     }
 }
 
-/// Returns true if a parser accepts all lines, and one of them is an I/O or occurs only in the
-/// format.
+/// Returns true if the parser accepts all lines and finds an I/O, or a line that no other format
+/// has.
 fn takes(parser: &mut dyn LineParser, lines: &[(u64, &str)]) -> bool {
     let (mut devices, mut any) = (DeviceNames::default(), false);
     for (number, text) in lines {

@@ -31,7 +31,7 @@ const UNTOLD: u64 = u64::MAX;
 /// Kind of event that counts as the arrival of a device's I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ArrivalEvent {
-    /// Undecided after this number of D events.
+    /// Not decided yet, after a number of D (issued) events without a Q.
     Unknown(u32),
     Queue,
     Issue,
@@ -41,7 +41,7 @@ enum ArrivalEvent {
 pub(super) struct EventIos {
     pending: Pending,
     arrivals: HashMap<u32, ArrivalEvent>,
-    /// Index in the list of devices, by the device number in the records.
+    /// Index in the list of devices, by the device number of the trace.
     numbers: HashMap<u32, u32>,
 }
 
@@ -58,7 +58,7 @@ impl EventIos {
         Ok(())
     }
 
-    /// Registers a device whose index in the list of devices is its number in the records.
+    /// Registers a device whose records already have its index in the list of devices.
     pub(super) fn take_number(&mut self, device: u32) {
         self.numbers.insert(device, device);
     }

@@ -55,7 +55,7 @@ pub enum Format {
 
 pub(super) enum FormatReader {
     Columns(&'static ColumnTable),
-    /// Any other text. Detection tries the parser on the first lines.
+    /// Text that no `ColumnTable` describes. Detection tries the parser on the first lines.
     Lines(fn() -> Box<dyn LineParser>),
     /// Binary records. Detection checks the first bytes with `fits`.
     Records {
@@ -67,8 +67,8 @@ pub(super) enum FormatReader {
 struct FormatRow {
     format: Format,
     name: &'static str,
-    /// Number of I/Os by which a line may be out of order. Large if lines are in order of
-    /// completion, or come from several machines.
+    /// Number of I/Os by which a line may be out of order, for example in a log in order of
+    /// completion.
     disorder: usize,
     reader: FormatReader,
     /// Creates a writer; None for a format that can only be read.

@@ -88,8 +88,8 @@ impl InputStream {
         }
     }
 
-    /// Creates an input and reads its first 4 KiB for detection, or less if `is_enough` accepts
-    /// less, because a pipe may not deliver more for a long time.
+    /// Creates an input and reads the first 4 KiB for detection. Stops earlier if `is_enough`
+    /// accepts the bytes read, because a pipe may not deliver more for a long time.
     pub(super) fn new(
         label: String,
         raw: impl Read + Send + 'static,
@@ -264,13 +264,12 @@ pub(super) struct ReadGauge {
 }
 
 impl ReadGauge {
-    /// Returns true if the total length is unknown, for example of a pipe that is still being
-    /// written.
+    /// Returns true if the total length is unknown, as for a pipe.
     pub(super) fn is_open_ended(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Returns the number of bytes read so far, and of all bytes; 0 if unknown.
+    /// Returns numbers of bytes, each 0 if unknown: read so far, and in total.
     pub(super) fn progress(&self) -> (u64, u64) {
         let at = self.file.as_ref().and_then(|file| file.as_ref().stream_position().ok());
         (at.unwrap_or(0), self.bytes)

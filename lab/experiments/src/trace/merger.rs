@@ -54,12 +54,12 @@ pub(super) struct TraceStream {
     read: u64,
     newest_ns: u64,
     more: StreamState,
-    /// Error that ended the reader, to be reported after the I/Os read before it.
+    /// Error that ended the reader. Reported after the I/Os that were read before the error.
     error: Option<ReadError>,
 }
 
 impl TraceStream {
-    /// Creates the stream of a reader. `gauge` is the read progress of a reader of a single file.
+    /// Creates a stream. `gauge` has the read progress of a parser of a single file.
     pub(super) fn new(parser: Box<dyn TraceParser>, gauge: ReadGauge) -> TraceStream {
         let (waiting, more) = (BinaryHeap::new(), StreamState::ToCome);
         TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }
@@ -112,8 +112,8 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    /// Merges readers of one format. An I/O may be out of order by less than `span_ns`, and by at
-    /// most `FormatRow::disorder` I/Os, or fewer with many readers.
+    /// Merges readers of one format. A reorder window is full when it spans `span_ns` or has
+    /// `FormatRow::disorder` I/Os, or fewer with many readers.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
         AnySource {

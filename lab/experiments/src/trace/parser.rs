@@ -26,7 +26,7 @@ pub(super) trait TraceParser: Send {
         Vec::new()
     }
 
-    /// Returns the damaged files of a reader that continues with its other files.
+    /// Returns the damaged files of a reader that goes on with its other files.
     fn damage(&self) -> Vec<String> {
         Vec::new()
     }
@@ -54,7 +54,7 @@ pub enum DeviceNaming {
     /// Names from the recording, or numbers for devices without a name.
     #[default]
     Names,
-    /// Major and minor numbers.
+    /// Major and minor numbers of the devices.
     Numbers,
 }
 

@@ -11,7 +11,6 @@ use super::TraceIo;
 /// Largest number of I/Os held back, which is about 6 MB.
 pub(super) const PENDING_MAX: usize = 65_536;
 
-/// State of an input stream: ended, or more records may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamState {
     ToCome,
@@ -35,7 +34,7 @@ struct PendingIo {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     held: VecDeque<PendingIo>,
-    /// I/O number of the first entry of `held`.
+    /// Number of the first I/O in `held`.
     first: u64,
 }
 

@@ -37,7 +37,7 @@ impl PowerBins {
         self.0[number.max(1).ilog2() as usize] += 1;
     }
 
-    /// Returns the range from the first to the last nonzero bin. Empty if all bins are zero.
+    /// Returns the bins from the first to the last nonzero one. Empty if all bins are zero.
     fn used(&self) -> std::ops::Range<usize> {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(0);
         let last = self.0.iter().rposition(|count| *count > 0);

@@ -143,7 +143,7 @@ impl ReportBuilder<'_> {
         )
     }
 
-    /// Adds a heat map to a panel, with the counts of these bins over the time slots.
+    /// Adds a heat map to a panel, with the counts of `bins` in each time slot.
     fn heat(
         &self,
         panel: Panel,

@@ -26,12 +26,12 @@ pub(super) struct TimelineSlot {
     pub(super) stages: [(u64, u64); STAGES.len()],
     pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
-    /// Number of queued I/Os by CPU. The last entry also counts the CPUs beyond it.
+    /// Number of queued I/Os by CPU. The last entry also counts all further CPUs.
     pub(super) cpus: [u64; CPUS_SHOWN],
     /// For each drive, the number of issued requests and the largest queue depth.
     pub(super) drives: [(u64, u64); DRIVES_SHOWN],
     pub(super) latency: [u32; LATENCY_BINS],
-    /// For each drive, the number of I/Os by range of sectors.
+    /// For each drive, the number of I/Os in each bin of sectors.
     pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
 }
 

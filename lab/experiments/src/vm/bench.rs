@@ -179,7 +179,6 @@ pub struct VmWork {
     pub seed: u64,
 }
 
-/// Number of events per I/O, waits per I/O, and size of submissions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmIoCost {

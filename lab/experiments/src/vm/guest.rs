@@ -29,7 +29,7 @@ struct Process {
     /// Number of I/Os that the process may submit before it must wait for a completion.
     idle: u32,
     in_flight: u32,
-    /// Start of the process's wait for a free slot of the ring; `None` if there is no wait.
+    /// Time since which the process waits for a free slot of the ring; `None` if it does not wait.
     waits_since_ns: Option<u64>,
 }
 

@@ -28,7 +28,7 @@ use crate::load::threads::lock;
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Number of requests taken from the ring; `used` of them were put on the used ring.
+    /// Requests taken from the ring. `used` counts the requests put on the used ring.
     taken: u64,
     used: u64,
     published: u64,
@@ -43,7 +43,6 @@ impl Queue {
     }
 }
 
-/// Handling of the guest's notifications after the I/O thread has emptied a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NotificationRule {
     /// Enable the notification of the next request.
@@ -63,7 +62,7 @@ pub(super) struct IoThreadState<'a> {
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,
-    /// Number of requests taken and not submitted yet, the first one at `since_ns`.
+    /// Number of requests taken and not submitted yet. The first was taken at `since_ns`.
     in_hand: u32,
     since_ns: u64,
 }

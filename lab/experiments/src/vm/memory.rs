@@ -20,8 +20,8 @@ use crate::load::threads::lock;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// Look-ups for a request of one page: two each for header, data and status (the entry of the
-/// indirect table, and the buffer).
+/// Look-ups for a request of one page. Header, data and status need two each: for the entry of the
+/// indirect table, and for the buffer.
 const LOOKUPS: u32 = 6;
 /// Look-ups for each further page: for the entry of the indirect table, and for the buffer.
 const PAGE_LOOKUPS: u32 = 2;
@@ -55,8 +55,8 @@ impl Futex {
             let parker = SimParker::new();
             lock(&self.waiting).push_back((number, parker.clone()));
             // Relaxed: the kernel compares the word under its own lock. If another thread has
-            // already unlocked, the word is not 2 here; if it unlocks later, it finds this thread
-            // in the queue.
+            // unlocked already, the word is not 2. A thread that unlocks later finds this thread in
+            // the queue.
             if self.word.load(Order::Relaxed) == 2 {
                 parker.park(None);
                 slept += 1;

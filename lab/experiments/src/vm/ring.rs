@@ -56,8 +56,7 @@ pub(super) struct Ring {
     used: Mutex<VecDeque<VmRequest>>,
 }
 
-/// Returns true if the step from `old` to `new` passes the index at which the other side wants an
-/// event.
+/// Returns true if `event`, the index at which the other side wants an event, is in `old..new`.
 fn needs_event(event: u64, new: u64, old: u64) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
@@ -153,8 +152,8 @@ impl Ring {
         request
     }
 
-    /// Enables the notification of the next request. Returns true if the driver has added no
-    /// request beyond the `taken` ones.
+    /// Enables the notification of the next request. Returns true if the driver has added no more
+    /// than `taken` requests.
     pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
         self.avail_event.store(taken, Order::Relaxed);
         // SeqCst: pairs with the driver's fence in `add`. One of the two sides sees the other's

@@ -24,8 +24,7 @@ type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
 const TICKET: u64 = 1 << 32;
-/// A vCPU that has the lock or the next ticket for longer than this, in nanoseconds, has lost its
-/// CPU.
+/// Time in nanoseconds. A vCPU that has the lock or the next ticket for longer has lost its CPU.
 const LOST_NS: u64 = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::load::threads::lock;
 /// Bit that stands for an IPI among a vCPU's pending interrupts. The lower bits stand for queues.
 pub(super) const IPI: u64 = 1 << 63;
 
-/// The vCPU that runs on each CPU, as reported by the threads.
+/// The vCPU that runs on each CPU. Threads report each change with `enter`.
 #[derive(Debug)]
 pub(super) struct Cores {
     running: Mutex<Vec<Option<u32>>>,
@@ -52,14 +52,14 @@ impl Cores {
 
 pub(super) struct Vcpu {
     pub(super) number: u32,
-    /// CPU on which the vCPU's thread last reported that it runs. Access takes no virtual time.
+    /// CPU on which the vCPU's thread last reported to run. Access takes no virtual time.
     cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
     /// True if an IPI has made, or will make, the vCPU exit.
     kicked: Mutex<bool>,
-    /// Completed requests of this vCPU that another vCPU took off the ring: a list whose head in
-    /// the guest's memory is `remote_head`.
+    /// Completed requests of this vCPU that another vCPU took off the ring. `remote_head` models
+    /// the list's head in the guest's memory.
     remote: Mutex<Vec<VmRequest>>,
     remote_head: <Simulated as Machine>::Word,
 }

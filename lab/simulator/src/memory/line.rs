@@ -27,7 +27,6 @@ pub(crate) enum WriteKind {
     Locked,
 }
 
-/// A set of CPUs, as a bit map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CpuSet([u64; 4]);
 
@@ -133,7 +132,7 @@ impl LineState {
         self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
-    /// Marks the line as shared by `set`, after a transfer to `holder` until `busy_until_ps`.
+    /// Marks the line as shared by `set`. `holder` fetches the line until `busy_until_ps`.
     pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);
@@ -152,7 +151,7 @@ pub(crate) struct LineAccess {
 #[derive(Debug)]
 pub(crate) struct Caches {
     pub(crate) fabric: Fabric,
-    /// If true, concurrent transfers of one line are serialised.
+    /// If true, concurrent transfers of one line happen one after the other.
     pub(crate) queueing: bool,
     prices: LinePrices,
 }
@@ -234,8 +233,8 @@ impl Caches {
         Some(self.fetch(line, from, access, wanted))
     }
 
-    /// Returns the socket that supplies a shared line: the reader's own socket if one of its caches
-    /// has the line, otherwise the socket of `last`, the CPU that fetched the line last.
+    /// Returns the socket that supplies a shared line: the reader's socket if it has the line,
+    /// otherwise the socket of the CPU `last`, which fetched the line last.
     fn nearest(&self, sharers: &CpuSet, last: usize, cpu: usize) -> usize {
         let here = self.fabric.socket_of(cpu);
         let (first, count) = self.fabric.cpus_of(here);

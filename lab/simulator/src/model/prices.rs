@@ -58,9 +58,9 @@ pub(crate) struct FairPrices {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferKind {
-    /// Load of a line that one CPU holds exclusively.
+    /// A read of a line that one CPU holds exclusively.
     Load,
-    /// Load of a line that several CPUs share.
+    /// A read of a line that several CPUs share.
     Shared,
     /// An ordinary store.
     Store,
@@ -73,8 +73,7 @@ pub(crate) enum TransferKind {
 pub(crate) struct TransferPrices([u64; 4]);
 
 impl TransferPrices {
-    /// Converts a transfer's costs. If the transfer has no cost for atomic instructions, an atomic
-    /// instruction costs a store plus `locked`.
+    /// Converts a transfer's costs. By default, an atomic instruction costs a store plus `locked`.
     pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
         let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
         let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));

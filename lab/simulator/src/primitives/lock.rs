@@ -41,8 +41,8 @@ const REQUEST_QUEUE: &str = "request-queue";
 #[derive(Debug)]
 pub struct SimLock<T> {
     name: &'static str,
-    /// Upper half: epoch of the simulation that used the lock last. Lower half: the lock's index in
-    /// that simulation's table.
+    /// Upper half: number of the simulation (epoch) that used the lock last. Lower half: the lock's
+    /// index in that simulation's lock table.
     place: AtomicU64,
     word: LineState,
     data: LineState,
@@ -165,7 +165,7 @@ impl<T> Drop for SimLock<T> {
 
 impl<T: Send> Drop for SimGuard<'_, T> {
     fn drop(&mut self) {
-        // The mutex may be released first, because the lock table still has the lock as held.
+        // The lock table still has the lock as held, so no other thread gets the mutex.
         self.value = None;
         access(&self.lock.word, AccessKind::Write, |world| {
             let lock = self.lock.place_in(world);
@@ -221,8 +221,8 @@ impl World {
         LockRequest { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
     }
 
-    /// Spends the time of the atomic instruction that takes a ticket, and protects the thread from
-    /// preemption.
+    /// Spends the time of the atomic instruction that takes a ticket. From now on the thread is not
+    /// preempted.
     fn write_claim(&mut self, word: &LineState) {
         let start_ps = self.scheduler.now_ps;
         self.scheduler.me().locks += 1;
@@ -265,8 +265,7 @@ impl World {
         true
     }
 
-    /// Spends the time in which the value's lines move to this CPU, if another CPU held the lock
-    /// last.
+    /// Spends the time in which `lines` cache lines move here from the last holder of the lock.
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.scheduler.recording);
@@ -292,7 +291,7 @@ impl World {
         let here = fabric.socket_of(cpu);
         let (next, waiting, by_socket) = self.locks.next(lock);
         let first_ps = fabric.send(now_ps, (here, next.socket), 1, TransferKind::Load);
-        // CPUs of the next holder's socket read the line from the socket's shared cache.
+        // The next holder's socket has the line already, so its CPUs read from the shared cache.
         let readers_ps = read_again_ps(fabric, by_socket, now_ps, (here, next.socket));
         let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
         let mut sharers = waiting;

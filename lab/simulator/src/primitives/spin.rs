@@ -19,7 +19,6 @@ use crate::world::{World, private, suspend};
 /// Maximum interval between two polls, in multiples of the model's interval.
 const POLL_GROWTH_MAX: u64 = 64;
 
-/// Spins until `ready` returns true or the deadline passes.
 pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     let deadline_ps = deadline_ns.saturating_mul(PS_PER_NS);
     let Some(outer) = private(|world| world.scheduler.me().spin.recording) else {
@@ -107,8 +106,7 @@ impl World {
         SpinStep::Wait
     }
 
-    /// Handles a wait in a destructor during a panic, when no other thread runs: the deadline
-    /// passes at once.
+    /// Ends the wait of a destructor during a panic at the deadline, because no other thread runs.
     fn spin_in_panic(&mut self, deadline_ps: u64) -> SpinStep {
         if deadline_ps < u64::MAX {
             self.scheduler.now_ps = deadline_ps;

@@ -30,7 +30,7 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Creates the clocks. Of CPUs with equal clocks, the one with the lowest place comes first.
+    /// Creates the clocks. `places` breaks ties between equal clocks: the lowest place is first.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {
@@ -40,7 +40,7 @@ impl Clocks {
         Clocks { tree, by_position, timers }
     }
 
-    /// Returns the position in `tree` of a CPU, given its number in `places`.
+    /// Converts an element of `places` to a position in `tree`.
     pub(crate) fn position(place: usize) -> usize {
         TIMERS + 1 + place
     }

@@ -81,7 +81,7 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // The thread keeps its distance from the minimum run time, which differs by CPU.
+            // Minimum run times differ by CPU. The thread keeps its distance from the minimum.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

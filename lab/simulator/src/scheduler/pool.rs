@@ -47,7 +47,7 @@ pub(crate) struct ThreadState {
     pub(crate) locks: u32,
     /// True if the thread may wake on a CPU other than the one on which it slept.
     pub(crate) roams: bool,
-    /// True from the start of a wait for a cache line until the next step after the wait.
+    /// True while the thread waits for its turn to access a cache line.
     pub(crate) in_line_queue: bool,
     /// Run time in picoseconds, as fair scheduling counts it.
     pub(crate) ran_ps: u64,
@@ -56,13 +56,13 @@ pub(crate) struct ThreadState {
 
 #[derive(Debug, Default)]
 pub(crate) struct SpinState {
-    /// True while the thread evaluates its condition.
+    /// True while the thread evaluates the condition of `spin_until`.
     pub(crate) recording: bool,
     /// True if a line read by the condition has changed since the evaluation began.
     pub(crate) dirty: bool,
     /// True if the condition read the clock.
     pub(crate) read_clock: bool,
-    /// Values of `LineState::watch` of the lines that the condition read.
+    /// Watch lists (`LineState::watch`) of the lines that the condition read.
     pub(crate) watching: Vec<u32>,
 }
 

@@ -50,7 +50,7 @@ impl Tournament {
         }
     }
 
-    /// Returns the key of the earliest position, for comparison with [`key`], or `u64::MAX`.
+    /// Returns the smallest key, in the form of [`key`], or `u64::MAX` if no position has a time.
     #[inline]
     pub(crate) fn least(&self) -> u64 {
         self.nodes[1]

@@ -16,7 +16,6 @@ use crate::memory::line::LineState;
 use crate::scheduler::pool::ThreadPhase;
 use crate::world::{World, at_turn, current, suspend};
 
-/// Kind of access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AccessKind {
     /// A read.
@@ -57,8 +56,8 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // If `turns_max` is 0, the first in the queue is next. Otherwise the maximum is
-            // reached, and another socket is next.
+            // If `turns_max` is 0, the first waiter is next. Otherwise `turns` has reached the
+            // maximum, and the first waiter of another socket is next.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -165,8 +164,8 @@ impl World {
         }
     }
 
-    /// Returns `Mine` if the running thread may access the line after a wake-up. If the line is
-    /// free and no thread was chosen yet, chooses one.
+    /// Called after a wake-up. Returns `Mine` if the running thread may access the line now. If the
+    /// line is free, chooses the next thread.
     fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));

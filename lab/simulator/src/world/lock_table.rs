@@ -11,7 +11,6 @@ use crate::model::time::PS_PER_NS;
 use crate::scheduler::pool::NO_THREAD;
 use millrace_machine::{CallSite, LockCounts, LockRow, Site, lock_table};
 
-/// Number of CPUs that spin on a lock, by socket.
 pub(crate) type SpinnersBySocket = [u16; SOCKETS_MAX as usize];
 
 #[derive(Debug)]
@@ -43,8 +42,8 @@ pub(crate) struct LockTable {
     locks: Vec<LockState>,
     free: Vec<u32>,
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
-    /// Index in `rows` for each pair of lock and call site: addresses of the lock's name and of the
-    /// site. The map is never iterated, as its order is random.
+    /// Index in `rows`. Key: addresses of the lock's name and of the call site. Code never iterates
+    /// over the map, because its order is random.
     index: HashMap<(usize, usize), u32>,
     pub(crate) word_locks: WordLockRows,
 }
@@ -126,8 +125,8 @@ impl LockTable {
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
     }
 
-    /// Puts a thread into a lock's queue. Returns the waiting CPUs including this one, and the
-    /// number of CPUs in each socket that waited before.
+    /// Adds a thread to a lock's queue. Returns all waiting CPUs, and the number in each socket
+    /// without the new one.
     pub(crate) fn wait(&mut self, lock: u32, claim: LockRequest) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;
@@ -148,8 +147,8 @@ impl LockTable {
         !state.waiters.is_empty()
     }
 
-    /// Removes the longest waiter from a lock's queue. Also returns the CPUs that still wait, and
-    /// their number in each socket.
+    /// Removes the longest waiter from a lock's queue. Also returns the CPUs that still wait, as a
+    /// set and as a number for each socket.
     pub(crate) fn next(&mut self, lock: u32) -> (LockRequest, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let next = state.waiters.pop_front().expect("the caller has checked that a thread waits");

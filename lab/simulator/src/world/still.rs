@@ -14,7 +14,7 @@ std::thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Guard that forbids its thread to call the simulated machine while it exists.
+/// Guard during whose lifetime its thread must not call the simulated machine.
 #[derive(Debug)]
 #[must_use = "dropping the guard ends the section"]
 pub struct StillGuard(PhantomData<*const ()>);

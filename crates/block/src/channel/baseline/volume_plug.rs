@@ -148,7 +148,7 @@ impl<M: Machine> VolumePlug<M> {
         left
     }
 
-    /// Returns the number of plugged requests, waiting bios and drives that refused flushes.
+    /// Returns the number of plugged requests, of waiting bios, and of drives that refused a flush.
     pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| member.holds_plugged()).count();
         self.len() + flushes as u32

@@ -30,7 +30,7 @@ pub(super) fn at_level<M: Machine>(
     }
 }
 
-/// Returns the cost and the token buckets that apply at `place`; `None` if no limit applies there.
+/// Returns the cost and the token buckets for bucket number `place`; `None` without a limit.
 pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),
@@ -48,7 +48,6 @@ pub(super) struct BioAtBucket<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> BioAtBucket<'a, M> {
-    /// Returns the bio's token bucket with number `place`; `None` if no limit applies there.
     pub(super) fn of(view: &'a GroupView<M>, slot: &BioSlot<M>, place: usize) -> Option<Self> {
         let op = slot.op();
         let (costs, buckets) = buckets_at(view, (slot.bio.account_key.group, op), place)?;

@@ -46,7 +46,7 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // No other thread's work is lost: the owner of the queue finds it by the pending marks.
+    // The owner, which is rung below, also finds other threads' work by their pending marks.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -84,8 +84,7 @@ impl Lanes {
 /// The design in which several threads serve one hardware queue, each in a lane of its own.
 pub(crate) struct SharedQueueStack {
     lanes: Lanes,
-    /// True for the `raw` stack: queues cost nothing on simulated machines, and bios are not
-    /// merged.
+    /// True for the `raw` stack, which merges no bios; its queues cost nothing in simulation.
     is_raw: bool,
 }
 

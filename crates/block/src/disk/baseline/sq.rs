@@ -292,7 +292,7 @@ fn get<M: Machine>(
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // The simulator charges this merge like one in the queue, but without the lock.
+        // In simulation, a merge costs the same in the plug as in the queue, except for the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -392,7 +392,7 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // After a front merge, the merged bio heads `chain` and has no insertion time yet.
+        // A front merge makes the bio the first of the chain, without an insertion time yet.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);
@@ -410,7 +410,7 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = context.dispatch_staged(serve, now_ns);
-    // The loop ends when the driver is busy; the driver may already have refused a flush above.
+    // The loop ends when the driver is busy, as it may already be after `dispatch_staged`.
     while serve.requeued.is_empty() {
         let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };

@@ -80,7 +80,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Counts one request less at the driver, after the request's bios were taken out.
+    /// Subtracts a request, whose bios were taken out, from the count of requests at the driver.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

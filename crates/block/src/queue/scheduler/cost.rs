@@ -92,7 +92,7 @@ impl CostModel {
     }
 }
 
-/// Depth units of a random 4 KiB request. A drive's depth (limit of requests) has this unit.
+/// Number of depth units that a random 4 KiB request takes; a drive's depth is in these units.
 pub(crate) const REQUEST: u32 = 16;
 /// Service time, in nanoseconds, from which a drive counts as slow.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
@@ -134,7 +134,7 @@ impl DepthWeights {
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };
         let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
-        // Fits into 32 bits: at most 2^18 sectors of weight 2^11, and a base of at most 2^14.
+        // The sum fits into 32 bits: at most 2^18 sectors of weight 2^11, and a base of 2^14.
         (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
     }
 }

@@ -41,7 +41,6 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// Nanoseconds since the last call of `next` after which a queue no longer delays other queues,
 /// because the queue's thread may hang.
 const SERVED_NS: u64 = 100_000_000;
-/// Number of values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
 /// Settings that balance sector order against age in [`Deadline`].

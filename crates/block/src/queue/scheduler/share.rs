@@ -64,8 +64,7 @@ pub(crate) struct SharedDrive<M: Machine> {
     weights: DepthWeights,
     /// Length of the longest request, in sectors. Channels split longer reads and writes.
     pub(crate) piece_sectors: Arc<M::Word>,
-    /// Number of allocations so far; a queue that sees a new number takes its new budgets and
-    /// depth. I/O only reads this word.
+    /// Number of allocations so far. A queue that sees a new number takes new budgets and depth.
     pub(crate) epoch: M::Word,
     /// Time when the next allocation is due, in nanoseconds.
     pub(crate) due_ns: M::Word,
@@ -122,7 +121,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
-    /// Flows are only appended, because the mailbox has entries in the same order.
+    /// One flow for each group at this queue, in the order of the mailbox's entries; never removed.
     flows: Vec<GroupFlow<M>>,
     /// Indices of flows, two for each group number; `u16::MAX` if the flow does not exist yet.
     places: Vec<u16>,
@@ -248,7 +247,7 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // The depth limit goes before other reasons: a completion may lift it.
+                // `Depth` goes before other reasons: a completion may lift the depth limit.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
@@ -280,8 +279,8 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // One request may always go. A group whose demand fits into its part of the depth may have
-        // one, too, because long requests of other groups may have exceeded the depth.
+        // A request may always go if `counted` is 0, and the first request of a group whose demand
+        // fits into its part of the depth: long requests of other groups may exceed the depth.
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -328,7 +327,7 @@ impl<M: Machine> ShareQueue<M> {
         flow.last_end = chain.end();
         flow.served += cost;
         self.met.largest = self.met.largest.max(cost);
-        // A flow gains no lead from the time in which it had no chain.
+        // A flow that was empty starts at the present virtual time, without a lead over others.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
@@ -351,7 +350,7 @@ impl<M: Machine> ShareQueue<M> {
         SchedulerPick::Chain(chain)
     }
 
-    /// Reports the present wait reason of every flow, which counts until the next report.
+    /// Reports the present wait reason of every flow, for its waits until the next report.
     #[cold]
     fn account(&mut self, now_ns: u64) {
         let (_, watched) = self.shared.holds.stopped_and_watched(self.hctx, now_ns);
@@ -419,8 +418,8 @@ impl<M: Machine> ShareQueue<M> {
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
-        // Group settings may have changed while chains wait, and the other check for changes, in
-        // `insert`, may never run again.
+        // Changed group settings are applied here, too, because `insert` may not be called again
+        // while chains wait.
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
@@ -445,7 +444,7 @@ impl<M: Machine> ShareQueue<M> {
     }
 }
 
-/// Converts depth units to a number of small requests.
+/// Converts a depth in units of [`REQUEST`] to a number of small requests, at least 1.
 fn requests_of(depth: u32) -> u32 {
     if depth == u32::MAX { depth } else { (depth / REQUEST).max(1) }
 }
@@ -459,7 +458,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a queue of a scheduler was given chains of two drives");
         self.waiting.drive = batch.drive();
-        // While the queue is stuck, `next` might not be called, so the waits are reported here.
+        // If the queue cannot dispatch now, `next` may not be called, so waits are reported here.
         let stuck =
             self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
@@ -502,7 +501,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             self.meet(now_ns, PERIOD_NS);
         }
         match stop {
-            // The next completion makes room, and the layer asks again then.
+            // The next completion makes room at the drive, and the layer then asks again.
             FlowStop::Depth if self.in_flight > 0 => SchedulerPick::Nothing,
             _ => {
                 if let Some(mut said) = self.said.take() {
@@ -558,8 +557,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             && self.met.epoch == self.shared.epoch.load(Order::Acquire)
             && !self.view.is_old(&self.shared.groups);
         if passes {
-            // The bypassing I/O is counted, so that the other queues see the group's activity and
-            // the drive's throughput.
+            // Bypassing I/O counts as served, so that other queues see the group's activity and the
+            // drive's throughput.
             let cost = &self.shared.cost.read;
             flow.served += u64::from(ios - 1) * u64::from(cost.random_ns);
             flow.served += cost.of_bytes(sectors << 9);

@@ -52,7 +52,7 @@ pub struct VolumeGrowth {
     pub old_bytes: u64,
     pub new_bytes: u64,
     pub drives: Vec<Drive>,
-    /// Drives that must grow before the volume can; empty if it has grown.
+    /// Drives that must grow before the volume can grow; empty if the volume has grown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<DriveNeed>,
 }

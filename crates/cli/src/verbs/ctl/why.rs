@@ -134,7 +134,7 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Least share of the cost of all I/Os, in percent, for which a group is named in the explanation.
+/// The explanation names groups from this share of the cost of all I/Os, in percent.
 const MUCH_PERCENT: f64 = 20.0;
 
 /// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.

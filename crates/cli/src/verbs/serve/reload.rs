@@ -370,8 +370,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Spells each path as in the served configuration, if both paths lead to the same file, such as
-/// `./a.img` and `a.img`.
+/// Replaces each path by its spelling in the served configuration, if both spellings, such as
+/// `./a.img` and `a.img`, lead to the same file.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();

@@ -54,7 +54,7 @@ pub struct GroupRow {
     pub wanted_percent: f64,
     /// Share in percent that the group used of the total cost of I/Os on the drives.
     pub got_percent: f64,
-    /// Percentage of the latency of the group's I/Os for which the group's limits held them.
+    /// Part of the latency of the group's I/Os, in percent, that was spent waiting for its limits.
     pub throttled_percent: f64,
     #[serde(flatten)]
     pub at_end: GroupBacklog,
@@ -67,7 +67,7 @@ pub struct GroupBacklog {
     /// Time in milliseconds until the group's rate limits allow more I/O.
     pub booked_ms: f64,
     pub waiting: u64,
-    /// Mean time that the held I/Os have been held so far, in milliseconds.
+    /// Mean time for which the I/Os held now have waited, in milliseconds.
     pub waiting_ms: f64,
 }
 
@@ -84,7 +84,7 @@ impl GroupRow {
 
 #[derive(Debug, Clone, Default)]
 pub struct GroupDelta {
-    /// I/Os by kind: reads, writes, others.
+    /// I/Os by kind: reads, writes, other operations.
     pub ios: [u64; 3],
     pub bytes: [u64; 2],
     /// Latency of all I/Os except flushes.
@@ -95,7 +95,7 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// `waiting_ns` of the earlier report: time that the I/Os held at that report had waited.
+    /// Time that I/Os held at the earlier report had waited until then, in nanoseconds.
     pub waited_ns: u64,
 }
 
@@ -189,8 +189,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// Costs of I/Os on the volumes that a group used: the part due to the group by weight, the part
-/// that the group used, and the total.
+/// Costs of I/Os, summed over the volumes that a group used. `wanted`: the group's share by weight.
+/// `got`: the group's own I/Os. `all`: the I/Os of all groups.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shares {
     wanted: f64,

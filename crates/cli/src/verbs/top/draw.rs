@@ -39,9 +39,8 @@ const COLUMNS: [Column<StatRow>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Columns of this rank or a higher one are shown only if there is also room for a graph.
+/// Rank from which columns are shown only beside a graph.
 const EXTRA: u8 = 10;
-/// Width to keep for the graph when columns of rank `EXTRA` are shown.
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
@@ -141,7 +140,7 @@ fn lower<T: ListedRow>(
 /// Joins texts to lines of at most `width` characters, with two spaces between texts. A text is
 /// never split across lines.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // `wrapped` puts one space between texts; U+001F becomes the other space.
+    // `wrapped` joins texts with one space. U+001F is a placeholder for the second space.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()

@@ -15,7 +15,7 @@ pub const HISTORY: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortOrder {
-    /// Rows in the daemon's order.
+    /// Rows in the order of the daemon's report.
     Given,
     #[default]
     Ios,
@@ -97,8 +97,8 @@ impl ListedRow for CacheRow {
         ("cache", String::new(), self.cache.volume.clone())
     }
 
-    /// Returns the value by which caches are sorted: pages read and written per second for I/Os and
-    /// bytes, dirty bytes for the queue length.
+    /// Returns the number by which caches are sorted. Sorting by I/Os or bytes uses the pages read
+    /// and written per second; sorting by queue length uses the dirty bytes.
     fn value(&self, sort: SortOrder) -> f64 {
         let stats = &self.cache.stats;
         match sort {
@@ -114,7 +114,7 @@ impl ListedRow for CacheRow {
 #[derive(Default)]
 pub struct Model {
     pub report: Report,
-    /// Server counters of the previous report, and the seconds from then to the current report.
+    /// Server counters of the previous report, and the seconds between both reports.
     before: (Server, f64),
     rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
@@ -195,7 +195,7 @@ impl Model {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
 
-    /// Replaces the graphs by the daemon's history. Until then, each graph has only the average
+    /// Replaces the graphs by the daemon's history. Before this call, a graph has only the average
     /// since the daemon's start.
     pub fn recall(&mut self, past: &History) {
         let rows = self.rows.iter().map(|row| (row.kind, row.key()));

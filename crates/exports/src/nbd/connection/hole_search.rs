@@ -1,19 +1,19 @@
-//! `HoleSearch`: decides before which reads a drive is asked if the range is a hole (has no data).
+//! `HoleSearch`: decides whether to query a drive for a hole before a read.
 //!
 //! On a file drive, the query costs a system call, which is wasted if the range has data.
 
-/// Shortest read, in bytes, for which a drive is asked whether the range is a hole. A shorter read
+/// Minimum length, in bytes, of a read before which the drive is queried for a hole. A shorter read
 /// costs about as much as the query.
 pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
 const PASSES_MAX: u8 = 64;
 
-/// Back-off of asking drives about holes: after n answers of "no hole" in a row, the next 2^(n-1)
-/// reads (64 at most) do not ask.
+/// Back-off of hole queries: after n queries in a row that found data, the next 2^(n-1) reads (64
+/// at most) make no query.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Number of further reads that do not ask the drive about a hole.
+    /// Number of further reads without a hole query.
     left: u8,
-    /// Number of reads that do not ask after the last answer of "no hole"; 0 after a hole.
+    /// Number of reads without a query after the last query that found data; 0 after a hole.
     passes: u8,
 }
 
@@ -25,12 +25,12 @@ impl HoleSearch {
         left == 0
     }
 
-    /// Records that the read was in a hole. The next read asks the drive, too.
+    /// Records that the read was in a hole. The next read makes a hole query, too.
     pub(crate) fn note_hole(&mut self) {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// Records that the read found data, and doubles the number of reads that do not ask.
+    /// Records that the read found data, and doubles the number of reads without a hole query.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);

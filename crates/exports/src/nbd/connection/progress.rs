@@ -4,7 +4,7 @@
 //! Counting a transfer costs an addition and no clock read: client_timers.rs checks the counters a
 //! few times per timeout. Invariant: a stall is never reported early.
 
-/// Number of checks for a stall in one stall timeout, and of rate checks in one measurement.
+/// Number of stall checks in each stall timeout, and of rate checks in each rate measurement.
 pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.
@@ -13,7 +13,7 @@ const NS_PER_S: u128 = 1_000_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Number of sends started, and of sends and receives that transferred bytes.
+    /// Number of started sends, plus number of sends and receives that transferred bytes.
     moves: u32,
     /// Value of `moves` at the last check for a stall.
     seen: u32,
@@ -43,8 +43,8 @@ impl Progress {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
 
-    /// Returns true if a client for which the server waits was too slow over `period_ns`. A
-    /// measurement that began before `from_ns` is restarted.
+    /// Returns true if the client was too slow over `period_ns`. A measurement that began before
+    /// `from_ns` is restarted.
     pub(crate) fn is_slow(&mut self, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
         if self.since_ns < from_ns {
             self.restart_rate(now_ns);

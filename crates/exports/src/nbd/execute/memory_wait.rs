@@ -17,8 +17,8 @@ use crate::nbd::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Command, Errno};
 
 impl WorkerContext {
-    /// Returns a buffer of `len_bytes` for the next request of a connection. Without a buffer, the
-    /// result says that the request was refused or that the connection waits.
+    /// Returns a buffer of `len_bytes` for the connection's next request. The error says whether
+    /// the request is refused or the connection waits.
     #[inline]
     pub(crate) fn buffer(
         &mut self,
@@ -51,8 +51,8 @@ impl WorkerContext {
         Ok(buffer)
     }
 
-    /// Returns true if the requests started on a volume may hold `bytes` more memory. A volume's
-    /// requests may hold at most as much as is free, so that a stuck volume cannot take all memory.
+    /// Returns true if the volume's requests on this thread may take `bytes` more memory. The limit
+    /// is the thread's share of the free memory, so that a stuck volume cannot take all memory.
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
@@ -73,8 +73,7 @@ impl WorkerContext {
         is_limited.then_some(GroupAccount { group, is_read: op == Op::Read })
     }
 
-    /// Makes a connection that holds buffers wait until one of them is freed, and puts any other
-    /// connection into the waiting line.
+    /// Makes a connection wait: for its own buffers if it holds any, otherwise in the waiting line.
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None;

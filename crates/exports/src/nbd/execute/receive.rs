@@ -192,8 +192,8 @@ impl WorkerContext {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // The negotiation is dropped last: its `GrantedExport` counts as a user of the volume until
-        // the client itself is counted.
+        // The negotiation is dropped last, because its `GrantedExport` keeps the volume in use
+        // until the client is counted.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {

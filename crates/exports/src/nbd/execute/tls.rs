@@ -26,8 +26,7 @@ const HANDSHAKES_PER_TURN: u32 = 2;
 const SHOWN_MAX: u32 = 10;
 const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Limits on TLS handshakes per iteration of a thread's event loop, and on log lines about refused
-/// clients.
+/// Counters that limit TLS handshakes, and log lines about refused clients.
 #[derive(Debug, Default)]
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
@@ -133,7 +132,7 @@ impl WorkerContext {
     /// no further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // `decrypt` sets `has_more` during the negotiation, and receive.rs in a session.
+            // `decrypt` sets `has_more` during the negotiation; receive.rs sets it in a session.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {

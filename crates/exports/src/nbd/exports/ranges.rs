@@ -23,9 +23,9 @@ pub(crate) type RangeHolder = (usize, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RangeMode {
-    /// For a write of whole blocks. Several such writes may lock overlapping ranges.
+    /// Lock for a write of whole blocks. Several such locks may overlap.
     Shared,
-    /// For a write of partial blocks. No other write may lock an overlapping range.
+    /// Lock for a write of partial blocks, which no other lock may overlap.
     Exclusive,
 }
 
@@ -52,7 +52,7 @@ struct RangeTable {
     /// Locks, held or waiting, in the order in which they were requested. A lock waits for earlier
     /// locks that conflict. An exclusive lock also waits until all threads have called `confirm`.
     entries: Vec<RangeEntry>,
-    /// Tickets of writes whose wait for a range has ended, by thread.
+    /// For each I/O thread, the tickets of writes whose wait for a range has ended.
     ready: Vec<Vec<u32>>,
     /// Number of I/O threads that have opened the volume and must still call `confirm`.
     unconfirmed: usize,
@@ -111,8 +111,8 @@ impl RangeLocks {
         lock(&self.0).entries.insert(0, entry);
     }
 
-    /// Must be called once by each thread after the table was started: when its writes in flight
-    /// are entered, or it closes the volume. Returns true if a waiting write was granted its range.
+    /// Must be called once by each thread after the table was started: after entering the writes in
+    /// flight, or when closing the volume. Returns true if a waiting write was granted its range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;

@@ -40,16 +40,16 @@ type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All memory, for a request that fits into the part reserved for its connection.
+    /// All memory, for a request within its connection's window.
     Window,
-    /// All memory that is not reserved for connections.
+    /// All memory except the windows of connections.
     Shared,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
-    /// Number of bytes that larger requests leave to each smaller size class.
+    /// Memory that larger requests leave free for each smaller size class, in bytes.
     kept_bytes: usize,
     /// Size, in bytes, of the memory reserved for connections (their windows).
     windows_bytes: usize,
@@ -225,8 +225,8 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the waiting connection that is next for a buffer of class `class`; `last` waits
-    /// behind all others. A request may overtake a larger one that would still fit afterwards.
+    /// Returns the next waiting connection for a buffer of class `class`; `last` is behind all
+    /// others. A request may overtake a larger one that still fits afterwards.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {
             let mut mapped = state.mapped;

@@ -69,7 +69,7 @@ pub(crate) struct WaitingLine {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AccountLimits {
     pub(crate) max_bytes: usize,
-    /// Number of bytes that larger requests leave to each smaller size class.
+    /// Memory that larger requests leave free for each smaller size class, in bytes.
     pub(crate) kept_bytes: usize,
 }
 
@@ -111,16 +111,16 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // Larger classes count up to their limit, which a single large request may exceed.
+        // The sum is cut to the limit of the larger classes, which a single request may exceed.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
         held_bytes[class] > 0 && all_bytes + waiter.bytes > max_bytes / 2
     }
 
-    /// Returns the waiting connections that could use free memory, in order, and then `last`. Of
-    /// each account only the first is returned, and none if the account is full. If a request
-    /// exceeds the limit of all accounts, later requests of its size class are left out.
+    /// Returns the waiting connections that could use free memory, in order, and then `last`. Each
+    /// account contributes its first connection, or none if the account is full. A request beyond
+    /// the limit of all accounts also excludes later requests of its size class.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

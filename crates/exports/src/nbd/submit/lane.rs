@@ -81,7 +81,7 @@ impl VolumeLane {
         }
     }
 
-    /// Adds the time that a request waited for the channel to the back pressure of its group.
+    /// Adds a request's waiting time for the channel to the counted back pressure of its group.
     #[cold]
     pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
         let ns = Native::now().saturating_sub(ticket.waits.since_ns);

@@ -15,8 +15,8 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Number of volumes that the I/O threads together open at their start even without clients: one
-/// for each permanent thread for file I/O.
+/// Number of volumes that the I/O threads together open at their start even without clients. Each
+/// starts one of the permanent threads for file I/O.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use super::lane::VolumeLane;
 use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::BufferPool;
 
-/// Number of searches for overdue requests per timeout. One more search is needed to find a request
-/// overdue, because the first may follow its start immediately.
+/// Number of searches for overdue requests per timeout. A request counts as overdue one search
+/// later, because the first search may follow the request's start immediately.
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {
@@ -42,9 +42,9 @@ impl Submitter {
         watched.map(|lane| lane.look_ns).min()
     }
 
-    /// Searches the started requests of a volume once and returns the overdue ones. Requests that
-    /// wait for a limit of their group are exempt. While a drive reconnects to its server, all
-    /// requests are exempt, because the drive then limits their time.
+    /// Searches a volume's started requests once and returns the overdue ones. Requests that wait
+    /// for a limit of their group are exempt. All requests are exempt while a drive reconnects,
+    /// because the drive then limits their time.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
         let reconnects =
@@ -83,8 +83,7 @@ impl Submitter {
         }
     }
 
-    /// Removes the tickets selected by `is_left` that wait for space in a volume's channel or for
-    /// ranges.
+    /// Removes tickets that wait for channel space or ranges, if `is_left` returns true for them.
     pub(crate) fn drop_waiting(
         &mut self,
         lane: usize,

@@ -38,8 +38,8 @@ impl TicketMemory {
 pub(crate) enum TicketState {
     /// The request's payload is being received.
     Filling,
-    /// The request is in the block layer, or waits for space there. The number counts the searches
-    /// for overdue requests (overdue.rs) since the start.
+    /// The request is in the block layer or waits for space there. `u8`: number of searches for
+    /// overdue requests (overdue.rs) since its start.
     Started(u8),
     /// The client was told that the drive does not answer. The drive may still use the memory.
     Overdue,

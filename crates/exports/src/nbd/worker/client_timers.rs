@@ -25,8 +25,7 @@ use crate::nbd::ring::is_gone;
 /// Longest time, in nanoseconds, for which a connection delays a receive until its client has read
 /// most of its replies.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// Period, in nanoseconds, of the rate measurement of a client that holds memory for which others
-/// wait; at most the stall timeout.
+/// Period of a rate measurement in nanoseconds, but at most the stall timeout.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// Interval of disconnect checks of connections without a socket operation, in nanoseconds.
 const UNWATCHED_NS: u64 = 500_000_000;
@@ -41,7 +40,7 @@ pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 pub(crate) struct ClientTimers {
     /// Detects pauses of the whole thread, which do not count against clients and drives.
     pub(super) clock: RunningClock,
-    /// Beginning of each delay of a receive, and index of the connection, in order of time.
+    /// Connections whose receive is delayed, with the start of the delay, oldest first.
     catching: VecDeque<(u64, usize)>,
     /// Time of the next check for stalled clients.
     look_ns: u64,

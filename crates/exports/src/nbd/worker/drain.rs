@@ -81,7 +81,7 @@ impl Service for Worker {
     fn let_go(self, left_ns: u64) {
         let Worker { core, ring, shared, number, conns, .. } = self;
         let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
-        // By default each channel would wait again for drives that did not answer in time.
+        // Without this limit, each channel would wait once more for drives that do not answer.
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
         drop(ctx);
@@ -110,7 +110,7 @@ impl Worker {
             let exports = Arc::clone(&self.core.exports);
             exports.listeners().for_each(|listener| self.ring.cancel_accept(listener));
         }
-        // Requests in flight are completed now, regardless of their groups' limits.
+        // The limits of groups are lifted, so that requests in flight complete soon.
         self.core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.lift_limits());
         for conn in self.conns.iter_mut().flatten() {
             conn.end_session(&mut self.core.submitter.tickets, &mut self.core.pool);

@@ -32,7 +32,6 @@ use crate::vhost::log::ExportLog;
 use crate::{AllowedPeers, UnixSocket, descriptors};
 
 const HEADER_BYTES: usize = 12;
-/// Number of the message that carries the descriptor for messages to the frontend.
 const SET_BACKEND_REQ_FD: u32 = 21;
 /// Bit of the second word of a message header: the frontend wants a reply.
 const NEED_REPLY: u32 = 8;

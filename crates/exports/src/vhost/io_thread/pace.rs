@@ -114,8 +114,8 @@ impl BatchPacer {
         self.peaks.note(self.outstanding, count);
     }
 
-    /// Records a submission of `count` requests. `cost_ns` is the time of its system call, or 0 if
-    /// it needed none.
+    /// Records a submission of `count` requests. `cost_ns` is the time of the system call, or 0
+    /// without a system call.
     #[inline]
     pub fn submitted(&mut self, cost_ns: u64, count: u32) {
         if count > 0 {

@@ -36,7 +36,7 @@ impl ThreadSignal {
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
             // SAFETY: plain system calls. The kernel ignores the ID of a thread that has ended.
-            // If another thread of this process has the ID now, the signal is harmless there, too.
+            // Another thread of this process may have the ID now; the signal does no harm there.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
         }
     }

@@ -78,8 +78,7 @@ impl MappingGuard {
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // `USED` is raised first: a fault must find the entry from the moment that it is in
-            // force.
+            // `USED` is raised first, so that a fault right after `claim` finds the entry.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
                 return Ok(MappingGuard(index));
@@ -148,8 +147,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     // Relaxed: a mapping's entry is counted in `USED` before a thread learns of the mapping.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
-        // Marked before the zeroes appear, so that a thread which reads zeroes finds the entry
-        // marked.
+        // The entry is marked before the zeroes appear, so a thread that reads zeroes finds the
+        // mark.
         entry.note_hit();
         // Relaxed: the value is a hint.
         HITS.fetch_add(1, Ordering::Relaxed);

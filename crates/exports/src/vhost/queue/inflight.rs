@@ -68,7 +68,7 @@ fn queue_bytes(queue_size: u16) -> usize {
 }
 
 impl Inflight {
-    /// Creates a region of zeroes; returns it with its file and its size in bytes.
+    /// Creates a zeroed region. Returns the region, its file and its size in bytes.
     pub fn create(queues: u16, queue_size: u16) -> Result<(Inflight, File, u64), Error> {
         let bytes = check(queues, queue_size)?;
         let file = memory_file("millrace-inflight", bytes)?;
@@ -104,15 +104,15 @@ impl Inflight {
         }
     }
 
-    /// Records the cache mode for a later daemon, because frontends set it only once.
+    /// Records the cache mode for a later daemon, because frontends set the mode only once.
     pub fn note_cache(&self, cache: WriteCache) {
         let is_through = cache == WriteCache::WriteThrough;
         self.change(WRITE_THROUGH, NOTED | if is_through { WRITE_THROUGH } else { 0 });
     }
 
-    /// Returns true if writes must be durable when they are answered. Also returns true if no mode
-    /// was recorded: qemu-storage-daemon, from which the guest may come, tells guests that its
-    /// disks have no cache, so that guests send no flushes.
+    /// Returns true if writes must be durable when they are answered. Also returns true without a
+    /// recorded mode: the guest may have started under qemu-storage-daemon, whose disks have no
+    /// cache, so the guest sends no flushes.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         let word = self.word().load(Ordering::SeqCst);
@@ -185,7 +185,7 @@ fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
 pub struct Recovered {
     /// Heads of requests that were taken and not answered, in the order in which they were taken.
     pub heads: Vec<u16>,
-    /// True if the region was in use before. Each head taken is then either answered or in `heads`.
+    /// True if the region was in use before. If so, `heads` has every taken head without an answer.
     pub known: bool,
 }
 
@@ -245,7 +245,7 @@ impl QueueInflight {
             self.last = 0;
             return Recovered::default();
         }
-        // The last answers were published, but some of their marks may not be cleared yet.
+        // The marks of the last published answers may not be cleared yet.
         let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
         let mut head = self.get(12);
         self.last = head;

@@ -1,8 +1,8 @@
 //! State of a queue's requests in flight, and of the memory that they use.
 //!
-//! Each descriptor has a slot, which is used by the request that begins with this descriptor. Each
-//! change of memory begins an epoch, and a slot records the epoch of its request. So memory that
-//! the frontend removed stays mapped until its last request has completed.
+//! A request uses the slot of its first descriptor. Each change of the guest's memory map begins an
+//! epoch, and a slot records the epoch of its request. So memory that the frontend removed stays
+//! mapped until its last request has completed.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::blk;
 use crate::vhost::memory::GuestMemory;
 
-/// Longest list of segments whose memory a slot keeps for its next request.
+/// Maximum number of segments in a list that is kept for the next request of the slot.
 pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
 /// Bit of [`RequestSlot::state`]: the request is in flight.
 pub(super) const BUSY: u32 = 1 << 31;
@@ -18,7 +18,7 @@ pub(super) const BUSY: u32 = 1 << 31;
 pub(super) const LONG: u32 = 1 << 30;
 /// Bit of [`RequestSlot::state`]: a write whose data are only in memory until the next flush.
 pub(super) const UNFLUSHED: u32 = 1 << 29;
-/// Bit of [`RequestSlot::state`]: the request is a flush that clears the mark of unflushed writes.
+/// Bit of [`RequestSlot::state`]: the flush has a ticket in `QueueUnflushed`.
 pub(super) const FLUSH: u32 = 1 << 28;
 /// Bits of [`RequestSlot::state`]: the epoch in which the request was taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;
@@ -43,9 +43,9 @@ impl RequestSlot {
 #[derive(Debug)]
 pub(super) struct MemoryVersions {
     pub(super) now: Arc<GuestMemory>,
-    /// Number of changes of the guest's memory, modulo [`EPOCH`] + 1.
+    /// Number of changes of the guest's memory map, modulo [`EPOCH`] + 1.
     pub(super) epoch: u32,
-    /// Earlier versions of the guest's memory: epoch, number of requests that use it, and regions.
+    /// Earlier memory maps in use: epoch, number of requests in flight, and the map.
     pub(super) old: Vec<(u32, u32, Arc<GuestMemory>)>,
 }
 

@@ -4,8 +4,8 @@
 //! the drives or in librbd's cache. A guest outlives a killed daemon, and must learn of the loss as
 //! from a disk whose cache lost power: its next flush fails, or its next write if the device is
 //! write-through now. So the inflight region records whether a write was answered since the last
-//! flush, and by which daemon. The region of another server has no such record, so no loss is
-//! assumed then.
+//! flush, and by which daemon. A region that another server wrote has no such record and shows no
+//! loss.
 //!
 //! Lock order: no lock is taken while `marks` is held. Invariants: the region is marked before the
 //! guest sees the answer. A flush clears the mark only if no write was answered after the flush
@@ -52,7 +52,7 @@ struct RegionMarks {
     flush: u64,
 }
 
-/// Number of a flush. If the flush succeeds, it clears the region's mark of unflushed writes.
+/// Number of a flush that clears the region's mark of unflushed writes if the flush succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlushTicket(u64);
 
@@ -136,8 +136,7 @@ impl UnflushedWrites {
         }
     }
 
-    /// Discards a recorded loss when a new frontend, session or boot begins, because the loss
-    /// concerned another guest.
+    /// Discards the recorded loss, because it concerned an earlier guest or frontend.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
@@ -151,8 +150,8 @@ impl UnflushedWrites {
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // The loss is marked before the mark of unflushed writes changes, so one of the marks
-            // is always set.
+            // The loss is recorded before `enter` clears the mark of unflushed writes, so that no
+            // crash hides the loss.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -165,7 +164,7 @@ impl UnflushedWrites {
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
-    /// If true, the queue's answered writes must be tracked until a flush.
+    /// True if answered writes of the queue must be tracked until a flush.
     pub(super) notes: bool,
     /// True if a write has completed, and its answer is not published to the guest yet.
     pub(super) answered: bool,

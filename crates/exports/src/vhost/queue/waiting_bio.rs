@@ -1,8 +1,7 @@
-//! `WaitingBio`: a bio for which the channel had no space, and the beginning of its wait.
+//! `WaitingBio`: a bio for which the channel had no space, with the start time of its wait.
 //!
 //! While a bio waits, its queue takes no requests from its ring. The waiting time counts as back
-//! pressure on the bio's group, for this request and for each that the guest makes available after
-//! it.
+//! pressure on the bio's group, once for each request that the bio delays.
 
 use millrace_block::{Bio, Channel, GroupId};
 use millrace_machine::{Machine, Native};
@@ -17,8 +16,8 @@ impl WaitingBio {
         WaitingBio { bio, since_ns: Native::now() }
     }
 
-    /// Returns the bio, to be submitted again. Counts the waiting time as back pressure on the
-    /// bio's group, for all `waiting` requests.
+    /// Returns the bio for another attempt. Counts the waiting time as back pressure on the bio's
+    /// group, once for each of the `waiting` requests.
     pub(super) fn try_again(
         self,
         group: GroupId,

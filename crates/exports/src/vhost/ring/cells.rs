@@ -17,6 +17,6 @@ pub trait RingWords {
     /// avail_event.
     fn set_used(&self, index: usize, value: u16, order: Order);
 
-    /// Writes entry `place` of the used area.
+    /// Writes entry `place` of the used ring: the head, and the number of bytes written.
     fn put(&self, place: u16, head: u32, len: u32);
 }

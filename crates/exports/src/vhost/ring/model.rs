@@ -1,6 +1,6 @@
-//! Models of a ring between driver and device for the model checker. Each side must see all that
-//! the other wrote before its index, and no kick or interrupt may be lost, with event indices or
-//! flags, and also when the index wraps.
+//! Models of a ring between driver and device for the model checker. Each side must see everything
+//! that the other wrote before its index. No kick or interrupt may be lost, even if the index
+//! wraps.
 //!
 //! The device's side is production code in the order of io_thread.rs and waiting.rs. The driver's
 //! side is written here after virtio 1.2, section 2.7.13. Both sleep without a deadline.
@@ -88,14 +88,13 @@ impl RingWords for Arc<Shared> {
     }
 }
 
-/// Runs the device, which serves `left` requests.
 fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
     let mut ring = SplitRing::over(Arc::clone(&shared), SIZE, features, (BASE, BASE));
     ring.suppress_kicks();
     loop {
         ensure(ring.available().is_ok(), "an index that cannot be");
         while let Ok(Some(head)) = ring.take() {
-            // The write models that the device checks and reads the request and its data.
+            // Models the device's access to the request and its data.
             shared.requests[usize::from(head)].write();
             ring.put(head, 1);
             left -= 1;
@@ -117,7 +116,6 @@ fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
     }
 }
 
-/// The driver's side of the ring, with its indices.
 struct Driver {
     shared: Arc<Shared>,
     event_idx: bool,

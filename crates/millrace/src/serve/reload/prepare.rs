@@ -34,7 +34,7 @@ pub(super) struct Prepared {
     pub(super) guests: Vec<String>,
     pub(super) nbd: PreparedNbd,
     pub(super) nbd_places: Vec<usize>,
-    /// Groups before the reload; set once they were replaced.
+    /// Groups before the reload; `None` until the reload replaces them.
     pub(super) groups_before: Option<ServedGroups>,
 }
 
@@ -111,7 +111,7 @@ impl Server {
             .map_err(|error| self.renumbered(new, difference, error))
     }
 
-    /// Converts indexes in an error about the new volumes to those in the whole configuration.
+    /// Converts the index in an error about a new volume to the index in the whole configuration.
     fn renumbered(
         &self,
         new: &ServeConfig,
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Starts threads for new parts and binds sockets. A dry run starts no threads.
+    /// Starts the threads of added volumes and exports, and binds sockets. A dry run starts none.
     fn prepare_servers(
         &mut self,
         new: &ServeConfig,
@@ -180,8 +180,7 @@ impl Server {
         if options.dry_run {
             return Ok(());
         }
-        // The new groups are set first, because guests that are started below become members of
-        // them.
+        // The new groups are set before virtual machines are served, which join these groups.
         prepared.groups_before = Some(std::mem::replace(&mut self.servers.groups, groups));
         self.start_guests(new, (difference, &volumes), &mut prepared.guests)
     }

@@ -1,5 +1,4 @@
-//! Removes volumes in a reload: stops serving them, flushes them, and serves them again if that
-//! fails.
+//! Removes volumes in a reload: stops serving and flushes them, and on a failure serves them again.
 //!
 //! reload.rs calls this module once all new parts are ready.
 
@@ -22,7 +21,8 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Server {
-    /// Stops serving the removed volumes and flushes them. If that fails, serves them again.
+    /// Stops serving the removed volumes and flushes them. On a failure without `force`, serves
+    /// them again.
     ///
     /// # Errors
     /// Returns the reason why a volume cannot be removed.

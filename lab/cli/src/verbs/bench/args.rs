@@ -81,7 +81,7 @@ docs/lab/bench.md explains the columns and the keys of --json.";
 /// Maximum number of I/Os of a job, enough for years. The sum over all jobs fits in 64 bits.
 const IOS_MAX: u64 = 1 << 50;
 
-/// Arguments that apply only to drives of this program, or to threads that serve them.
+/// Arguments that exclude `--connect`, because they apply only to drives that this program opens.
 const DRIVES_ONLY: [&str; 8] = [
     "drive",
     "stack",
@@ -93,11 +93,11 @@ const DRIVES_ONLY: [&str; 8] = [
     "backend",
 ];
 
-/// Arguments that have no effect with `--virtqueue`.
+/// Arguments that exclude `--virtqueue`, because they would have no effect.
 const NO_VIRTQUEUE: [&str; 9] =
     ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
 
-/// Arguments that each run of a calibration sets itself.
+/// Arguments that exclude `--calibrate`, because each run of a calibration sets them.
 const CALIBRATED: &str = "\
     client drive connect virtqueue chunk stack scheduler software_queues hardware_queues serving \
     workers states rw bs rwmixread ios verify stamp trace locks plug_high plug_low extended";

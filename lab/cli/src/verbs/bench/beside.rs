@@ -19,12 +19,11 @@ use super::table::TimeUnit;
 use super::{native_rows, say_json};
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// Results of one run of one of the compared programs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     iops: f64,
     bw_bytes: f64,
-    /// Highest median latency, in nanoseconds, of all rows, jobs and directions; `p99_ns` likewise.
+    /// Highest median latency of all rows, jobs and directions; `p99_ns` is the highest p99.
     p50_ns: u64,
     p99_ns: u64,
 }
@@ -78,7 +77,7 @@ fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     Ok(serde_json::to_value(rows)?)
 }
 
-/// Returns the report that a command prints. fio prints its notes before the report.
+/// Returns the report that a command prints, without the notes that fio prints before.
 fn output(command: &str) -> Result<Value> {
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", command]).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -131,7 +130,7 @@ fn sample(report: &Value) -> Result<Sample> {
     }
 }
 
-/// Returns the median of `of(round)` over all rounds.
+/// Returns the median, over all rounds, of the value that `of` computes for a round.
 fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);

@@ -27,7 +27,6 @@ use table::table;
 
 /// Default time for which all clients are measured.
 const RUNTIME: Duration = Duration::from_secs(1);
-/// Warm-up of all clients before the measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Flags that `--client` excludes: keys of a client replace them, or they do not apply to clients.

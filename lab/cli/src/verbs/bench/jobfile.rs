@@ -189,7 +189,7 @@ impl FileAccess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
-    /// Another drive of this run has already locked the file.
+    /// No lock: another drive of this run has already locked the file.
     Held,
 }
 
@@ -373,8 +373,7 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
     format!("{}{percentiles}{below}", grid.text())
 }
 
-/// Returns the percentiles that a job requests, in lines that fit the table's width. Returns an
-/// empty list if it requests none.
+/// Formats the percentiles that a job requests, in lines that fit the table's width.
 fn percentile_line(line: &JobLine) -> Option<String> {
     let (least, most) = (line.percentiles.first()?.1, line.percentiles.last()?.1);
     let unit = TimeUnit::between(least, most);

@@ -102,7 +102,7 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // The unit `whole` (`None`) stands for raw I/O with a vector of one element.
+            // `--unit whole` (`None`) means a vector of one element, unless `--iovecs` is given.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));
@@ -113,7 +113,7 @@ impl Linux24Args {
         with(all, &self.descriptor, |history, bytes| history.descriptor_bytes = bytes)
     }
 
-    /// Refuses flags that have no effect on a row of this design and these drives.
+    /// Refuses flags that have no effect with the design `stack` or with these drives.
     pub fn check(&self, stack: Stack, drives: &[Spec]) -> Result<()> {
         for (flag, given) in [
             ("--request-lock", !self.request_lock.is_empty()),

@@ -175,7 +175,7 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
 }
 
 /// Returns the number of I/Os in flight of a row: always 1 with the interface `sync`. Returns
-/// `None` for a row that would become a duplicate because of this.
+/// `None` for a row that would duplicate another one.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

@@ -191,7 +191,7 @@ fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Res
     Ok(worker_cpus(&topology, &busy).into_iter().map(|cpu| cpu.0).collect())
 }
 
-/// Returns all rows with the default serving mode.
+/// Returns all rows, with the default serving mode, which the caller replaces.
 fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
@@ -291,8 +291,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Returns each combination of CPUs and number of jobs. `unasked` has the numbers of CPUs if no
-/// flag gives CPUs; 0 stands for one CPU per job.
+/// Returns each combination of CPUs and number of jobs. `unasked` has the CPU counts to use if no
+/// flag gives any; 0 means one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: this program may not use this CPU; it may use {}", ranges(all));

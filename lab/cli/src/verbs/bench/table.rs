@@ -241,7 +241,7 @@ impl TimeUnit {
     }
 }
 
-/// Returns a kind of I/O and its percentage of reads, such as `randrw:70`. 50 is left out.
+/// Returns a kind of I/O and a percentage of reads other than 50, such as `randrw:70`.
 pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     match read_percent {
         Some(percent) if percent != 50 => format!("{rw}:{percent}"),
@@ -249,7 +249,7 @@ pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     }
 }
 
-/// Describes a row by those of its settings that differ from the defaults.
+/// Describes a row by the settings that differ from their defaults.
 pub fn settings(row: &Row) -> String {
     let words = SETTINGS.iter().filter_map(|(name, value, unsaid)| {
         let value = value(row);

@@ -60,7 +60,7 @@ struct PoolState {
     stop: AtomicBool,
 }
 
-/// Runs seeds on `jobs` workers. Calls `progress` repeatedly with the sums and the fraction done.
+/// Runs seeds on `jobs` workers. Calls `progress` repeatedly with the totals and the fraction done.
 pub fn run(
     seeds: &SeedRange,
     jobs: u16,

@@ -17,7 +17,7 @@ use millrace_nbd::client::NbdUri;
 use super::args::{ReplayArgs, StripeArgs};
 use crate::verbs::bench::connect::Server;
 
-/// Schemes of the URIs of servers.
+/// URI schemes that stand for a server.
 const SERVERS: [&str; 5] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "vhost-user"];
 /// Default size in bytes of a stripe's chunk.
 const CHUNK: u64 = 65_536;

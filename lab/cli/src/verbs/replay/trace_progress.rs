@@ -25,8 +25,8 @@ pub struct ProgressState {
 }
 
 impl TraceProgress {
-    /// Returns those of `devices` that the trace does not have, and all devices that it has.
-    /// Returns `None` if none is missing, or before the end of the trace.
+    /// Returns the members of `devices` that the trace lacks, and all devices of the trace. Returns
+    /// `None` if the trace lacks no device, or before the trace's end.
     pub fn missing<'a>(
         &self,
         devices: impl Iterator<Item = &'a str>,

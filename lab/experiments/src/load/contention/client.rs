@@ -93,7 +93,7 @@ impl<'a, M: Machine> Contender<'a, M> {
     }
 
     /// Runs the client until the end of the run. `wait` sleeps until a completion may have arrived,
-    /// or until its deadline.
+    /// or until the deadline.
     pub(super) fn run(
         mut self,
         mut wait: impl FnMut(&mut Channel<M>, u64) -> Result<(), Error>,

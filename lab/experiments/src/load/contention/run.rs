@@ -73,7 +73,7 @@ fn wait<S: Sleeper>(
     Ok(())
 }
 
-/// Report, and the volume, to be dropped after the measurement.
+/// The report, and the volume, which the caller drops after the measurement.
 type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
 fn run_on<S: Sleeper + 'static>(

@@ -168,7 +168,7 @@ impl BlockSequence {
     }
 }
 
-/// Bijection of the numbers below `blocks` that maps 0 to `first`, and neighbours far apart.
+/// Bijection of the numbers below `blocks`: maps 0 to `first`, and neighbours far apart.
 #[derive(Debug, Clone)]
 struct Spread {
     step: u64,
@@ -204,7 +204,7 @@ struct Zipf {
     /// Values of the integral of x^-theta are drawn between `begin` and `end`.
     begin: f64,
     end: f64,
-    /// A rank at most this far from the drawn x is accepted without a test.
+    /// Largest value of rank - x at which the rank is accepted without a test.
     near: f64,
 }
 

@@ -16,8 +16,7 @@ pub(super) enum Sizes {
     One(u32),
     /// Multiples of the smallest size up to the largest size, and the largest size itself.
     Range(u32, u32),
-    /// Sizes, each with the sum of its own and all smaller percentages. The last size also gets the
-    /// remainder up to 100 %.
+    /// Sizes with cumulative percentages. The last size also gets the remainder up to 100 %.
     Split(Vec<(u32, f64)>),
 }
 

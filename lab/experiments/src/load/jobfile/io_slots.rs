@@ -11,7 +11,7 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// `Yes` if a flush is reported. As in fio, `fsync` is reported, and `fdatasync` is not.
+/// As in fio, reports count flushes by `fsync` (`Yes`), but not by `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,
@@ -29,7 +29,7 @@ pub(super) struct IoInFlight {
     pub(super) issue_ns: u64,
 }
 
-/// Slots of the I/Os in flight, by the user data of their bios.
+/// Slots of the I/Os in flight. The user data of a bio is the index of its slot.
 pub(super) struct Slots {
     pub(super) flights: Vec<IoInFlight>,
     pub(super) free: Vec<u32>,

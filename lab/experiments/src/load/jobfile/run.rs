@@ -263,8 +263,8 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let left = device.saturating_sub(begin);
     let size = match region.size {
         Some(Amount::Bytes(bytes)) => bytes,
-        // As in fio, round a size in percent down to whole I/Os, unless it reaches the end of the
-        // device.
+        // As in fio, round a size in percent down to whole I/Os, unless the size reaches the end of
+        // the device.
         Some(share) => match share.of(device) {
             bytes if bytes >= left => left,
             bytes => bytes / least * least,

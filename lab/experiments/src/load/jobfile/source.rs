@@ -133,7 +133,7 @@ impl Source {
         Some(Io { direction, offset: self.span.begin + at, bytes })
     }
 
-    /// Returns true if the next I/O, which is every `length`th, goes to a random offset.
+    /// Returns true for every `length`th I/O, which goes to a random offset.
     fn is_turn_of_random(&mut self) -> bool {
         self.to_random -= 1;
         if self.to_random == 0 {

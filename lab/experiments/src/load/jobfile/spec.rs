@@ -29,7 +29,7 @@ pub struct JobFile {
 pub struct JobSpec {
     /// Name of the job.
     pub name: String,
-    /// Description of the job by its author.
+    /// Description that the job file gives.
     pub description: Option<String>,
     /// Percentiles for the job's report; `None` selects fio's defaults.
     pub percentiles: Option<Vec<f64>>,
@@ -61,7 +61,7 @@ pub struct Access {
     pub(super) advice: Option<Advice>,
 }
 
-/// Thread that does the I/O, by the value of `ioengine`.
+/// Thread that does the I/O, as the option `ioengine` selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
     /// `psync` and similar engines: the job's thread does the I/O, one at a time.

@@ -93,8 +93,8 @@ impl JobReport {
         self.tally.first_error.as_deref()
     }
 
-    /// Returns the largest queue depth that met `latency_target`, and true if its search had ended.
-    /// For a group of jobs, the depth is the smallest of the jobs' depths.
+    /// Returns the largest queue depth that met `latency_target`, and true if the depth search
+    /// ended. For a group of jobs, the depth is the smallest of the jobs' depths.
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }

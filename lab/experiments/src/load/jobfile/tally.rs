@@ -194,7 +194,7 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) first_error: Option<String>,
     pub(super) verified: u64,
-    /// Largest queue depth that met `latency_target`, and true if its search had ended.
+    /// Largest queue depth that met `latency_target`, and true if the depth search ended.
     pub(super) depth_found: Option<(u32, bool)>,
 }
 

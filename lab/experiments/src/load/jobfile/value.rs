@@ -2,9 +2,9 @@
 //! lists with one value for each direction.
 //!
 //! The parsers are pure functions, and their errors say what to write instead. Units have the
-//! meanings of fio 3.33: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is
-//! 1000; with `kb_base=1000`, `k`, `kb` and `ki` are 1000 and `kib` is 1024. `words` and `draft`
-//! call the parsers.
+//! meanings of fio 3.33, which contradict SI by default: with `kb_base=1024` (the default) `k`,
+//! `kb` and `ki` are 1024 and `kib` is 1000; with `kb_base=1000`, `k`, `kb` and `ki` are 1000 and
+//! `kib` is 1024. `words` and `draft` call the parsers.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Amount {

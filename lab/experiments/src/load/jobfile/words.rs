@@ -269,7 +269,7 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces the values of the directions that are given.
+/// Sets the values of the directions that `given` has.
 fn set<T>(values: &mut [T; 3], given: Result<[Option<T>; 3], String>) -> Result<(), String> {
     for (value, given) in values.iter_mut().zip(given?) {
         if let Some(given) = given {

@@ -1,7 +1,7 @@
 //! Table of lock statistics as lockmeter shows them: `io_request_lock` and the request queues'
 //! locks, from a row's statistics.
 //!
-//! The table names a call site in millrace's source after the kernel function that it models.
+//! The table shows the name of the kernel function that a call site in millrace's source models.
 
 use millrace_trace::LockLine;
 
@@ -42,7 +42,7 @@ pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     lines.iter().filter(|line| NAMES.contains(&line.name.as_str())).map(row).collect()
 }
 
-/// Returns the kernel function that a call site models, by the site's rank in its file.
+/// Returns the modelled kernel function. The n-th call site in a file models the n-th name.
 fn place(line: &LockLine, all: &[LockLine]) -> String {
     const LAYER: [&str; 3] = ["__make_request", "request_fn", "end of request"];
     const ADAPTER: [&str; 2] = ["dispatch", "interrupt"];

@@ -1,5 +1,5 @@
-//! Effects of \[OLS\]'s changes on this machine: counted calls, and measured costs of copies and
-//! units.
+//! Effects of \[OLS\]'s changes on this machine: counted calls, and measured costs of bounce copies
+//! and of bios smaller than an I/O.
 //!
 //! Runs the block layer in real time with the settings of the paper's steps, on a modelled drive or
 //! a drive in memory. ols02.rs calls this file after all simulations have ended, so that nothing

@@ -19,8 +19,8 @@ pub(super) struct LimitAccuracy {
     pub(super) window_ns: u64,
     /// Lowest and highest rate in any position of the window.
     pub(super) range_iops: (f64, f64),
-    /// Largest excess of any window of time over the limit plus one I/O, as a fraction of the token
-    /// bucket. Includes the warm-up.
+    /// Largest number of I/Os beyond the limit in any window of time, divided by the size of the
+    /// token bucket. Includes the warm-up. The first I/O of a window does not count.
     pub(super) burst: f64,
 }
 
@@ -45,8 +45,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// Returns two deviations as fractions of the due rate: the deviation of the whole run, and the
-    /// largest deviation of any window.
+    /// Returns relative deviations from `due_iops`: of the whole run, and the largest of any
+    /// window.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
@@ -54,8 +54,8 @@ impl LimitAccuracy {
     }
 }
 
-/// Returns the largest excess of any window over its allowance plus one I/O, in I/Os. The window
-/// from I/O `i` to I/O `j` has `j - i + 1` I/Os, and its allowance is `rate * (t[j] - t[i])`.
+/// Returns the largest number of I/Os beyond `rate` in any window. The window from I/O `i` to I/O
+/// `j` counts `j - i` I/Os, of which `rate * (t[j] - t[i])` are allowed.
 fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for (number, at_ns) in times_ns.iter().enumerate() {

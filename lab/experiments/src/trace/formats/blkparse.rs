@@ -55,7 +55,7 @@ impl LineParser for Blkparse {
     }
 }
 
-/// Parses an event line. The record's device is the index in the list of devices. None for an event
+/// Parses an event line. The record's `device` is an index in `devices`. `None` for an event
 /// without an I/O.
 fn event(text: &str, devices: &mut DeviceNames) -> Result<Option<Record>, Problem> {
     let mut words = text.split_ascii_whitespace();

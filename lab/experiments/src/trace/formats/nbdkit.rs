@@ -22,7 +22,7 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
-    /// Number in `pending` of each request without a reply, by connection and request id.
+    /// I/O number in `pending` of each request without a reply. Key: connection and request id.
     open: HashMap<(u64, u64), u64>,
     exports: HashMap<u64, u32>,
     /// Number of skipped requests, which move no data.
@@ -68,7 +68,7 @@ impl NbdkitLog {
             // earlier request never completed.
             self.pending.release(before);
         }
-        // Forget requests that were output although their reply had not come.
+        // Forget requests without a reply whose I/Os `pending` has already output.
         if self.open.len() > 2 * PENDING_MAX {
             self.open.retain(|_, number| self.pending.holds(*number));
         }

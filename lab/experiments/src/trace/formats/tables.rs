@@ -25,7 +25,7 @@ fn blanks(text: &str) -> Result<Fields<'_>, Problem> {
     Ok(text.split_whitespace().collect())
 }
 
-/// Common part of the tables with comma-separated fields.
+/// Defaults of the tables with comma-separated fields.
 const CSV: ColumnTable =
     ColumnTable { example: "", head: None, split: commas, columns: &[], skipped: "", note: None };
 

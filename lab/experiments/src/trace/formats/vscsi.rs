@@ -22,7 +22,7 @@ use crate::trace::parser::{Problem, TraceParser, scaled};
 use crate::trace::pending::StreamState;
 
 const RECORD_BYTES: [usize; 2] = [32, 40];
-/// Number of records needed for detection, except in a trace of one record.
+/// Smallest number of records for detection, unless the whole trace is one record.
 const RECORDS_TRIED: usize = 2;
 
 /// Returns true if every complete record in a trace's first bytes has the same version.

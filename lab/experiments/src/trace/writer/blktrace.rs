@@ -75,8 +75,8 @@ impl BlktraceEvents {
         Ok(())
     }
 
-    /// Returns the number of a device. If a new device has only a name, writes a message with the
-    /// name first.
+    /// Returns the device number for the records. For a new device that has only a name, writes a
+    /// message with the name first.
     fn device(
         &mut self,
         out: &mut dyn Write,

@@ -36,7 +36,7 @@ impl IologLines {
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
     }
 
-    /// Returns the text before a line's device: in version 3, the time in microseconds.
+    /// Returns a line's first field: the time in microseconds in version 3, nothing in version 2.
     fn time(&self) -> String {
         if self.is_timed { format!("{} ", self.last_us) } else { String::new() }
     }

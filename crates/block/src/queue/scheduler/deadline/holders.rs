@@ -54,8 +54,8 @@ impl<M: Machine> WaitTracker<M> {
         self.say(at, since_ns, |said| said.with(since_ns));
     }
 
-    /// Records the dispatch of a chain of `class`, which waited from `since_ns` to `now_ns`. Chains
-    /// of lower priorities now wait because of `class`.
+    /// Records that a chain of `class`, which waited from `since_ns` to `now_ns`, is dispatched.
+    /// Chains of lower priorities now wait because of `class`.
     pub(crate) fn end(&mut self, key: GroupClass, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));

@@ -17,7 +17,7 @@ pub(crate) type SortKey = (Sector, u64);
 
 pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: BioChain<M>,
-    /// Time in nanoseconds at which its group's limits let the oldest of the merged chains pass.
+    /// Time in nanoseconds at which the oldest of the merged chains passed its group's limits.
     pub(crate) came_ns: u64,
     /// Time when the oldest of the merged chains was inserted into the queue, in nanoseconds.
     pub(crate) inserted_ns: u64,

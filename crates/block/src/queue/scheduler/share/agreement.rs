@@ -28,16 +28,16 @@ use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
 use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::class_of;
 
-/// Nanoseconds after a queue's report in which its chains may count as waiting all the time.
+/// Age of a queue's report, in nanoseconds, up to which chains may count as waiting all the time.
 const STALE_NS: u64 = 5_000_000;
-/// Age of a queue's report, in nanoseconds, from which it is ignored; long, because a drive may
-/// need long for a request. If all requests of the report have completed, [`STALE_NS`] applies.
+/// Age of a queue's report, in nanoseconds, from which the report is ignored; long, as a request
+/// may take long. If the queue has become empty since the report, [`STALE_NS`] applies.
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive still counts as shared after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// A group may get ahead of waiting groups by the cost that the drive serves in these nanoseconds.
+/// A group may get ahead of waiting groups by the cost that the drive serves in `WINDOW_NS`.
 const WINDOW_NS: u64 = 2_000_000;
-/// Smallest lead of a group, as a number of I/Os of the largest cost for each active group.
+/// A group may get ahead by at least `WINDOW_IOS` of the largest I/Os for each active group.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two samples for the averages of demand and service.
@@ -80,7 +80,7 @@ struct GroupTotal {
     is_heard: bool,
     asks: bool,
     was_active: bool,
-    /// Cost that the group may dispatch until the next allocation.
+    /// Cost, in nanoseconds, that the group may dispatch until the next allocation.
     budget: u64,
 }
 
@@ -90,7 +90,7 @@ impl GroupTotal {
         (1 << 40) / self.slope.max(1)
     }
 
-    /// Returns true if the group is active and its part of the depth has room for its usual demand.
+    /// Returns true if the group is active and its usual demand fits into its part of the depth.
     fn has_all(&self) -> bool {
         self.is_active && self.usually_wants <= self.part
     }
@@ -111,7 +111,7 @@ pub(crate) struct SharedAllocation<M: Machine> {
     totals: Vec<GroupTotal>,
     /// Numbers of the groups that have ever had I/O at this drive.
     here: Vec<u16>,
-    /// By group number: true if listed in `here`, and the sum of the active children's weights.
+    /// By group number: true if the group is in `here`; sum of the weights of its active children.
     known: Vec<(bool, u64)>,
     /// Virtual time of the waiting group that is furthest behind; never decreases.
     virtual_ns: u128,
@@ -349,7 +349,7 @@ impl<M: Machine> SharedAllocation<M> {
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
                 let sum = total.usually_wants * 15 + total.wants;
-                // Rounded towards the present demand, so that a group without I/O reaches 0.
+                // Rounds towards the present demand, so that the average reaches 0 without I/O.
                 total.usually_wants = match total.wants > total.usually_wants {
                     true => sum.div_ceil(16),
                     false => sum / 16,
@@ -357,9 +357,9 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // The rate grows fast: a rate that is too low keeps budgets small, so that the drive's
-            // real rate cannot be measured. The rate drops slowly, because a drop would cancel part
-            // of the lead that a group already has.
+            // The rate grows fast, because a rate that is too low keeps budgets small and thus
+            // hides the drive's real rate. The rate drops slowly, because a drop takes away lead
+            // that groups have.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -398,7 +398,7 @@ impl<M: Machine> SharedAllocation<M> {
         is_shallow
     }
 
-    /// Divides the depth left by higher priorities among groups of one priority, like `level`.
+    /// Divides the depth `left` by higher priorities among the groups of one priority.
     fn level_among(&mut self, priority: Priority, left: &mut u64) -> bool {
         let view = &self.view;
         let is_one = |at: u16, total: &GroupTotal| {
@@ -422,7 +422,7 @@ impl<M: Machine> SharedAllocation<M> {
             }
             let weight = total.weight();
             total.part = level.map_or(*left, |level| level.part(weight));
-            // Up to an eighth less service than the group's weight entitles it to is noise.
+            // A group gets little if it gets less than 7/8 of the service due to its weight.
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
@@ -498,7 +498,7 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // The window is the virtual time in which all groups together use up the cost.
+        // The window is the virtual time in which all groups together are served this cost.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
         // Groups of idle priority get what is left: nothing while other groups wait or fill the
@@ -507,7 +507,7 @@ impl<M: Machine> SharedAllocation<M> {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // While one group is active, the next allocation may never come: no budget may run out.
+        // While one group is active, the next allocation may never come, so budgets are unlimited.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
@@ -524,7 +524,7 @@ impl<M: Machine> SharedAllocation<M> {
                 Priority::Realtime => u64::MAX,
                 _ if free => u64::MAX,
                 _ => {
-                    // Rounded up, so that a group of any weight can send a request.
+                    // The budget is rounded up, so that a group of any weight can send a request.
                     let behind = ahead.saturating_sub(total.virtual_ns);
                     behind.div_ceil(u128::from(total.slope.max(1))) as u64
                 }
@@ -554,8 +554,8 @@ impl<M: Machine> SharedAllocation<M> {
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns, by direction, why the depth limit holds chains back: because of latency targets if
-    /// they set the limit, else of weights if several groups wait, else of the drive's depth.
+    /// Returns, by direction, the wait reason of chains that the depth limit holds back: latency
+    /// targets if they set the limit, else weights if several groups wait, else the drive's depth.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };

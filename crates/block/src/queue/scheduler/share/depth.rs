@@ -1,15 +1,16 @@
 //! `DriveDepth`: decides how many requests may be at a shared drive.
 //!
 //! The depth is the smallest that keeps the drive busy; further requests wait in queues, where they
-//! can still be reordered. For `fair` it follows two measurements: the service time relative to the
-//! shortest one lately seen for the same size class and direction, and the throughput relative to
-//! the drive's capacity. While some group has less at the drive than its share of the depth, the
-//! service times of that group decide: the depth falls until they are near the shortest ones,
-//! unless that costs the drive throughput. Otherwise the depth falls as long as the drive keeps its
-//! throughput. Every few seconds a probe measures the capacity at a large depth, and then the
-//! shortest times at a small one. For `latency`, the groups' targets limit the other groups as well
-//! (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's
-//! probes). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
+//! can still be reordered. For `fair` the depth follows two measurements: the service time relative
+//! to the shortest one lately seen for the same size class and direction, and the throughput
+//! relative to the drive's capacity. While some group has less at the drive than its share of the
+//! depth, the service times of that group decide: the depth falls until these service times are
+//! near the shortest ones, unless that costs the drive throughput. Otherwise the depth falls as
+//! long as the drive keeps its throughput. Every few seconds a probe measures the capacity at a
+//! large depth, and then the shortest times at a small one. For `latency`, the groups' targets
+//! limit the other groups as well (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas);
+//! Cardwell et al., 2016 (BBR's probes). Kernel counterpart: block/kyber-iosched.c,
+//! block/blk-iolatency.c.
 
 use crate::bio::Op;
 use crate::queue::scheduler::DriveTags;
@@ -28,62 +29,61 @@ pub(crate) enum Policy {
     Targets,
 }
 
-/// Number of requests that suffice for a decision about the depth.
+/// Number of requests after which the depth is decided.
 const DECIDE_IOS: u64 = 64;
-/// Number of requests that suffice if only groups without waiting requests are counted.
+/// Number of requests after which groups without waiting requests decide the depth.
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two decisions about the depth, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Service time of protected groups relative to the shortest one, as base-2 logarithms in 64ths:
-/// the usual one (1.4 times), and the longest one while the drive would otherwise lose throughput
-/// (2.04 times).
+/// Limits of the relative service time while some group has less than its share, in 64ths of log2:
+/// usually (1.4 times), and while the drive would lose throughput (2.04 times).
 const SHALLOW: [i64; 2] = [31, 66];
-/// Like [`SHALLOW`], but 2 and 2.86 times: for requests larger than two small ones on average,
-/// because even a few large requests delay others.
+/// [`SHALLOW`] if requests are larger than two small ones on average, because even a few large
+/// requests delay others: 2 and 2.86 times.
 const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
-/// Relative service time, 1.6 times in the same unit, up to which the depth grows in any case while
-/// no group has less than its share.
+/// Relative service time (1.6 times, in 64ths of log2) up to which the depth grows in any case
+/// while no group has less than its share.
 const DEEP: i64 = 43;
-/// Relative service time, 16 times in the same unit, that counts for requests of protected groups
-/// whose shortest time is unknown.
+/// Relative service time (16 times, in 64ths of log2) assumed for groups without waiting requests
+/// if the shortest time is unknown.
 const UNKNOWN: u64 = 256;
-/// Divisor that turns a difference of these logarithms into the change of the depth. A decision
-/// lowers the depth by at most a fifth, and raises it by at most an eighth.
+/// A difference of service times, in 64ths of log2, over this divisor is the relative change of the
+/// depth. A decision lowers the depth by at most a fifth, and raises it by at most an eighth.
 const SLOWNESS: i64 = 192;
-/// Part of the drive's capacity, in 1,024ths, that the drive keeps next to protected groups, with
-/// small and with large requests, and without such groups.
+/// Part of the drive's capacity, in 1,024ths, that a decision keeps. First two: some group has less
+/// than its share, and requests are small or large. Last: no group has less than its share.
 const KEPT: [u64; 3] = [980, 1000, 1004];
-/// Smallest and largest value of the minimum depth, which is otherwise the number of active queues.
+/// Range, in requests, of the minimum depth, which is otherwise the number of active queues.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Largest mean size of requests that is counted, as a multiple of a small request.
+/// Largest mean size of requests that raises `bound_max`, in small requests.
 const HEAVIEST: u64 = 1 << 10;
 /// Nanoseconds between two latency probes.
 const PROBE_NS: u64 = 5_000_000_000;
-/// Number of requests in each half of a latency probe.
+/// Number of requests after which the phases `Drains` and `Counts` of a probe end.
 const PROBE_IOS: u64 = 24;
-/// Nanoseconds that each half of a probe may take, so that a request stuck at the drive cannot
-/// extend it. The second half may take this long for each of [`LIGHT_IOS`] requests of groups
-/// without waiting requests, because such a request may wait for a long one of another group.
+/// Longest phase of a probe, in nanoseconds, even if a request is stuck at the drive. `Counts` may
+/// take this long for each of [`LIGHT_IOS`] requests of groups without waiting requests, because
+/// such a request may wait for a long one of another group.
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// Nanoseconds until the first probe after several groups became active.
 const FIRST_PROBE_NS: u64 = 20_000_000;
-/// Multiple of the usual depth at which a probe measures the drive's capacity.
+/// Multiple of the usual depth while a probe measures the drive's capacity.
 const LOAD: u64 = 4;
-/// Number of requests in the two halves of that measurement. The second half ends after
-/// [`PROBE_HALF_NS`] in any case, and its result counts from [`DECIDE_IOS`] requests.
+/// Number of requests after which the phases `Fills` and `Loads` end. If [`PROBE_HALF_NS`] ends
+/// `Loads` early, its result counts from [`DECIDE_IOS`] requests on.
 const LOAD_IOS: [u64; 2] = [32, 256];
-/// Nanoseconds until the next measurement, after one that differs little from the one before.
+/// Nanoseconds until the capacity is measured again, if it has changed little.
 const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
-/// Minimum length of the second half, in nanoseconds.
+/// Minimum length of the phase `Loads`, in nanoseconds.
 const LOAD_NS: u64 = 8_000_000;
 
-/// Phase of a probe, which measures the drive's capacity, unless the drive is too slow for that,
-/// and then the shortest service times.
+/// Phase of a probe. `Fills` and `Loads` measure the drive's capacity, and are left out if the
+/// drive is too slow. `Drains` and `Counts` measure the shortest service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbePhase {
-    /// The drive gets more requests than usual.
+    /// The drive is filled with more requests than usual.
     Fills,
     /// The probe measures the capacity.
     Loads,
@@ -98,10 +98,9 @@ enum ProbePhase {
 pub(crate) struct DriveDepth {
     /// Depth by direction; `None` if unlimited.
     depth: Option<[u32; 2]>,
-    /// Smallest depth that the drive may get, in requests.
     least: u32,
-    /// The depth that keeps the drive busy. Its maximum `bound_max` is `most`, scaled to the mean
-    /// size of the requests at the drive.
+    /// The depth that keeps the drive busy, up to `bound_max`, which is `most` for requests of the
+    /// present mean size.
     bound: u64,
     bound_max: u64,
     /// Largest depth while all requests are small; an eighth of the tags stays free.
@@ -109,24 +108,23 @@ pub(crate) struct DriveDepth {
     targets: TargetDepth,
     /// Requests completed since the last decision.
     counts: QueueCounts,
-    /// Cost dispatched since the last decision.
+    /// Cost, in nanoseconds, of the I/O dispatched since the last decision.
     served: u64,
     decided_ns: u64,
-    /// Time since which `counts.sums` counts.
+    /// Start of the time that `counts.sums` covers.
     since_ns: u64,
     /// Cost served per nanosecond at a large depth, in 65,536ths; 0 if unknown.
     capacity: u64,
     /// Time of the next measurement of the capacity.
     load_ns: u64,
-    /// Shortest mean service times by class, as logarithms: since the last probe, and between the
-    /// last two probes.
+    /// Shortest mean service time of each class, in 64ths of log2: since the last probe, and
+    /// between the last two probes.
     shortest: [[u64; CLASSES]; 2],
     probe_ns: u64,
     probing: Option<ProbePhase>,
 }
 
 impl DriveDepth {
-    /// Creates the depth of a drive with these tags.
     pub(crate) fn new(DriveTags { tags, .. }: DriveTags) -> Self {
         let most = u64::from((tags - tags / 8).max(1)) * u64::from(REQUEST);
         DriveDepth {
@@ -180,7 +178,7 @@ impl DriveDepth {
         self.depth.is_some() && !probes
     }
 
-    /// Returns, for reads and for writes, true if latency targets limit the depth below `bound`.
+    /// Returns, by direction, true if latency targets allow less depth than keeps the drive busy.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
@@ -207,8 +205,8 @@ impl DriveDepth {
         self.counts.add(&seen.counts);
         self.served += seen.served;
         if self.depth.is_none() && now_ns >= self.probe_ns {
-            // Until the first probe, I/O completes that bypassed the scheduler while only one group
-            // was active.
+            // The first probe waits until I/O has completed that bypassed the scheduler while only
+            // one group was active.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
             (self.capacity, self.load_ns) = (0, 0);
@@ -217,7 +215,7 @@ impl DriveDepth {
             self.targets.look(seen, self.bound, now_ns);
         }
         self.look_at_times(seen, now_ns);
-        // Room for a few requests of the present weight.
+        // `room` is at least a few requests of the present mean size.
         let room = self.bound.max(u64::from(self.least * REQUEST) * self.bound_max / self.most);
         let usual = if seen.shallow || self.capacity == 0 { self.bound } else { room };
         let limit = |depth: u64, way| depth.max(seen.floor).min(way).min(self.bound_max) as u32;
@@ -238,8 +236,7 @@ impl DriveDepth {
         let light = if seen.shallow { self.counts.light.ios() } else { 0 };
         let elapsed_ns = self.elapsed_ns(now_ns);
         let is_known = ios >= DECIDE_IOS;
-        // Only groups that the depth protects count, because a group with many requests delays only
-        // itself.
+        // Groups with many requests do not count, because such a group delays only itself.
         let is_light = light >= LIGHT_IOS;
         let is_enough = is_light || is_known && (light == 0 || elapsed_ns >= PROBE_HALF_NS);
         if !is_enough || elapsed_ns < DECIDE_NS {
@@ -248,7 +245,7 @@ impl DriveDepth {
         if is_known && now_ns >= self.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.probe_ns = now_ns + PROBE_NS;
-            // The time in which the drive serves enough requests to measure its capacity.
+            // `needs_ns` is the time in which enough requests complete to measure the capacity.
             let needs_ns = now_ns.saturating_sub(self.since_ns) * DECIDE_IOS / ios;
             let is_measurable = needs_ns <= PROBE_HALF_NS;
             self.capacity = if is_measurable { self.capacity } else { 0 };
@@ -277,8 +274,8 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the wanted change of the service time, as a difference of logarithms in 64ths.
-    /// `over` is the present difference from the shortest time.
+    /// Returns by how much the service time may grow, in 64ths of log2; negative if it must shrink.
+    /// `over` is the present excess over the shortest time, in the same unit.
     fn step(&self, seen: &QueueReports, over: i64, elapsed_ns: u64) -> i64 {
         let is_large = seen.taken > u64::from(2 * REQUEST * seen.in_flight);
         let [usual, longest] = if is_large { SHALLOW_BESIDE_LARGE } else { SHALLOW };
@@ -318,7 +315,7 @@ impl DriveDepth {
             ProbePhase::Loads => {
                 let rate = self.rate(elapsed_ns);
                 let is_known = ios >= DECIDE_IOS;
-                // A very different rate belongs to different I/O.
+                // A very different rate comes from different I/O, and replaces the old capacity.
                 let is_near = is_known && self.capacity.abs_diff(rate) < rate / 16;
                 self.capacity = match is_near {
                     true => self.capacity.max(rate),
@@ -344,12 +341,11 @@ impl DriveDepth {
         now_ns.saturating_sub(self.decided_ns)
     }
 
-    /// Returns the cost served per nanosecond in that time, in 65,536ths.
+    /// Returns the cost served per nanosecond since the last decision, in 65,536ths.
     fn rate(&self, elapsed_ns: u64) -> u64 {
         (self.served << 16) / elapsed_ns.max(1)
     }
 
-    /// Sets the depth that keeps the drive busy, within its limits.
     fn set_bound(&mut self, bound: u64) {
         self.bound = bound.clamp(u64::from(self.least * REQUEST), self.bound_max);
     }
@@ -366,8 +362,8 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the largest ratio of mean to shortest service time of a class, as log2 in 64ths. The
-    /// ratio of a class without a shortest time is `unknown`.
+    /// Returns the largest excess of a class's mean service time over its shortest one, in 64ths of
+    /// log2; `unknown` for a class without a shortest time.
     fn over(&self, sums: &ClassSums, unknown: u64) -> u64 {
         let over = |(class, log): (usize, u64)| {
             let shortest = self.shortest[0][class].min(self.shortest[1][class]);

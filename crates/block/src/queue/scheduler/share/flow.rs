@@ -16,7 +16,7 @@ use crate::group::view::GroupView;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// log2 of the virtual time that a nanosecond of cost takes at weight 1.
+/// log2 of the virtual time for one nanosecond of cost at weight 1.
 pub(crate) const VIRTUAL_BITS: u32 = 24;
 
 /// The groups' settings and the rule by which the drive is shared.
@@ -27,7 +27,7 @@ pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 pub(crate) struct FlowLoad {
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
-    /// True if the group's part of the depth has room for its usual demand.
+    /// True if the group's usual demand fits into its part of the depth.
     pub(crate) has_all: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) priority: Priority,
     /// True if the drive is shared by latency targets and the group has one.
     pub(crate) has_target: bool,
-    /// Total cost dispatched.
+    /// Total cost of the chains dispatched, in nanoseconds.
     pub(crate) served: u64,
     /// Largest value that `served` may reach before the next allocation of budgets.
     pub(crate) ceiling: u64,

@@ -9,7 +9,7 @@ pub(crate) struct ShareDemand {
     pub(crate) weight: u64,
 }
 
-/// The amount that each unit of weight gets, as a fraction.
+/// A share for each unit of weight, as the fraction `amount` / `weight`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FairShare {
     amount: u64,
@@ -22,8 +22,8 @@ impl FairShare {
         FairShare { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
-    /// Returns the amount per unit of weight for participants whose demand exceeds their share;
-    /// `None` if all demands are met. Divides again whenever further demands are met.
+    /// Returns the share of each unit of weight for participants that get less than their demand;
+    /// `None` if all demands are met.
     pub(crate) fn of(
         amount: u64,
         wants: impl Iterator<Item = ShareDemand> + Clone,

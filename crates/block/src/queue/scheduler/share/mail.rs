@@ -16,7 +16,7 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
-    /// Total cost dispatched; written by the queue.
+    /// Total cost dispatched, in nanoseconds; written by the queue.
     pub(crate) served: u64,
     /// Depth that the group's waiting chains would take, in 16ths of a small request.
     pub(crate) waiting: u32,
@@ -24,7 +24,7 @@ pub(crate) struct MailboxEntry {
     pub(crate) in_flight: u32,
     /// True if chains waited all the time since the last allocation.
     pub(crate) steady: bool,
-    /// Value of `steady` at the last allocation that found a new report.
+    /// Value of `steady` in the last report that an allocation has read.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// Value of `served` at the last allocation.
@@ -33,7 +33,7 @@ pub(crate) struct MailboxEntry {
     pub(crate) ceiling: u64,
     /// Virtual time that a nanosecond of cost takes; 0 before the first allocation.
     pub(crate) slope: u64,
-    /// True if the group's part of the depth has room for its usual demand.
+    /// True if the group's usual demand fits into its part of the depth.
     pub(crate) has_all: bool,
 }
 
@@ -59,7 +59,6 @@ pub(crate) struct DepthLimit {
 }
 
 impl Default for DepthLimit {
-    /// Returns no limit.
     fn default() -> Self {
         DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] }
     }

@@ -16,7 +16,7 @@ pub(crate) const FIRST_SECTORS: u32 = 128;
 const LEAST_SECTORS: u32 = 64;
 /// Maximum length of the longest request, in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
-/// Nanoseconds without further growth of the size after growth that slowed down small reads.
+/// Nanoseconds for which the size does not grow again after growth that slowed down small reads.
 const STAY_NS: u64 = 60_000_000_000;
 /// Nanoseconds after a small read during which further small reads are expected.
 const SMALL_NS: u64 = 10_000_000_000;
@@ -43,7 +43,7 @@ pub(crate) struct PieceSize {
 
 /// Measurements of a drive since the last decision.
 pub(crate) struct DriveSample {
-    /// Cost dispatched.
+    /// Cost, in nanoseconds, of the I/O dispatched.
     pub(crate) served: u64,
     /// Number of small reads completed.
     pub(crate) small_ios: u64,
@@ -63,7 +63,7 @@ pub(crate) struct DriveSample {
 
 impl DriveSample {
     /// Returns true if requests of twice the size take hardly longer, as on a disk that seeks for
-    /// each request, or if they were never tried and the present ones are slow.
+    /// each request. Also true if requests are slow and larger ones were never tried.
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)
@@ -89,7 +89,6 @@ impl PieceSize {
         }
     }
 
-    /// Returns the cost that the drive serves in [`SLOW_NS`]; 0 if unknown.
     pub(crate) fn usual_cost(&self) -> u64 {
         self.usual_cost
     }
@@ -151,7 +150,7 @@ impl PieceSize {
             self.stays_until_ns = now_ns + STAY_NS;
             return Some(self.sectors / 2);
         }
-        // On a slow drive, the fixed cost of a request matters less than the wait for a piece.
+        // A slow drive gets shorter pieces, because waiting for a piece costs more there.
         let is_long = |ns: u64| ns * 10 > small_ns * if ns >= SLOW_NS / 2 { 19 } else { 28 };
         if is_long(piece_ns) {
             return Some(self.sectors / 2);
@@ -166,7 +165,7 @@ impl PieceSize {
     }
 }
 
-/// Returns the number of sequential sectors that a request with a cost of `moved_ns` transfers.
+/// Returns the number of sectors for which the cost of a random request is `moved_ns`.
 fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
     let moved_ps = u128::from(moved_ns.saturating_sub(cost.random_ns.into())) * 1_000;
     (moved_ps / (512 * u128::from(cost.byte_ps)).max(1)).min(1 << 32) as u64

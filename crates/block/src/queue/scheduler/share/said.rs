@@ -21,13 +21,13 @@ const STEP_NS: u64 = 100_000_000;
 /// Nanoseconds after which a lasting state is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds without a check after which all is reset, because a new recording needs the depth.
+/// Nanoseconds without a check after which all messages are due again, for a new recording.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
 /// Times of the last messages about one group and one wait reason.
 #[derive(Default)]
 struct ReportTimes {
-    /// Value of `looks` when the group was last held back.
+    /// Number of the check, counted in `looks`, that last found the group held back.
     look: u64,
     held_ns: Option<u64>,
     rests_ns: Option<u64>,
@@ -53,7 +53,7 @@ impl ReportedDecisions {
         (self.looks, self.looked_ns) = (self.looks + 1, now_ns);
     }
 
-    /// Returns true if a trace message is due: the group is held back for `hold`.
+    /// Returns true if a message is due about a group that is held back for `hold`.
     fn begins(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let looks = self.looks;
         let said = self.of.entry((group, hold as u8)).or_default();
@@ -66,7 +66,7 @@ impl ReportedDecisions {
         begins
     }
 
-    /// Returns true if a trace message is due: the queue pauses, and the group is held back.
+    /// Returns true if a message is due about a pause of the queue that holds the group back.
     fn rests(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let said = self.of.entry((group, hold as u8)).or_default();
         let tells = is_over(said.rests_ns, now_ns, SAID_NS);
@@ -98,7 +98,7 @@ impl ReportedDecisions {
     }
 }
 
-/// Returns true if `said_ns` is at least `period_ns` ago, or `None`.
+/// Returns true if `said_ns` is `None` or at least `period_ns` ago.
 fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
     said_ns.is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= period_ns)
 }

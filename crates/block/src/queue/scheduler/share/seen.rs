@@ -1,8 +1,8 @@
-//! `QueueReports`: the sum of all queues' reports since the last allocation of a shared drive, and
-//! `QueueCounts`, the part of a report that is a sum.
+//! `QueueReports`: statistics of all queues of a shared drive since its service was last divided
+//! among groups.
 //!
-//! agreement.rs makes the sum from the mailboxes; depth.rs and target_depth.rs use the sum to
-//! decide how many requests may be at the drive.
+//! agreement.rs adds up the queues' statistics; depth.rs and target_depth.rs decide by them how
+//! many requests may be at the drive.
 
 use alloc::vec::Vec;
 
@@ -10,15 +10,15 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// Requests completed at one queue or at several, and the limits that held others back meanwhile.
+/// Service times of completed requests, and the causes for which other requests waited.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
-    /// Like `sums`, but only for groups without waiting requests.
+    /// Service times of requests of groups that had no other requests waiting.
     pub(crate) light: ClassSums,
-    /// True if the depth limit held requests back.
+    /// True if requests waited because the drive's depth was used up.
     pub(crate) full: bool,
-    /// True if chains waited for a tag.
+    /// True if requests waited for a tag.
     pub(crate) short: bool,
 }
 
@@ -31,32 +31,29 @@ impl QueueCounts {
     }
 }
 
-/// The sum of all queues' reports since the last allocation.
 #[derive(Default)]
 pub(crate) struct QueueReports {
     pub(crate) counts: QueueCounts,
     /// Set of the directions that had requests, as bits.
     pub(crate) ways: u8,
-    /// Cost of all dispatched requests.
+    /// Sum of the costs of the dispatched requests, by the cost model.
     pub(crate) served: u64,
     /// True if some group without waiting requests has fewer requests at the drive, or gets less
     /// service, than its weight entitles it to.
     pub(crate) shallow: bool,
-    /// Number of requests at the drive according to the reports.
     pub(crate) in_flight: u32,
-    /// Depth that the requests at the drive take, in 16ths of a small request.
+    /// Sum of the depth units of the requests at the drive; a small request has 16.
     pub(crate) taken: u64,
-    /// Smallest depth while the drive is not shared, in 16ths of a small request; else 0.
+    /// Least depth of a drive that only one group uses, in depth units; 0 for a shared drive.
     pub(crate) floor: u64,
     /// Number of queues with requests waiting or at the drive.
     pub(crate) queues: u32,
-    /// Shortest latency target of the groups with requests waiting or at the drive, if any has one.
+    /// Shortest latency target of the groups with requests. `None` if no such group has a target.
     pub(crate) waits_for_ns: Option<u64>,
     pub(crate) targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
 }
 
 impl QueueReports {
-    /// Adds the latencies of a group with a target.
     pub(crate) fn count_target(
         &mut self,
         group: GroupId,

@@ -1,10 +1,10 @@
 //! `TargetDepth`: limits how many requests of groups without a latency target may be at a shared
 //! drive.
 //!
-//! Used by `latency`: the depth that is left to groups without a target shrinks while a target is
-//! missed and slowly grows again, for reads and writes separately. If no group has a target,
-//! built-in targets apply to reads and to writes. Called by depth.rs, which also limits the total
-//! to the depth that keeps the drive busy. Kernel counterpart: block/kyber-iosched.c,
+//! Part of the scheduler `latency`. The depth that is left to groups without a target shrinks while
+//! a target is missed and slowly grows again, for reads and writes separately. If no group has a
+//! target, built-in targets apply to reads and to writes. Called by depth.rs, which also limits the
+//! total to the depth that keeps the drive busy. Kernel counterpart: block/kyber-iosched.c,
 //! block/blk-iolatency.c.
 
 use alloc::vec::Vec;
@@ -17,15 +17,14 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 
 /// Number of requests of a group after which its target is checked.
 const TARGET_IOS: u64 = 200;
-/// Nanoseconds after which a group's target is checked even after fewer requests.
+/// Nanoseconds after which a group's target is checked even if fewer requests have completed.
 const TARGET_NS: u64 = 50_000_000;
-/// Number of requests needed to conclude that a target is met.
+/// Number of completed requests from which a target counts as met.
 const ENOUGH_IOS: u64 = 10;
-/// Nanoseconds after which fewer requests suffice to conclude that a target is met.
+/// Nanoseconds after which a target counts as met even if fewer requests have completed.
 const FEW_NS: u64 = 1_000_000_000;
-/// Value of `missed_at` if no target was missed at any depth.
 const NO_MISS: u64 = u64::MAX / 16;
-/// Mean service times that reads and writes may have if no group has a target, in nanoseconds.
+/// Built-in targets for the mean service times of reads and of writes, in nanoseconds.
 const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 
 /// Depth that latency targets leave to groups without a target, in 16ths of a small request.
@@ -41,7 +40,7 @@ pub(crate) struct TargetDepth {
 }
 
 impl TargetDepth {
-    /// Creates a `TargetDepth` that holds no requests back; `most` is the largest depth.
+    /// `most` is the largest depth, with which the new `TargetDepth` starts.
     pub(crate) fn new(most: u64) -> Self {
         TargetDepth {
             ways: [most; 2],
@@ -58,8 +57,7 @@ impl TargetDepth {
         self.ways
     }
 
-    /// Adds the queues' reports, and adjusts the depth by how far the groups' latencies are from
-    /// their targets.
+    /// Adjusts the depth by the groups' latencies, relative to their targets.
     pub(crate) fn look(&mut self, seen: &QueueReports, bound: u64, now_ns: u64) {
         self.counts.add(&seen.counts);
         for (group, target, counts) in &seen.targets {
@@ -100,7 +98,7 @@ impl TargetDepth {
 
     /// Adjusts the depth of one direction. `over` is the ratio of latency to target, in 1,024ths.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // At most `bound` was used, so a larger depth did not affect the latency.
+        // The drive's total depth was at most `bound`, so the part of `ways` above it was unused.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);

@@ -1,9 +1,9 @@
 //! Service times of requests by size class (`ClassSums`), and latencies of groups
 //! (`LatencyCounts`).
 //!
-//! Queues count and report these times, and depth.rs decides the depth by them. Each size class has
-//! a mean of logarithms, which a few requests that take a hundred times as long hardly move. Each
-//! group with a latency target has a histogram.
+//! The queues measure these times; depth.rs chooses the drive's depth by them. For each size class
+//! the mean of the logarithms is kept: a few requests that take a hundred times as long hardly
+//! change it. For each group with a latency target a histogram is kept.
 
 use crate::bio::Op;
 use crate::group::config::LatencyTarget;
@@ -16,12 +16,11 @@ const SLACK_NS: u64 = 2_000;
 /// Latency buckets: four for each power of two.
 const BUCKETS: usize = 160;
 
-/// Number of requests and sum of the logarithms of their service times, by class. 32 bits keep the
-/// mailbox of a queue short; a million requests of a class fit between two decisions.
+/// By class: number of requests, and sum of the logarithms of their service times. 32 bits suffice
+/// for a million requests of a class.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct ClassSums(pub(crate) [(u32, u32); CLASSES]);
 
-/// Returns the class of a request.
 #[inline]
 pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
     let size = (sectors >> 3).checked_ilog2().map_or(0, |log| log.min(7));
@@ -72,7 +71,8 @@ impl ClassSums {
         usual_ns(&self.0)
     }
 
-    /// Returns the mean logarithm of each class that has at least eight requests.
+    /// For each class with at least eight requests, returns the class and the mean logarithm of the
+    /// service times.
     pub(crate) fn means(&self) -> impl Iterator<Item = (usize, u64)> {
         let known = self.0.iter().enumerate().filter(|(_, (ios, _))| *ios >= 8);
         known.map(|(class, (ios, logs))| (class, u64::from(logs / ios)))
@@ -91,7 +91,6 @@ fn usual_ns(classes: &[(u32, u32)]) -> u64 {
     logs.checked_div(ios).map_or(0, ns_of)
 }
 
-/// Latencies of a group's I/Os, from submission to completion.
 pub(crate) struct LatencyCounts {
     pub(crate) ios: u64,
     sum_ns: u64,

@@ -2,7 +2,7 @@
 //!
 //! Pure arithmetic. An I/O that still waits counts with its wait so far. The times for which limits
 //! and schedulers hold I/Os are counted by group. The rest of the latency is spent in the drives or
-//! their queues and is not counted by group, so it is divided in the proportion of all I/Os of
+//! their queues and is not counted by group; this rest is divided in the proportion of all I/Os of
 //! these drives. The parts of a split I/O count separately at their drives. Latency is counted from
 //! submission, so the time under back pressure before submission is added.
 
@@ -32,26 +32,25 @@ pub struct LatencyCause {
 pub struct Explained {
     pub group: String,
     pub ios: f64,
-    /// Mean latency in milliseconds, without flushes.
+    /// Mean latency of the group's I/Os except flushes, in milliseconds.
     pub mean_ms: f64,
-    /// 99th percentile of the latency in milliseconds, without flushes.
+    /// 99th percentile of the latency of the group's I/Os except flushes, in milliseconds.
     pub p99_ms: f64,
     pub limits: Vec<String>,
     pub waiting: u64,
-    /// Mean wait so far of the I/Os that are held now, in milliseconds.
+    /// Mean time for which the I/Os held now have waited, in milliseconds.
     pub waiting_ms: f64,
     /// Group's share in the cost of all I/Os on the volume's drives, by their cost model, in
     /// percent.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Mean time of an I/O before dispatch to the drive, in milliseconds, but at least
-    /// `waiting_ms`.
+    /// Mean time before dispatch to the drive, in milliseconds; at least `waiting_ms`.
     pub waited_ms: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct AtDrives {
-    /// Mean number of I/Os at drives for each I/O of a client, at least 1.
+    /// Mean number of parts into which a client's I/O is split, at least 1.
     parts: f64,
     service_ns: f64,
     queued_ns: f64,
@@ -113,7 +112,7 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
     let mut drives = AtDrives::between(volume, now, before);
-    // The time for which schedulers held I/Os is a cause of its own, so it is subtracted here.
+    // Subtracts the time for which schedulers held I/Os, because that time is a cause of its own.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
     let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;
@@ -154,7 +153,7 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
 fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
-    // A scheduler holds each part of a split I/O separately; all other times are counted per I/O.
+    // Schedulers hold each part of a split I/O; all other times are counted per I/O.
     let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
@@ -182,8 +181,8 @@ fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     causes
 }
 
-/// Returns the limits of a group and of its parent, as in the configuration. If only one of the two
-/// has limits that are used up now, the other's limits are left out.
+/// Returns the limits of a group and of its parent, as in the configuration. If the limits of only
+/// one of them are used up, returns only these limits.
 fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
     let of = |name: &str| -> Vec<String> {
         let settings = report.groups.iter().find(|one| one.name == name).map(|one| &one.settings);

@@ -13,20 +13,18 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// Least number of I/Os, and least mean latency in milliseconds, of a drive that is reported as
-/// slow.
+/// A drive is reported as slow from this number of I/Os and this mean latency in milliseconds.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
 /// Time without a completion, in seconds, after which a drive is reported as silent.
 const SILENT_S: f64 = 0.5;
 /// Least number of pages read for which a cache's hit rate is judged.
 const READ_PAGES: u64 = 100;
-/// Least rate of unaligned requests, or of requests waiting for memory, that is reported. The unit
-/// is requests per second.
+/// Unaligned requests and requests that wait for memory are reported from this rate per second.
 const MANY_PER_S: f64 = 10.0;
-/// Least mean number of requests per drive into which a discard is split, for a report.
+/// Split discards are reported from this mean number of requests per drive and discard.
 const MANY_PIECES: f64 = 4.0;
-/// Least share of the time, 0 to 1, that threads wait for a CPU, for a report.
+/// Waits for a CPU are reported from this share of the time, 0 to 1.
 const STARVED: f64 = 0.2;
 
 struct Interval<'a> {
@@ -182,8 +180,8 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Returns the numbers of clients' and of drives' completed operations whose kind `is_meant`
-    /// accepts.
+    /// Returns the number of completed operations of clients, and that of drives. Only kinds of
+    /// operations that `is_meant` accepts are counted.
     fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let of = |report: &Report| {
             let is_it = |one: &&Volume| one.name == self.volume;

@@ -101,8 +101,8 @@ impl Findings {
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would create. If a client socket cannot be created, the
-    /// default control socket beside the client socket is not reported as well.
+    /// Checks the Unix sockets that a start would create. The default control socket is not checked
+    /// if the client socket in the same directory cannot be created.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let own = client_sockets(plan).filter(|one| one.is_own);
         let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();

@@ -37,14 +37,15 @@ fn wait_for<T>(deadline: Instant, held: impl Fn() -> Option<T>) -> Option<T> {
     }
 }
 
-/// Returns why no socket can be created at a path, with a remedy; `None` if it can.
+/// Returns the reason why no socket can be created at a path, with a remedy. Returns `None` if a
+/// socket can be created.
 pub fn socket(path: &Path, deadline: Instant) -> Option<String> {
     wait_for(deadline, || socket_holder(path));
     socket_refusal(path)
 }
 
-/// Returns why nobody can listen at a TCP address, with a remedy; `None` if somebody can. Port 0 is
-/// always free.
+/// Returns the reason why a server cannot listen at a TCP address, with a remedy. Returns `None` if
+/// a server can listen. Port 0 is always free.
 pub fn tcp(address: SocketAddr, deadline: Instant) -> Option<String> {
     let refused = || TcpListener::bind(address).err();
     let in_use = || refused().filter(|error| error.kind() == io::ErrorKind::AddrInUse);

@@ -1,8 +1,9 @@
 //! `--check` of a configuration whose daemon is running: what a reload would change, and whether it
 //! can.
 //!
-//! The running daemon itself holds the locks and sockets, which would count as in use, so it is
-//! asked for a dry run of a reload. The daemon is found by the control socket in the configuration.
+//! The running daemon itself holds the locks and sockets, so a check of the host would find them in
+//! use. Instead, the daemon does a dry run of a reload. The daemon is found by the control socket
+//! in the configuration.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use crate::views::requests::{RELOAD, RemovalOptions};
 /// Returns `None` if the daemon of this configuration is not running.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
-    // If no daemon of this version is found, the host is checked as for a start.
+    // Without a daemon that knows the verb `reload`, the caller checks the host.
     let places = view_sockets::control_places(plan);
     let mut found = places.iter().filter_map(|socket| Client::connect(socket).ok());
     let Some(mut client) = found.find(|client| client.knows(RELOAD.name)) else { return Ok(None) };

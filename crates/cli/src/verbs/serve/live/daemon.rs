@@ -39,8 +39,7 @@ use crate::views::{
 
 /// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// Maximum wait of a reload until no request uses the former `ServedLists`, and time between
-/// checks.
+/// Maximum time for which a reload waits until the former `ServedLists` are unused.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
@@ -129,9 +128,9 @@ impl LiveDaemon {
         self.server.try_lock().ok()
     }
 
-    /// Returns why the daemon cannot continue: a thread that it needs has died.
+    /// Returns the reason why the daemon cannot continue: a thread that serves I/O has died.
     pub fn failure(&self) -> Option<String> {
-        // A reload holds the lock and reports its own failures, so nothing is returned meanwhile.
+        // During a reload, which holds the lock and reports its own failures, nothing is returned.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());
@@ -268,7 +267,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         trouble: disk.failures().trouble,
         counts: report::Counts(stats.counts),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
-        // Queues that a thread may use but has never used are left out.
+        // Only queues that have had I/O are reported.
         queues: queues
             .iter()
             .filter(|(_, stats)| stats.requests() > 0 || stats.ios() > 0)

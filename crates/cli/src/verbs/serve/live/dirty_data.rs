@@ -96,14 +96,14 @@ impl DirtySnapshot {
 }
 
 /// Returns a line about a cache with dirty data while the daemon stops: the amount, the rate of
-/// write-back since `before`, and the drives that delay it.
+/// write-back since `before`, and the drives that delay the write-back.
 pub fn while_stopping(
     cache: &Cache<Native>,
     (before, now): (&DirtySnapshot, &DirtySnapshot),
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    // Bytes written are counted, because requests that waited for space may add dirty data.
+    // Computed from bytes written, because requests that waited for space may add dirty data.
     let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);
     held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {

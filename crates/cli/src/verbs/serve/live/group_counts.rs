@@ -14,7 +14,7 @@ use crate::views::groups::{GroupCounts, OnVolume};
 pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<GroupCounts> {
     let table = groups.table();
     let listed = table.list();
-    // `listed` is in the order of group ids, from 0.
+    // A group's id is its index in `listed`.
     let name_of = |id: GroupId| listed.get(usize::from(id.0)).map(|(_, group)| group.name.clone());
     let booked: HashMap<GroupId, u64> = table.booked().into_iter().collect();
     let mut counts: HashMap<GroupId, Vec<OnVolume>> = HashMap::new();

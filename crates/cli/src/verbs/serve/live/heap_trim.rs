@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use millrace_block::{Volume, is_unused};
 use millrace_machine::Native;
 
-/// Time after the departure of a disk's last client, after which the disk's tables are freed.
+/// Time without departures of clients after which the heap is trimmed.
 const QUIET: Duration = Duration::from_secs(5);
 /// Maximum time between two trims while clients connect and disconnect continually.
 const BUSY: Duration = Duration::from_secs(60);
@@ -33,8 +33,7 @@ impl HeapTrim {
         }
         for volume in volumes.iter().filter(|volume| !volume.disks().iter().all(|it| is_unused(it)))
         {
-            // Reading these counters frees the per-thread counters of threads that no longer use
-            // the disk.
+            // Reading the counters also frees the counters of threads that no longer use the disk.
             let _ = volume.tenants();
             volume.drives().iter().for_each(|disk| drop(disk.queue_stats()));
         }

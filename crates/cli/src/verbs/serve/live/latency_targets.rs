@@ -25,7 +25,7 @@ const WINDOW: Duration = Duration::from_millis(900);
 /// Least number of I/Os in a window that is judged, and of I/Os above the judged percentile.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
-/// Least number of I/Os for which a drive's measured times are used rather than its model's.
+/// Least number of I/Os from which a drive's measured times replace the times of its model.
 const KNOWN_IOS: u64 = 100;
 /// Maximum number of log lines per check, because one configuration may be wrong for a thousand
 /// clients at once.
@@ -41,8 +41,8 @@ pub struct LatencyTargets {
 
 struct DriveTarget {
     target: LatencyTarget,
-    /// Service times at the drive before this window: of each I/O of the group, and in total of all
-    /// I/Os.
+    /// Service times of the group's I/Os at the drive, before this window. `all_before_ns` is the
+    /// total service time of all groups' I/Os.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
@@ -54,8 +54,8 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// Service times of the group's I/Os in this window. Mean numbers of I/Os in the drive: of the
-    /// group, and of other groups.
+    /// Service times of the group's I/Os in this window. The two numbers are the mean numbers of
+    /// I/Os in the drive: of the group, and of other groups.
     Missed(Snapshot, (f64, f64)),
     Kept,
 }
@@ -69,8 +69,8 @@ impl DriveTarget {
         DriveTarget { target, before, all_before_ns, since, missed_since: None, says: None }
     }
 
-    /// Judges the window that ends now. `times` are all service times of the group's I/Os so far;
-    /// `all_ns` is the total of all groups' service times so far.
+    /// Judges the window that ends at `now`. `times` are the service times of all I/Os of the group
+    /// so far; `all_ns` is the total service time of all groups' I/Os so far.
     fn look(&mut self, now: Instant, times: &Snapshot, all_ns: u64) -> TargetChange {
         let (window, elapsed) = (times.since(&self.before), now.duration_since(self.since));
         if elapsed < WINDOW || window.count() < LEAST {
@@ -217,7 +217,7 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // If the target was changed since the last check, `says` is about the former target.
+            // `says` is outdated if the target was changed since the last check.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {
@@ -228,7 +228,7 @@ impl LatencyTargets {
     }
 
     fn drive_targets(&self) -> MutexGuard<'_, BTreeMap<(GroupId, usize, usize), DriveTarget>> {
-        // The values are plain numbers, so a panic cannot leave them inconsistent.
+        // A panic cannot leave these plain numbers inconsistent.
         self.drive_targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

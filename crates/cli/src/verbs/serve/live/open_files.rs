@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum time for which reports lack an opened file, while further files are being opened.
+/// Maximum time until reports include an opened file, while further files are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {
@@ -134,8 +134,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         for closing in unused {
             let directory = closing.directory().to_owned();
             let refused = daemon.open_files.give(&directory, FileJob::Close(closing));
-            // A full queue delays only the closing: the file stays open without a client, and a
-            // later check closes it.
+            // If the queue is full, the file stays open until a later check.
             if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
             }
@@ -158,9 +157,9 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
-    // Time of the oldest opening or closing of a file that reports do not show yet.
+    // Time of the oldest change of open files that reports do not include yet.
     let mut behind: Option<Instant> = None;
-    // True if earlier `ServedLists` may keep the drives of closed files open.
+    // True if the current `ServedLists` may still keep drives of closed files open.
     let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };

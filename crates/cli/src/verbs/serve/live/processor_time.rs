@@ -10,12 +10,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::views::report::ProcessorTime;
 
-/// Largest wait for a CPU reported so far, summed over threads.
 static WAITED_MAX_NS: Mutex<u64> = Mutex::new(0);
 
-/// Returns the CPU time of the process, and the time that its threads waited for a CPU. The wait is
-/// the largest sum over running threads so far, so that no end of a thread decreases the wait; 0 if
-/// the kernel does not count it.
+/// Returns the CPU time of the process, and the sum of its threads' waits for a CPU. A thread that
+/// ends does not decrease this sum, because the largest sum so far is returned. The sum is 0 if the
+/// kernel does not count waits.
 pub fn of_process() -> ProcessorTime {
     let ran = clock_gettime(ClockId::ProcessCPUTime);
     let waited_ns = waited_ns(Path::new("/proc/self/task"));

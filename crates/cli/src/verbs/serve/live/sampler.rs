@@ -29,7 +29,8 @@ struct Samples {
     last: NamedStates<UsedVolume>,
 }
 
-/// Counters of a volume, or `None` if it was never used: its empty histograms would take 10 KiB.
+/// Counters of a volume. `None` for a volume that was never used, because its empty histograms
+/// would take 10 KiB.
 type UsedVolume = Option<VolumeCounters>;
 
 #[derive(Debug, Default, Clone)]
@@ -46,7 +47,8 @@ struct VolumeCounters {
 struct DriveCounters {
     ios: u64,
     in_flight: u64,
-    /// Number of I/Os whose stages were timed, and sums of their times in q2g, g2i, i2d, d2c.
+    /// Number of I/Os with measured stages, and the sums of their times in btt's stages Q2G, G2I,
+    /// I2D and D2C.
     timed: u64,
     stage_ns: [u64; 4],
 }
@@ -74,8 +76,8 @@ impl Sampler {
             if !was_used(volume) {
                 return None;
             }
-            // Write-back and read-ahead of a cache use the drives even while clients are idle, so
-            // the drives' counters are read again.
+            // Write-back and read-ahead use the drives of a cached volume even while its clients
+            // are idle, so the counters of its drives are always read.
             let before = before.as_ref().filter(|_| !cached.contains(volume.name()));
             Some(VolumeCounters::read(volume, before))
         };

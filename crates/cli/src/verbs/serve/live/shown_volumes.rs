@@ -13,7 +13,7 @@ use millrace_machine::Native;
 use crate::views::StatsQuery;
 use crate::views::report::IdleCounts;
 
-/// Up to this number of volumes, a report contains all of them.
+/// Number of volumes up to which a report contains all volumes.
 pub const VOLUMES_SHOWN: usize = 64;
 
 pub struct ShownVolumes<'a> {

@@ -73,8 +73,8 @@ impl TraceRecording {
         Ok(())
     }
 
-    /// Returns true during a recording. Drops a recording that has ended by itself, because it
-    /// would keep drives open.
+    /// Returns true during a recording. Drops a recording that has ended by itself, because
+    /// recordings keep drives open.
     pub fn is_active(&self) -> bool {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         drop(place.take_if(|recorder| recorder.has_ended()));

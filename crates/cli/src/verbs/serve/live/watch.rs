@@ -219,8 +219,8 @@ pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
     }
 }
 
-/// Logs the last `new` failed I/Os of a drive. Only the last of them gets a normal line; the others
-/// are logged at debug level.
+/// Logs the `new` most recent failed I/Os of a drive: the last one in a normal line, the others at
+/// debug level.
 fn log_drive(drive: &str, failures: &Failures, new: u64) {
     let known = failures.last.len() as u64;
     let first = known.saturating_sub(new) as usize;

@@ -163,7 +163,7 @@ fn volume_of<'a>(export: &ExportConfig, volumes: &VolumesByName<'a>) -> &'a Volu
     volumes.get(export.volume.as_str()).expect("each export's volume is in the plan")
 }
 
-/// Returns `, read-only`, or nothing. An export is also read-only if its drives are.
+/// Returns `, read-only` for a read-only export or an export of read-only drives, else nothing.
 fn access(export: &ExportConfig, volumes: &VolumesByName<'_>) -> &'static str {
     let features = &volume_of(export, volumes).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }

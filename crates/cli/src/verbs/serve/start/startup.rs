@@ -19,7 +19,7 @@ use millrace_exports::remove_socket_files;
 use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::Reload;
 
-/// Maximum time in which the main thread may undo its start by itself.
+/// Maximum time for which the signal thread waits while the main thread undoes the start.
 const UNDO: Duration = Duration::from_secs(1);
 
 #[derive(Default)]

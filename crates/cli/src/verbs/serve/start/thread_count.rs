@@ -86,7 +86,7 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();
-    // The control socket and metrics page need one thread, and certificates one if TLS is used.
+    // One thread serves control socket and metrics page. With TLS, one more checks certificates.
     needed.others += 1 + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
     let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
     let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));

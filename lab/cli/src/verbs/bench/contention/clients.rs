@@ -11,10 +11,8 @@ use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
 use std::time::Duration;
 
-/// Keys that set a property of the client itself.
 const CLIENT_KEYS: [&str; 9] =
     ["name", "numjobs", "rw", "bs", "iodepth", "thinktime", "cpu", "start", "group"];
-/// Keys that set a property of the client's group.
 const GROUP_KEYS: [&str; 10] = [
     "weight",
     "priority",
