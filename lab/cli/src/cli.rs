@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use millrace_console::{completions, logging, man};
 
@@ -21,6 +22,9 @@ Examples:
   millrace-lab man | man -l -               the page of the program
   millrace-lab man ~/.local/share/man/man1  all pages: millrace-lab.1, millrace-lab-bench.1 and so on
   man millrace-lab-bench                    then read one";
+
+/// Commands of the program `millrace`, for errors.
+const DAEMON_VERBS: [&str; 5] = ["serve", "stat", "top", "locks", "ctl"];
 
 /// The laboratory of millrace: measures, replays, and simulates its block layer.
 #[derive(Debug, Parser)]
@@ -72,9 +76,22 @@ pub fn command() -> Command {
 }
 
 pub fn run() -> ExitCode {
-    let Cli { verb, logging } =
-        Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
-    millrace_console::run("millrace-lab", logging, || verb.run())
+    let parsed = command().try_get_matches();
+    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(Cli { verb, logging }) => millrace_console::run("millrace-lab", logging, || verb.run()),
+        Err(error) => with_tip(error).exit(),
+    }
+}
+
+/// Adds a tip to the error of a command that the other program has.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && DAEMON_VERBS.contains(&word.as_str())
+    {
+        let tip = format!("`{word}` is a command of the other program: millrace {word} --help");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 #[cfg(test)]
@@ -105,6 +122,13 @@ mod tests {
             let error = Cli::try_parse_from(words).expect_err(arguments).to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn a_command_of_the_other_program_is_named() {
+        let error = command().try_get_matches_from(["millrace-lab", "serve", "a.toml"]);
+        let error = with_tip(error.unwrap_err()).to_string();
+        assert!(error.contains("tip: `serve` is a command of the other program"), "{error}");
     }
 
     #[test]

@@ -389,6 +389,24 @@ fn read_only_drive_fails_writes_once_memory_fills_up() {
 }
 
 #[test]
+fn a_drive_that_fails_some_writes_only_delays_them() {
+    const PAGES: u64 = 300;
+    let dir = tempdir();
+    let path = dir.path().display();
+    let bad = format!("fault:drive=(file:path={path}/d0,size=4m),status=eio,op=write,every=10");
+    let small = "size = \"1m\"\ndirty-max = \"64k\"";
+    let mut daemon = Daemon::start(&config(&[bad], small), &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    for page in 0..PAGES {
+        assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None, "page {page}");
+    }
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+    for page in 0..PAGES {
+        assert_eq!(bytes_at(dir.path(), page * 4096, 4096), pattern(4096, page), "page {page}");
+    }
+}
+
+#[test]
 fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
     const PAGES: u64 = 1024;
     let page_of = |page: u64| pattern(4096, page);

@@ -9,7 +9,9 @@
 //!
 //! Dirty pages of a failing drive are stranded. The dirty limit excludes stranded pages, so that
 //! writers to other drives are not slowed down. Stranded pages are written only as probes, a few
-//! extents at a time. A write that would strand more than the drive's share of pages fails at once.
+//! extents at a time. A write that would strand more than the drive's share of pages waits, and
+//! fails once all writes to the drive have failed for `REFUSE_NS`. Drives that fail some writes
+//! only delay their writers in this way.
 //! Once a write over several drives has failed, or a drive has been stuck, no write spans two
 //! drives any more, so each error is due to one known drive.
 //!
@@ -33,6 +35,8 @@ use crate::stats::{AtRisk, DriveAtRisk};
 /// Minimum time, in nanoseconds, for which a drive counts as failing, and between two probes (trial
 /// writes) of the drive.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
+/// Time, in nanoseconds, for which all writes to a drive must fail before the cache fails writes.
+const REFUSE_NS: u64 = 5 * RETRY_NS;
 /// Drive index of a write that spans several drives.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
@@ -41,6 +45,8 @@ const FINE: u64 = 0;
 const FAILS: u64 = 1;
 /// State of a drive that became stuck, from then until the drive works again or fails a write.
 const WAS_STUCK: u64 = 2;
+/// State of a drive that has failed all its writes for `REFUSE_NS`.
+const REFUSES: u64 = 3;
 
 pub(crate) struct FailedWrites<M: Machine> {
     members: Box<[Member<M>]>,
@@ -67,6 +73,7 @@ pub(crate) enum DriveProgress {
 }
 
 struct Member<M: Machine> {
+    /// `FINE`, `FAILS`, `WAS_STUCK` or `REFUSES`.
     state: M::Word,
     is_stuck: M::Word,
     /// Number of this drive's stranded pages.
@@ -79,13 +86,15 @@ struct Member<M: Machine> {
     last: M::Word,
 }
 
-/// `errors`: failed writes when the drive last recovered. `good`: successful writes when the drive
-/// last began to fail. `retry_ns`: time of the next probe (trial write).
+/// `errors`: failed writes of the drive when it last recovered. `good`: successful writes when the
+/// drive last began to fail. `retry_ns`: time of the next probe (trial write). `refuse_ns`: time at
+/// which a failing drive counts as refusing all writes.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
     good: u64,
     retry_ns: u64,
+    refuse_ns: u64,
 }
 
 impl<M: Machine> Member<M> {
@@ -150,9 +159,10 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].is_stuck.load(Order::SeqCst) != 0
     }
 
-    /// Returns the status of the last failed write if any drive is failing writes.
+    /// Returns the status of the last failed write if any drive refuses all writes.
     pub(crate) fn refusal(&self) -> Option<Status> {
-        (0..self.members.len()).any(|member| self.fails(member)).then(|| self.last_status())
+        let refuses = |member| self.state(member) == REFUSES;
+        (0..self.members.len()).any(refuses).then(|| self.last_status())
     }
 
     pub(crate) fn is_cautious(&self) -> bool {
@@ -187,7 +197,7 @@ impl<M: Machine> FailedWrites<M> {
     }
 
     fn fails(&self, member: usize) -> bool {
-        self.state(member) == FAILS
+        matches!(self.state(member), FAILS | REFUSES)
     }
 
     /// Counts `pages` (1 or -1) stranded pages of a drive.
@@ -246,11 +256,11 @@ impl<M: Machine> Cache<M> {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
-    /// Returns the error for a write to a page of a failing drive that has used up its share of
-    /// dirty pages. `None` means that the write may be accepted or may wait.
+    /// Returns the error for a write to a page of a drive that refuses all writes and has used up its
+    /// share of dirty pages. `None` means that the write may be accepted or may wait.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
-        let member =
-            self.failing_member(page).filter(|member| self.failed_writes.fails(*member))?;
+        let refuses = |member: &usize| self.failed_writes.state(*member) == REFUSES;
+        let member = self.failing_member(page).filter(refuses)?;
         let last = &self.failed_writes.members[member].last;
         (!self.share_is_free(member)).then(|| status_of(last.load(Order::SeqCst)))
     }
@@ -300,7 +310,7 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.add(member, -1);
     }
 
-    /// Updates which drives are failing. Returns true if a drive began or stopped failing.
+    /// Updates the drives' states. Returns true if a state has changed.
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;
@@ -312,17 +322,22 @@ impl<M: Machine> Cache<M> {
             let (has_failed, is_stuck) = (errors != of.errors, load(&member.is_stuck) != 0);
             let is_over = match state {
                 FINE => false,
-                FAILS => now_ns >= of.retry_ns && good != of.good,
+                FAILS | REFUSES => now_ns >= of.retry_ns && good != of.good,
                 _ => !is_stuck && !has_failed,
             };
+            // Without a flusher, nobody would wake writers that wait.
+            let failed = if self.flusher.is_there() { FAILS } else { REFUSES };
+            let (retry_ns, refuse_ns) = (now_ns + RETRY_NS, now_ns + REFUSE_NS);
             if state == FINE && (has_failed || is_stuck) {
-                *of = MemberRecord { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
-                member.state.store(if has_failed { FAILS } else { WAS_STUCK }, Order::SeqCst);
+                *of = MemberRecord { errors: of.errors, good, retry_ns, refuse_ns };
+                member.state.store(if has_failed { failed } else { WAS_STUCK }, Order::SeqCst);
                 self.failed_writes.failing.fetch_add(1, Order::SeqCst);
                 for_listed(self, number, |shard, at, page| self.strand(shard, at, page));
             } else if state == WAS_STUCK && has_failed {
-                *of = MemberRecord { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
-                member.state.store(FAILS, Order::SeqCst);
+                *of = MemberRecord { errors: of.errors, good, retry_ns, refuse_ns };
+                member.state.store(failed, Order::SeqCst);
+            } else if state == FAILS && good == of.good && now_ns >= of.refuse_ns {
+                member.state.store(REFUSES, Order::SeqCst);
             } else if is_over {
                 of.errors = errors;
                 member.state.store(FINE, Order::SeqCst);

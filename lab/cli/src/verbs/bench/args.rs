@@ -156,6 +156,15 @@ pub struct IgnoredArgs {
     /// `--thread`: jobs are always threads.
     #[arg(long, hide = true)]
     pub thread: bool,
+    /// `--randrepeat`: offsets are the same in each run.
+    #[arg(long, hide = true, value_name = "0|1")]
+    pub randrepeat: Option<String>,
+    /// `--invalidate`: direct I/O does not use the page cache.
+    #[arg(long, hide = true, value_name = "0|1")]
+    pub invalidate: Option<String>,
+    /// `--eta`: the progress line is shown only on a terminal.
+    #[arg(long, hide = true, value_name = "WHEN")]
+    pub eta: Option<String>,
     /// `--norandommap`: random offsets never depend on which blocks were used before.
     #[arg(long, hide = true)]
     pub norandommap: bool,

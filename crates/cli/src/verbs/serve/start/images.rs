@@ -242,9 +242,21 @@ fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::NotFound => {
             let text = shown.to_string();
-            let driver = text.split_once(':').and_then(|(word, _)| {
-                let driver = millrace_drives::nearest(word, millrace_drives::drivers())?;
-                Some(format!("did you mean the driver `{driver}`, as in {driver}:key=value?"))
+            let driver = text.split_once(':').and_then(|(word, keys)| {
+                let nearest = millrace_drives::nearest(word, millrace_drives::drivers());
+                match nearest {
+                    Some(driver) => Some(format!(
+                        "did you mean the driver `{driver}`, as in {driver}:key=value?"
+                    )),
+                    None if keys.contains('=') && !word.contains('/') => {
+                        let known: Vec<&str> = millrace_drives::drivers().collect();
+                        Some(format!(
+                            "if `{word}` is meant as a driver, choose one of {}",
+                            known.join(", ")
+                        ))
+                    }
+                    None => None,
+                }
             });
             let advice = driver.unwrap_or_else(|| to_make(file));
             anyhow!("{shown}: there is no such file or device; {advice}")
