@@ -256,8 +256,8 @@ impl<M: Machine> Cache<M> {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
-    /// Returns the error for a write to a page of a drive that refuses all writes and has used up its
-    /// share of dirty pages. `None` means that the write may be accepted or may wait.
+    /// Returns the error for a write to a page of a drive that refuses all writes and has used up
+    /// its share of dirty pages. `None` means that the write may be accepted or may wait.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
         let refuses = |member: &usize| self.failed_writes.state(*member) == REFUSES;
         let member = self.failing_member(page).filter(refuses)?;
