@@ -36,7 +36,7 @@ use crate::stats::{AtRisk, DriveAtRisk};
 /// writes) of the drive.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
 /// Time, in nanoseconds, for which all writes to a drive must fail before the cache fails writes.
-const REFUSE_NS: u64 = 5 * RETRY_NS;
+const REFUSE_NS: u64 = 2 * RETRY_NS;
 /// Drive index of a write that spans several drives.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 

@@ -9,9 +9,6 @@ use std::time::Duration;
 use millrace_cache::{CacheConfig, CacheMode};
 use serde::{Deserialize, Serialize};
 
-/// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
-/// cache notices the hang after at most two seconds. Pages already sent take one more second.
-const HELD_NS: u64 = 4_000_000_000;
 /// Number of flushes that a channel with a cache sends at the end of its workload. The first flush
 /// may report the failure of an earlier write.
 const CLOSING_FLUSHES: u32 = 3;
@@ -41,10 +38,6 @@ impl CacheSpec {
             mode: if self.through { CacheMode::WriteThrough } else { CacheMode::WriteBack },
             ..CacheConfig::default()
         }
-    }
-
-    pub(super) fn holds_ns(cache: Option<CacheSpec>) -> u64 {
-        cache.map_or(0, |_| HELD_NS)
     }
 
     pub(super) fn closing_flushes(cache: Option<CacheSpec>) -> u32 {
