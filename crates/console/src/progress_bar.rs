@@ -10,22 +10,45 @@ use crate::grid::WIDTH;
 
 const BAR_WIDTH: usize = 20;
 
+/// Minimum time over which the rate is averaged.
+const RATE_TIME: Duration = Duration::from_millis(500);
+/// Time without I/Os after which the rate counts as 0. Some callers count only every 1,024 I/Os.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// Line on a terminal that shows how much of a run is done.
 pub struct ProgressBar {
     rows: usize,
     shown: bool,
     start: Instant,
+    /// Time and number of I/Os at which the present average of the rate began.
+    counted: (Instant, u64),
+    /// I/Os per second, 0 if unknown.
+    rate: f64,
 }
 
 impl ProgressBar {
     /// Makes a bar for a run of `rows` rows. Nothing is drawn unless standard error is a terminal.
     pub fn new(rows: usize) -> ProgressBar {
-        ProgressBar { rows, shown: std::io::stderr().is_terminal(), start: Instant::now() }
+        let now = Instant::now();
+        let shown = std::io::stderr().is_terminal();
+        ProgressBar { rows, shown, start: now, counted: (now, 0), rate: 0.0 }
     }
 
     /// Makes a bar that draws nothing.
     pub fn hidden() -> ProgressBar {
-        ProgressBar { rows: 0, shown: false, start: Instant::now() }
+        ProgressBar { shown: false, ..ProgressBar::new(0) }
+    }
+
+    /// Adds the present IOPS to the line. `ios` is the number of I/Os of the row so far.
+    pub fn count(&mut self, ios: u64) {
+        let (since, before) = self.counted;
+        let elapsed = since.elapsed();
+        if ios < before {
+            (self.counted, self.rate) = ((Instant::now(), ios), 0.0);
+        } else if elapsed >= RATE_TIME && ios > before || elapsed >= SILENCE {
+            self.rate = (ios - before) as f64 / elapsed.as_secs_f64();
+            self.counted = (Instant::now(), ios);
+        }
     }
 
     /// Shows that rows 0 to `index - 1` are done, and row `index` up to `fraction` (0 to 1).
@@ -45,7 +68,8 @@ impl ProgressBar {
         }
         let full = ((whole * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         let (done, rest) = ("#".repeat(full), ".".repeat(BAR_WIDTH - full));
-        let label = format!("{} {label}", percent_and_rest(whole, self.start.elapsed()));
+        let rate = if self.rate > 0.0 { iops(self.rate) } else { String::new() };
+        let label = format!("{}{rate}; {label}", percent_and_rest(whole, self.start.elapsed()));
         // The label is truncated, because a label that wrapped onto a second line could not be
         // erased.
         let label: String = label.chars().take(WIDTH - BAR_WIDTH - 4).collect();
@@ -58,6 +82,15 @@ impl ProgressBar {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+/// Formats a rate: `, 12.3k IOPS`.
+fn iops(rate: f64) -> String {
+    match rate {
+        ..9_999.5 => format!(", {rate:.0} IOPS"),
+        ..999_950.0 => format!(", {:.1}k IOPS", rate / 1e3),
+        _ => format!(", {:.1}m IOPS", rate / 1e6),
     }
 }
 
@@ -84,6 +117,10 @@ mod tests {
     fn rest_is_judged_by_what_was_done_until_now() {
         let text = |whole, seconds| percent_and_rest(whole, Duration::from_secs(seconds));
         assert_eq!(text(0.25, 10), " 25 %, 30s left");
+        assert_eq!(
+            [812.0, 12_345.0, 2.5e6].map(iops).concat(),
+            ", 812 IOPS, 12.3k IOPS, 2.5m IOPS"
+        );
         assert_eq!(text(0.5, 65), " 50 %, 1m05s left");
         assert_eq!(text(0.1, 1000), " 10 %, 2h30m left");
         assert_eq!(

@@ -228,7 +228,7 @@ fn run(file: &JobFile, interrupt: Interrupt) -> Result<Value, String> {
     let volumes = vec![vec![volume]; file.jobs.len()];
     let setting = JobSetting { interrupt, ..JobSetting::default() };
     let (reports, failed) =
-        run_jobs(file, &volumes, &setting, &mut |_| ()).map_err(|error| error.to_string())?;
+        run_jobs(file, &volumes, &setting, &mut |_, _| ()).map_err(|error| error.to_string())?;
     match failed {
         Some(error) => Err(error.to_string()),
         None => Ok(report(file, &reports, JobDetail::Plain)),

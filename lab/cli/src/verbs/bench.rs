@@ -114,7 +114,10 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
         }
         let mut plan = plan.clone();
         plan.plan.interrupt = interrupt.clone();
-        let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
+        let mut progress = |fraction, ios| {
+            bar.count(ios);
+            bar.show(index, &plan.label(), fraction);
+        };
         let row = match &args.target.connect {
             Some(server) => server.run(args.target.wait, &plan.plan, &mut progress),
             None => run_drives(&plan, args, &mut notes, &mut progress),
@@ -224,7 +227,7 @@ fn run_drives(
     plan: &RowPlan,
     args: &BenchArgs,
     notes: &mut Vec<String>,
-    progress: &mut dyn FnMut(f64),
+    progress: &mut dyn FnMut(f64, u64),
 ) -> Result<Row> {
     let Ok(io_threads) = u16::try_from(plan.plan.jobs) else {
         bail!("--numjobs {}: at most 65535", plan.plan.jobs)

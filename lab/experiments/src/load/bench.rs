@@ -77,8 +77,9 @@ impl Plan {
     }
 }
 
-/// Callback for a progress bar, with the fraction of the row that is done, 0 to 1.
-pub type Progress<'a> = &'a mut dyn FnMut(f64);
+/// Callback for a progress bar, with the fraction of the row that is done, 0 to 1, and the number
+/// of I/Os so far.
+pub type Progress<'a> = &'a mut dyn FnMut(f64, u64);
 
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
@@ -139,7 +140,7 @@ pub(crate) struct Times {
     syscalls: u64,
 }
 
-pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
+pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: &mut dyn FnMut(f64)) -> Times {
     shared.ready();
     let began = shared.began.get();
     let (start, cpu_start) = *began.expect("the last thread that became ready has set the time");
@@ -165,7 +166,8 @@ pub fn run_row(
     let shared = Arc::new(RowState::new(plan));
     let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
-    let mut times = measure(&shared, plan, progress);
+    let mut progress = |fraction| progress(fraction, volume.stats().ios());
+    let mut times = measure(&shared, plan, &mut progress);
     join_all(threads)?;
     workers.stop()?;
     times.syscalls += workers.system_calls();
@@ -310,7 +312,7 @@ fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
         || volume.disks().iter().any(|disk| cuts_requests(disk))
 }
 
-fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
+fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: &mut dyn FnMut(f64)) {
     let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
     while shared.left.load(Ordering::Acquire) > 0 {
         let elapsed = start.elapsed();
@@ -339,7 +341,8 @@ pub(crate) fn client_row(
     plan: &Plan,
     progress: Progress<'_>,
 ) -> Result<(Row, Vec<JobResult>), BenchError> {
-    let times = measure(shared, plan, progress);
+    let ios = || shared.until.done.load(Ordering::Relaxed);
+    let times = measure(shared, plan, &mut |fraction| progress(fraction, ios()));
     join_all(threads)?;
     let results = shared.results()?;
     let mut latency = Snapshot::default();

@@ -167,7 +167,7 @@ fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans,
     let config = RecorderConfig { name: name.to_owned(), stamp, ..RecorderConfig::default() };
     let recorder = Recorder::start(&tracer, &[Arc::clone(volume)], config);
     let recorder = recorder.map_err(|error| failed(name, &error))?;
-    run_row(volume, &plan, &mut |_| ())?;
+    run_row(volume, &plan, &mut |_, _| ())?;
     recorder.stop().map_err(|error| failed(name, &error))?;
     let trace = TraceName::new(&name.to_string_lossy(), None);
     let mut reader = Reader::open(&[trace]).map_err(|error| failed(name, &error))?;

@@ -76,14 +76,14 @@ fn only<T>(plans: Vec<T>) -> Result<T> {
 /// Executes all runs one after another. Returns `None` if Ctrl-C ends them.
 fn measure(
     interrupt: &Interrupt,
-    mut one: impl FnMut(&Run, &mut dyn FnMut(f64)) -> Result<Row>,
+    mut one: impl FnMut(&Run, &mut dyn FnMut(f64, u64)) -> Result<Row>,
 ) -> Result<Option<[Row; RUNS.len()]>> {
     let mut bar = ProgressBar::new(RUNS.len());
     let mut rows = Vec::new();
     for (index, run) in RUNS.iter().enumerate() {
         let label = format!("{} {}", run.rw, bytes_for_people(run.bs_bytes.into()));
         bar.show(index, &label, 0.0);
-        rows.push(one(run, &mut |fraction| bar.show(index, &label, fraction))?);
+        rows.push(one(run, &mut |fraction, _| bar.show(index, &label, fraction))?);
         if interrupt.is_set() {
             break;
         }

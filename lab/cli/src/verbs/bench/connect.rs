@@ -73,7 +73,7 @@ impl Server {
         &self,
         wait: Option<Wait>,
         plan: &Plan,
-        progress: &mut dyn FnMut(f64),
+        progress: &mut dyn FnMut(f64, u64),
     ) -> Result<Row> {
         let row = match self {
             Server::Nbd(uri) => millrace_experiments::run_nbd_row(uri, plan, progress),

@@ -57,8 +57,10 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let mut bar = ProgressBar::new(1);
     let label = shown(name);
     let news = DriveNotes::of(volumes.iter().flatten());
-    let (reports, failed) =
-        run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
+    let (reports, failed) = run_jobs(&file, &volumes, &setting, &mut |fraction, ios| {
+        bar.count(ios);
+        bar.show(0, &label, fraction);
+    })?;
     drop(news);
     bar.clear();
     let detail = match args.jobfile.output_format {

@@ -315,7 +315,11 @@ fn run_phase(
     };
     let threads: Vec<_> = phase.iter().map(spawn).collect();
     drop(sender);
-    let mut ended = watch(file, phase, &receiver, progress);
+    let mut used: Vec<_> = volumes.iter().flatten().collect();
+    used.sort_by_key(|volume| Arc::as_ptr(volume));
+    used.dedup_by_key(|volume| Arc::as_ptr(volume));
+    let ios = || used.iter().map(|volume| volume.stats().ios()).sum();
+    let mut ended = watch(file, phase, &receiver, &mut |fraction| progress(fraction, ios()));
     join_all(threads)?;
     ended.sort_by_key(|(instance, _)| instance.number);
     ended.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
@@ -325,7 +329,7 @@ fn watch(
     file: &JobFile,
     phase: &[Instance],
     receiver: &Receiver<InstanceResult>,
-    progress: Progress<'_>,
+    progress: &mut dyn FnMut(f64),
 ) -> Vec<InstanceResult> {
     let time_ns = |instance: &Instance| {
         let span = &file.jobs[instance.job].span;

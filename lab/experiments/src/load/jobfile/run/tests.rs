@@ -20,7 +20,7 @@ fn run_on(drive: &str, text: &str) -> Result<Vec<JobReport>, BenchError> {
     let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
     let volume = volume(drive);
     let volumes: Vec<_> = file.jobs.iter().map(|_| vec![Arc::clone(&volume)]).collect();
-    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).map(|(reports, _)| reports)
+    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_, _| ()).map(|(reports, _)| reports)
 }
 
 /// Returns the number of I/Os of each direction, and of flushes, for each report.
@@ -164,7 +164,7 @@ fn a_drive_that_never_answers_ends_a_job_in_its_time() {
         let config = DiskConfig { timeout_ns: 200_000_000, ..DiskConfig::default() };
         let volume = volume_with("fault:drive=(ram:size=16m),stuck=true", config);
         let start = std::time::Instant::now();
-        let reports = run_jobs(&file, &[vec![volume]], &JobSetting::default(), &mut |_| ());
+        let reports = run_jobs(&file, &[vec![volume]], &JobSetting::default(), &mut |_, _| ());
         // By chance, as before, it takes minutes.
         assert!(start.elapsed().as_secs() < 20, "{engine}: {:?}", start.elapsed());
         assert_eq!(reports.unwrap().0[0].tally.errno, millrace_block::Status::TimedOut.errno());
@@ -202,7 +202,7 @@ fn each_clone_works_on_a_volume_of_its_own_if_there_is_one() {
     let text = b"[j]\nrw=write\nsize=1m\nnumjobs=2\n[k]\nrw=write\nsize=64k\nnumjobs=2\n";
     let file = JobFile::parse("t.fio", text, &MemoryFiles(&[])).unwrap();
     let volumes = [vec![volume("ram:size=1m"), volume("ram:size=1m")], vec![volume("ram:size=1m")]];
-    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).unwrap();
+    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_, _| ()).unwrap();
     let writes = |volume: &Arc<Volume<Native>>| {
         let ops = volume.disks()[0].stats().ops;
         ops[millrace_block::Op::Write as usize].sectors >> 1
@@ -235,7 +235,7 @@ fn an_interrupt_ends_jobs_with_what_they_did() {
     let setting = JobSetting::default();
     let mut calls = 0;
     let reports =
-        run_jobs(&file, &[vec![Arc::clone(&volume)], vec![volume]], &setting, &mut |_| {
+        run_jobs(&file, &[vec![Arc::clone(&volume)], vec![volume]], &setting, &mut |_, _| {
             calls += 1;
             if calls == 5 {
                 setting.interrupt.set();
