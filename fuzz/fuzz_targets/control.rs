@@ -105,7 +105,7 @@ fuzz_target!(|input: &[u8]| {
     input.split(|byte| *byte == b'\n').for_each(line);
     match http::answer(input, &Daemon) {
         Some(response) => whole(&response, input.starts_with(b"HEAD ")),
-        None => assert!(input.len() <= HEAD_BYTES_MAX, "a head that is too long is waited for"),
+        None => assert!(input.len() <= HEAD_BYTES_MAX, "the server waits for more of a head that is too long"),
     }
 });
 
@@ -125,7 +125,7 @@ fn line(line: &[u8]) {
     let back: Value = serde_json::from_slice(&reply).expect("a reply is JSON");
     assert_eq!(back["id"], request.id);
     let refused = back["error"]["message"].as_str().is_some_and(|message| !message.is_empty());
-    assert!(back.get("ok").is_some() != refused, "an answer, or why there is none");
+    assert!(back.get("ok").is_some() != refused, "a reply has either a result or an error message");
 }
 
 fn whole(response: &[u8], to_head: bool) {

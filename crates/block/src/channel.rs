@@ -135,7 +135,7 @@ impl<M: Machine> Channel<M> {
     pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Result<Self, Error> {
         assert!(
             (1..=65_536).contains(&config.depth),
-            "a channel depth of {} is out of range",
+            "a channel depth of {} is out of range; use 1 to 65536",
             config.depth
         );
         let mut members = members_of(volume, config.thread.as_ref(), config.stamp)?;

@@ -227,7 +227,7 @@ impl<M: Machine> Disk<M> {
         let block = u64::from(limits.logical_sectors());
         let capacity = driver.capacity() / block * block;
         if capacity == 0 {
-            let text = format!("drive {}: it is smaller than one of its blocks", config.name);
+            let text = format!("drive {}: smaller than one block; use a larger drive", config.name);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let threads = match hw.kind {
@@ -570,8 +570,8 @@ fn checked_limits<M: Machine>(
     hw: HwQueues,
 ) -> Result<QueueLimits, Error> {
     let wrong = match (hw.count, hw.depth, config.queue_depth) {
-        (0, ..) => "its driver offers no hardware queue",
-        (_, 0, _) => "its driver offers queues of depth 0",
+        (0, ..) => "the driver offers no hardware queue",
+        (_, 0, _) => "the driver offers queues of depth 0",
         (.., Some(0)) => "a queue depth of 0 is out of range; use 1 to 65536",
         _ => return driver.limits().validate(),
     };

@@ -337,7 +337,10 @@ mod tests {
             (limited(GroupLimits { write_bandwidth: Some(4095), ..none }), "write-bandwidth 4095"),
             (limited(GroupLimits { burst: Duration::from_nanos(10), ..none }), "burst of 10 ns"),
             (target(LatencyTarget::Mean(5)), "latency-target of 5 ns"),
-            (target(LatencyTarget::Percentile(10_000, 5_000)), "10000 of 10000 is no valid"),
+            (
+                target(LatencyTarget::Percentile(10_000, 5_000)),
+                "percentile 10000/100 is out of range",
+            ),
         ] {
             assert!(text(groups.set(gold, config)).contains(part), "{part}");
         }

@@ -74,7 +74,7 @@ fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<DriveRecord>) {
     ensure(disk.wait_drained(u64::MAX), "the disk was not drained before the deadline");
     ensure(
         locked(notes).inside == 0,
-        "a request is at the drive although the disk counts as drained",
+        "the drive has a request in flight, but the disk was reported as drained",
     );
     locked(notes).closed = true;
     // Any dispatch by another thread would happen in this window.

@@ -170,28 +170,29 @@ impl<M: Machine> Volume<M> {
         serving: ServingConfig,
     ) -> Result<Arc<Volume<M>>, Error> {
         let name = name.into();
-        let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
+        let wrong = |text: String| {
+            Err(Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}")))
+        };
         let Some(first) = disks.first() else {
-            return wrong(format!("volume {name}: it has no drive; name one or more"));
+            return wrong("no drives; name at least one".into());
         };
         if disks.len() > 1024 {
-            return wrong(format!("volume {name}: {} drives; use at most 1024", disks.len()));
+            return wrong(format!("{} drives are too many; use at most 1024", disks.len()));
         }
         if let Err(text) = serving.validate() {
-            return wrong(format!("volume {name}: {text}"));
+            return wrong(text);
         }
         let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
         let capacity = capacity_of(layout, &sizes, &limits);
         if capacity > SECTORS_MAX {
-            return wrong(format!(
-                "volume {name}: 16 EiB is too large; use fewer or smaller drives"
-            ));
+            let text = "larger than the maximum of 16 EiB; use fewer or smaller drives";
+            return wrong(text.into());
         }
         let map = match layout {
             Layout::Linear => {
                 if capacity == 0 {
-                    return wrong(format!("volume {name}: its drives are smaller than one block"));
+                    return wrong("its drives are smaller than one block".into());
                 }
                 let sizes: Vec<Sector> =
                     sizes.iter().map(|size| whole_blocks(*size, &limits)).collect();
@@ -205,7 +206,8 @@ impl<M: Machine> Volume<M> {
                     let bytes = u64::from(chunk_sectors) << 9;
                     let (least, most) = (u64::from(block) << 9, CHUNK_SECTORS_MAX >> 21);
                     return wrong(format!(
-                        "volume {name}: chunk of {bytes} bytes; a power of two, {least} to {most} GiB"
+                        "a chunk of {bytes} bytes is invalid; use a power of two from {least} bytes to \
+                         {most} GiB"
                     ));
                 }
                 if let Some(small) =
@@ -214,8 +216,8 @@ impl<M: Machine> Volume<M> {
                     let (drive, bytes) = (small.name(), small.capacity() << 9);
                     let chunk = u64::from(chunk_sectors) << 9;
                     return wrong(format!(
-                        "volume {name}: drive {drive} has {bytes} bytes, less than one chunk of \
-                         {chunk} bytes; make the chunk smaller or the drive larger"
+                        "drive {drive} has {bytes} bytes, less than one chunk of {chunk} bytes; \
+                         make the chunk smaller or the drive larger"
                     ));
                 }
                 let stripe_bytes = (u64::from(chunk_sectors) << 9) * disks.len() as u64;
@@ -254,7 +256,7 @@ impl<M: Machine> Volume<M> {
     /// The errors of [`Volume::new`]. A successfully opened disk causes none of these errors.
     pub fn over(below: Arc<Volume<M>>, disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         let made = Volume::new(below.name(), Layout::Linear, alloc::vec![disk])?;
-        let mut volume = Arc::into_inner(made).expect("nobody else has the volume just made");
+        let mut volume = Arc::into_inner(made).expect("the new volume has no other reference yet");
         volume.below = Some(below);
         Ok(Arc::new(volume))
     }

@@ -79,7 +79,10 @@ impl CacheConfig {
     pub fn validate(&self) -> Result<(), String> {
         let (least, most) = (1 << 20, 1 << 40);
         if !(least..=most).contains(&self.size_bytes) {
-            return Err(format!("size is {} bytes; set it to 1 MiB to 1 TiB", self.size_bytes));
+            return Err(format!(
+                "size is {} bytes; set it between 1 MiB and 1 TiB",
+                self.size_bytes
+            ));
         }
         let dirty = self.dirty_max();
         if !(64 << 10..=self.size_bytes).contains(&dirty) {
@@ -119,7 +122,7 @@ mod tests {
         let wrong = [
             (
                 CacheConfig { size_bytes: 4096, ..fine },
-                "size is 4096 bytes; set it to 1 MiB to 1 TiB",
+                "size is 4096 bytes; set it between 1 MiB and 1 TiB",
             ),
             (
                 CacheConfig { dirty_max_bytes: Some(1), ..fine },

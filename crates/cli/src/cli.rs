@@ -30,9 +30,7 @@ The Debian package installs all of them.";
 /// A multi-queue block layer in user space: volumes of drives, served and watched.
 #[derive(Debug, Parser)]
 #[command(name = "millrace", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(
-    after_help = "The program millrace-lab measures, replays and explores: see millrace-lab --help."
-)]
+#[command(after_help = "For benchmarks, trace replay and bug search, see millrace-lab --help.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

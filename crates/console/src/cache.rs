@@ -105,6 +105,6 @@ mod tests {
             "read-ahead is 524288 bytes; set it to at most a quarter of the cache's size"
         );
         let wrong = of_text("4k").unwrap_err();
-        assert_eq!(wrong, "size is 4096 bytes; set it to 1 MiB to 1 TiB");
+        assert_eq!(wrong, "size is 4096 bytes; set it between 1 MiB and 1 TiB");
     }
 }

@@ -198,7 +198,7 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
         let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
         let level = known.ok_or_else(|| {
             anyhow!(
-                "{source}=\"{}\": {}, or several MODULE=LEVEL with commas between",
+                "{source}=\"{}\": {}, or several MODULE=LEVEL separated by commas",
                 visible(text),
                 unknown_word("log level", &visible(level), &LEVELS)
             )
@@ -354,7 +354,7 @@ mod tests {
                  info, debug or trace"
             );
             assert!(refused.starts_with(&said), "{refused}");
-            assert!(refused.ends_with("several MODULE=LEVEL with commas between"), "{refused}");
+            assert!(refused.ends_with("several MODULE=LEVEL separated by commas"), "{refused}");
         }
     }
 }

@@ -64,7 +64,7 @@ pub fn start(failed: fn(io::Error)) -> io::Result<()> {
         let backtrace = std::backtrace::Backtrace::capture();
         let backtrace = match backtrace.status() {
             std::backtrace::BacktraceStatus::Captured => backtrace.to_string(),
-            _ => "RUST_BACKTRACE=1 shows how it got there\n".to_owned(),
+            _ => "set RUST_BACKTRACE=1 to see a backtrace\n".to_owned(),
         };
         let name = thread.name().unwrap_or("without a name");
         if let Some(log) = log() {
@@ -132,7 +132,7 @@ impl OutputQueue {
             drop(state);
             if dropped > 0 {
                 tracing::warn!(
-                    "{what}: {dropped} lines were dropped, because nobody read it for some time"
+                    "{what}: {dropped} lines were dropped, because the reader was too slow"
                 );
             }
         }

@@ -22,7 +22,9 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
     let wrong = |what: String| SpecError::Controller { spec: text.into(), what };
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
     if name.is_empty() || name.contains(|letter: char| letter == '@' || letter.is_control()) {
-        return Err(wrong("its name is missing, or has an @ or a control character".into()));
+        return Err(wrong(
+            "the controller's name is missing, or contains @ or a control character".into(),
+        ));
     }
     let (mut tags, mut sharing, mut node) = (None, None, None);
     for piece in rest.split(',').filter(|_| !rest.is_empty()) {
@@ -100,8 +102,8 @@ mod tests {
     #[test]
     fn what_is_no_controller_says_why_and_what_to_write() {
         for (text, what) in [
-            ("", "its name is missing"),
-            ("a@b:tags=1", "or has an @"),
+            ("", "the controller's name is missing"),
+            ("a@b:tags=1", "or contains @"),
             ("a\nb:tags=1", "or a control character"),
             ("a", "it needs tags=N"),
             ("a:tags=0", "tags=0 is not a number from 1 to 65536"),

@@ -22,7 +22,8 @@ pub fn open_on<M: Machine>(spec: &Spec) -> Result<Box<dyn Driver<M>>, SpecError>
         "ram" => Ok(Box::new(RamDriver::new(ram::settings_of(spec)?)?)),
         "model" => Ok(Box::new(ModelDriver::new(model::config_of(spec)?)?)),
         other => {
-            let text = format!("drive {other} runs on this machine only; use null, ram or model");
+            let text =
+                format!("drive {other} cannot run on a simulated machine; use null, ram or model");
             Err(Error::new(ErrorKind::InvalidSetting, text).into())
         }
     }

@@ -80,7 +80,8 @@ impl RamDriver {
     /// Returns `InvalidSetting` for a size of 0, and `System` if there is not enough address space.
     pub fn new(config: RamConfig) -> Result<RamDriver, Error> {
         if config.size_bytes < 512 {
-            let text = format!("ram drive of {} bytes: give it 512 or more", config.size_bytes);
+            let text =
+                format!("a ram drive of {} bytes is too small; use 512 or more", config.size_bytes);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let store = Arc::new(SparseStore::new(config.size_bytes)?);

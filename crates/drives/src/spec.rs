@@ -42,7 +42,11 @@ pub enum SpecError {
     Syntax { spec: String, what: String },
     #[error("{}", unknown_word("driver", driver, &drivers().collect::<Vec<_>>()))]
     UnknownDriver { driver: String },
-    #[error("driver {driver} has no key `{key}`{}; it has {}", hint_of(key, nearest), list(driver))]
+    #[error(
+        "driver {driver} has no key `{key}`{}; its keys are {}",
+        hint_of(key, nearest),
+        list(driver)
+    )]
     UnknownKey { driver: String, key: String, nearest: Option<&'static str> },
     #[error("driver {driver}: key `{key}` is given twice; remove one of them")]
     DuplicateKey { driver: String, key: String },
@@ -226,7 +230,7 @@ impl Spec {
             return Err(wrong("it names no driver".into()));
         }
         if controller == Some("") {
-            return Err(wrong("a controller's name follows the @".into()));
+            return Err(wrong("the controller's name must follow the @".into()));
         }
         // The driver is checked first, because the rest of an unknown driver's spec may have any
         // form.

@@ -58,7 +58,7 @@ impl AllowedPeers {
     /// Returns a text with the peer's process, user and group if the peer may not connect.
     pub fn check(&self, socket: RawFd) -> Result<(), String> {
         let Some(peer) = credentials(socket) else {
-            return Err("the system does not report which process it is".to_owned());
+            return Err("the system does not report its process".to_owned());
         };
         let is_in = |group: &u32| self.groups.contains(group);
         if self.users.contains(&peer.uid) || is_in(&peer.gid) {
@@ -67,7 +67,7 @@ impl AllowedPeers {
         if !self.groups.is_empty() && groups(socket).iter().any(is_in) {
             return Ok(());
         }
-        Err(format!("it is process {} of user {} and group {}", peer.pid, peer.uid, peer.gid))
+        Err(format!("process {} of user {} and group {}", peer.pid, peer.uid, peer.gid))
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(check(&[], &[other]), Ok(()));
         }
         let pid = std::process::id();
-        let who = format!("it is process {pid} of user {uid} and group {gid}");
+        let who = format!("process {pid} of user {uid} and group {gid}");
         assert_eq!(check(&[uid + 1], &[gid + 54_321]), Err(who.clone()));
         assert_eq!(check(&[], &[]), Err(who));
     }

@@ -95,7 +95,7 @@ impl PerClientGroups {
         group: GroupId,
     ) -> Result<Arc<PerClientGroups>, Error> {
         let Some(config) = groups.config(group) else {
-            let text = format!("group {}: there is no group of this number", group.0);
+            let text = format!("group {}: no group has this number", group.0);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         };
         let state = Mutex::new(MembershipTable { config: config.clone(), seats: Vec::new() });

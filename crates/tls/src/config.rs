@@ -149,7 +149,7 @@ impl ServerConfig {
     }
 
     fn in_use(&self) -> MutexGuard<'_, ActiveConfig> {
-        self.in_use.lock().expect("nothing panics while it holds this lock")
+        self.in_use.lock().expect("no thread panics while it holds this lock")
     }
 }
 

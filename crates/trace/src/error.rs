@@ -33,7 +33,7 @@ pub enum TraceError {
         file: PathBuf,
     },
     /// Standard input and files were named together.
-    #[error("-: standard input can't be read beside other traces; name it alone")]
+    #[error("-: standard input cannot be combined with other traces; name it alone")]
     PipeAndFiles,
     /// All files of the trace are empty.
     #[error("{}: the trace is empty: nothing was recorded", .first.display())]
@@ -133,7 +133,7 @@ pub enum Problem {
         file_cpu: u32,
     },
     /// The record carries less data than its action requires.
-    #[error("a record {letters} with {have} bytes of data; there must be {want}")]
+    #[error("a record {letters} has {have} bytes of data, but needs {want}")]
     ShortData {
         /// Action letters of the event, as blkparse prints them.
         letters: &'static str,

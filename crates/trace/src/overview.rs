@@ -117,7 +117,7 @@ impl Spans {
             (self.in_flight() as u64, "I/Os were queued but never completed in this trace"),
             (
                 self.replaced,
-                "I/Os were not followed: another I/O with their first sector was queued",
+                "I/Os were not followed to the end: another I/O was queued at the same sector",
             ),
             (self.dropped, "I/Os were dropped: too many were in flight at the same time"),
             (self.ignored, "events were ignored: the trace has too many devices"),

@@ -140,7 +140,7 @@ impl<R: Read> FileStream<R> {
         let named = path.extension().and_then(OsStr::to_str);
         (named != Some(&cpu.to_string())).then(|| {
             format!(
-                "{}: the name ends in another number than {cpu}, the CPU of the records",
+                "{}: the file name does not end in {cpu}, the CPU of the records",
                 path.display()
             )
         })

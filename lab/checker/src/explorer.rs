@@ -247,7 +247,7 @@ impl Explorer {
         let (trail, log) = (session.trail.encode(), session.log.take().unwrap_or_default());
         let mut reason = session.failure.take().unwrap_or_default();
         if session.trail.diverged {
-            reason = format!("not deterministic when run again: {reason}");
+            reason = format!("the model is not deterministic when run again: {reason}");
         }
         Failure { reason, trail, log, executions }
     }

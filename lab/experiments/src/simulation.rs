@@ -203,7 +203,7 @@ impl SimPlan {
         }
         let mut used = self.cpus.iter().chain(&self.service.worker_cpus);
         if let Some(cpu) = used.find(|cpu| **cpu >= cpus) {
-            return wrong(format!("CPU {cpu}: the machine has {cpus}"));
+            return wrong(format!("CPU {cpu} does not exist: the machine has {cpus}"));
         }
         if self.interface == InterfaceKind::Sync && self.workload.iodepth != 1 {
             let depth = self.workload.iodepth;

@@ -490,12 +490,10 @@ impl Model {
             origin_given("hyper_threads.gain", &gain.origin)?;
         }
         let poll_ns = self.cpu.spin_poll.ns;
-        check("cpu.spin_poll", poll_ns >= 1.0, || {
-            format!("its ns must be at least 1, not {poll_ns}")
-        })?;
+        check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns must be at least 1, is {poll_ns}"))?;
         let slice_ns = self.threads.time_slice.ns;
         check("threads.time_slice", slice_ns >= 1_000.0, || {
-            format!("its ns must be at least 1000, not {slice_ns}")
+            format!("ns must be at least 1000, is {slice_ns}")
         })
     }
 

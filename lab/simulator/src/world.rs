@@ -251,7 +251,7 @@ impl World {
             ThreadPhase::Ready => "its CPU".into(),
             ThreadPhase::Parked => "a wake-up".into(),
             ThreadPhase::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
-            ThreadPhase::Stalled => "a cache line that others need, too".into(),
+            ThreadPhase::Stalled => "a cache line that other threads need, too".into(),
             ThreadPhase::Spinning => {
                 let lines = thread.spin.watching.len();
                 std::format!("a write to any of the cache lines that it polls ({lines})")

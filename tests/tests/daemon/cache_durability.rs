@@ -412,7 +412,12 @@ fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
     let page_of = |page: u64| pattern(4096, page);
     // The first drive fails writes of page 300, the second every 50th write, the third its flushes.
     for (fault, lost, code, said) in [
-        ("op=write,status=eio,range=1228800-1232896", vec![300], 1, "4096 bytes (first 4096 bytes"),
+        (
+            "op=write,status=eio,range=1228800-1232896",
+            vec![300],
+            1,
+            "4096 bytes (first range: 4096 bytes",
+        ),
         ("op=write,status=eio,every=50", vec![], 0, "all data is flushed"),
         ("op=flush,status=eio", vec![], 1, "v: flush: "),
     ] {
@@ -489,8 +494,8 @@ fn a_drive_that_is_stuck_costs_its_neighbours_no_page_at_a_stop() {
         assert_eq!(daemon.terminate().code(), Some(1), "{layout}: {}", daemon.stderr());
         let said = daemon.stderr();
         let bytes = 4096 * pages().filter(|page| is_stuck(*page)).count();
-        let still = format!("drive d0 completed nothing in that time ({bytes} bytes are left)");
-        let lost = format!("v: {bytes} bytes (first ");
+        let still = format!("drive d0 completed no I/O in that time ({bytes} bytes remain)");
+        let lost = format!("v: {bytes} bytes (first range: ");
         let why = format!("since drive d0 did not answer in time ({bytes} bytes not written)");
         assert!([&still, &lost, &why].iter().all(|text| said.contains(*text)), "{layout}: {said}");
         for page in pages().filter(|page| !is_stuck(*page)) {
@@ -719,7 +724,7 @@ fn a_second_signal_ends_a_stop_and_says_what_is_lost_with_it() {
         thread::sleep(Duration::from_secs(1));
         assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
         let start = sector * 512;
-        let lost = format!("v: {bytes} bytes (first {bytes} bytes from byte {start} on) lost");
+        let lost = format!("v: {bytes} bytes (first range: {bytes} bytes at offset {start}) lost");
         let said = daemon.stderr();
         assert!(said.contains("by a second signal") && said.contains(&lost), "{said}");
     }

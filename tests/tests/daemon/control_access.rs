@@ -130,7 +130,7 @@ fn places_are_listed_without_a_daemon_and_ambiguous_if_equal() {
     let _two = Daemon::start(&second, &["s"]);
     let output = run(&mut verb(one.dir(), &["stat"]));
     let choice =
-        "several daemons serve here; choose one with --connect: unix:a.control, unix:b.control";
+        "several daemons are running; choose one with --connect: unix:a.control, unix:b.control";
     assert!(said(&output).contains(choice), "{output:?}");
 }
 
@@ -151,8 +151,7 @@ fn a_server_of_another_user_is_not_trusted_unless_it_is_named() {
     let daemon = Daemon::start_command(dir, command.args(["serve", "m.toml"]), &["s"]);
     let output = run(&mut verb(daemon.dir(), &["stat"]));
     let text = said(&output);
-    let line =
-        format!("millrace-data/control.sock: user {STRANGER} listens there, neither root nor");
+    let line = format!("millrace-data/control.sock: served by user {STRANGER}, neither root nor");
     assert!(output.status.code() == Some(2) && text.contains(&line), "{text}");
     let socket = "unix:millrace-data/control.sock";
     succeed(&mut verb(daemon.dir(), &["stat", "--connect", socket]));
@@ -196,9 +195,8 @@ fn control_group_user_reads_and_is_refused_changes() {
         let output = ask(monitor, words);
         let text = said(&output);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
-        assert!(text.contains("this client may only read: it is process "), "{words:?}: {text}");
-        let who =
-            format!(" of user {STRANGER} and group {STRANGER}; changes are for root and group");
+        assert!(text.contains("this client may only read: process "), "{words:?}: {text}");
+        let who = format!(" of user {STRANGER} and group {STRANGER}; only root and group");
         assert!(text.contains(&who) && text.contains("54002 (control-admin-group)"), "{text}");
     }
     let set = ["ctl", "set", "v", "scheduler=deadline"];
@@ -283,7 +281,7 @@ fn clients_are_listed_and_the_one_that_is_named_is_disconnected() {
     let mine = rows.iter().find(|row| row.contains("8 KiB")).expect("the one that has read");
     let process = format!("process {}, user ", std::process::id());
     assert!(mine.contains(&process) && mine.contains("  v  ") && rows.len() == 3, "{text}");
-    assert_eq!(printed(&["clients", "other"]), "no client of an export other is connected\n");
+    assert_eq!(printed(&["clients", "other"]), "export other has no connected clients\n");
     let json: serde_json::Value = serde_json::from_str(&printed(&["clients", "--json"])).unwrap();
     let clients = json["clients"].as_array().unwrap();
     let reader = clients.iter().find(|client| client["bytes"] == 8192).unwrap();

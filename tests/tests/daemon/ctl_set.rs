@@ -100,7 +100,7 @@ fn what_cannot_be_set_is_refused_and_changes_nothing() {
         ("set v scheduler", "write KEY=VALUE"),
         ("set v", "<KEY=VALUE>"),
         ("set v scheduler=none scheduler=deadline", "scheduler is given twice"),
-        ("get w", "there is no volume \"w\"; there are v"),
+        ("get w", "there is no volume \"w\"; known volumes: v"),
     ] {
         let said = refused(&daemon, arguments);
         assert!(said.contains(text), "{arguments}: {said}");

@@ -136,7 +136,7 @@ fn a_volume_that_does_nothing_or_is_not_there_is_said_to() {
     let output = run(&mut asked(&daemon, "ctl why vol1"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no volume \"vol1\"; there are vol0"), "{said}");
+    assert!(said.contains("there is no volume \"vol1\"; known volumes: vol0"), "{said}");
 }
 
 /// A row of the table of `stat --groups -x 1`, of the second after the first.

@@ -162,7 +162,7 @@ fn a_member_that_is_slow_or_stuck_is_named() {
     let volume = "layout = \"stripe\"\nchunk = \"64k\"";
     let members = Setup { drives: &[SLOW, slower, SLOW], volume, ..PLAIN };
     let why = members.why(&[("a", ClientIo::read(4096, 4))]);
-    assert!(warning(&why, "drive d1: an I/O takes ").contains(" ms there, and "), "{why}");
+    assert!(warning(&why, "drive d1: an I/O takes ").contains(" ms on average, but "), "{why}");
     let stuck = Setup { drives: &[SLOW, "fault:drive=(ram:size=4g),stuck=true"], volume, ..PLAIN };
     let why = stuck.why(&[("a", ClientIo::read(4096, 4))]);
     assert!(warning(&why, "drive d1: completed nothing in 1.").contains(" s, with "), "{why}");

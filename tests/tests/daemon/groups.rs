@@ -262,7 +262,7 @@ fn change_is_refused_whole_and_the_current_one_can_be_pasted() {
     let daemon = served(backends()[0], "weight = 400\niops = \"20k\"", "");
     let shown = "gold:\n  iops=20k\n  weight=400\n";
     for (arguments, text) in [
-        ("set group gold weight=7 iops=0", "iops = \"0\": that is below one I/O per second"),
+        ("set group gold weight=7 iops=0", "iops = \"0\": less than one I/O per second"),
         ("set group gold weight=7 ipos=1", "did you mean \"iops\"?"),
         ("set group gold weight=7 parent=nobody", "there is no group \"nobody\""),
         ("set group gold weight=7 parent=tenant", "groups under one with group-each"),

@@ -146,7 +146,7 @@ fn peer_is_let_in_by_its_user_and_log_names_one_that_is_not() {
     assert!(!greeted);
     let said = daemon.stderr();
     let pid = std::process::id();
-    let words = format!("refused a client that may not connect: it is process {pid} of user {own}");
+    let words = format!("refused a client that may not connect: process {pid} of user {own}");
     assert!(said.contains("unix:") && said.contains(&words), "{said}");
     // By another user's process, and by a group that is not its first.
     let Some(setpriv) = client("setpriv").filter(|_| is_root()) else { return };

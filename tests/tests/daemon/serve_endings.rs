@@ -173,7 +173,10 @@ fn stop_over_a_hung_file_system(backend: &str) {
     let is_gone = || (!socket.exists()).then_some(());
     assert!(poll_within(Duration::from_secs(40), is_gone).is_some(), "{}", daemon.stderr());
     let said = daemon.stderr();
-    assert!(said.contains("volume v: 4096 bytes (first 4096 bytes from byte 0 on) lost"), "{said}");
+    assert!(
+        said.contains("volume v: 4096 bytes (first range: 4096 bytes at offset 0) lost"),
+        "{said}"
+    );
     starts_and_ends(backend, &spec);
     // The kernel holds the process until the file system answers.
     drop(hang);

@@ -78,7 +78,7 @@ fn wrong_configuration_is_explained_and_leaves_nothing() {
     let cases = [
         Case {
             config: ("", "", "[server]\ncpus = [0, 65535]\n"),
-            said: &["m.toml:11: cpus: 65535: this process may not use such a CPU; it may use 0"],
+            said: &["m.toml:11: cpus: 65535: this process may not run on this CPU; it may use 0"],
             ..PLAIN
         },
         Case {
@@ -341,10 +341,7 @@ fn check_names_whoever_has_drive_or_socket_and_takes_neither() {
     fs::write(dir.join("m.toml"), text + "[server]\ncontrol = \"off\"\n").unwrap();
     let holder = format!("process {} (", first.pid());
     let said = checked(&dir, &[]);
-    says(
-        &said,
-        &["m.toml:3: error: drive d0: ", "d0: ", &holder, "uses this file and has locked it"],
-    );
+    says(&said, &["m.toml:3: error: drive d0: ", "d0: ", &holder, "has locked this file"]);
     says(&said, &["m.toml:9: error: nbd: unix:s: in use by "]);
     assert!(!said.contains("control"), "of two sockets that are taken the first: {said}");
     assert!(first.terminate().success(), "{}", first.stderr());
@@ -511,7 +508,7 @@ fn what_a_user_may_not_do_is_said_with_what_to_do() {
     says(&said, &[&format!("millrace: unix:d.sock: {why}")]);
     let mut command = unprivileged(dir.path()).unwrap();
     let said = refused(dir.path(), command.args(["serve", "secret.img"]));
-    says(&said, &["secret.img: this user may not read it; change its mode, or run this as its"]);
+    says(&said, &["secret.img: this user may not read the file; change its mode, or run as its"]);
     let mut command = unprivileged(dir.path()).unwrap();
     let output = run(command.current_dir(&dir).args(["serve", "d.img", "--check"]));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -539,7 +536,7 @@ fn a_second_server_is_told_whom_to_stop() {
     let holder = format!("process {pid} (millrace)");
     let said = run(millrace().current_dir(dir).args(["serve", "millrace.toml"]));
     assert_eq!(said.status.code(), Some(2));
-    says(&stderr(&said), &["millrace.toml:3: drive d0: ", "d0: ", &holder, "stop it"]);
+    says(&stderr(&said), &["millrace.toml:3: drive d0: ", "d0: ", &holder, "stop that process"]);
     let other = dir.join("other.toml");
     fs::write(&other, NULL.replace("[[export]]", "[server]\ncontrol = \"off\"\n[[export]]"))
         .unwrap();

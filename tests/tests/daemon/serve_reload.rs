@@ -347,7 +347,7 @@ fn settings_that_were_set_live_are_part_of_the_difference() {
     assert!(said.contains("~ drive kept scheduler fair -> none\n"), "{said}");
     assert!(said.contains("~ group gold weight 400 -> 200\n"), "{said}");
     let said = succeed(&mut reload(&daemon, &[]));
-    assert!(said.ends_with("nothing that the daemon serves changes\n"), "{said}");
+    assert!(said.ends_with("no change to what the daemon serves\n"), "{said}");
     let default = "[[group]]\nname = \"default\"\niops = 1000\n";
     let said = reload_to(&daemon, &(config.clone() + default));
     assert!(said.contains("~ group default iops none -> 1k\n"), "{said}");
@@ -404,16 +404,19 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     assert!(!done("get").contains("changed since"), "the file has all");
     let saved = fs::read_to_string(&file).unwrap();
     assert!(saved.starts_with("# by hand\n") && saved.contains("weight = 400"), "{saved}");
-    assert!(done("reload").contains("serves changes"));
+    assert!(done("reload").contains("no change to what the daemon serves"));
     fs::write(&file, saved.clone() + "# edited\n").unwrap();
     refused("save", "edited since the daemon read it");
     fs::rename(&file, daemon.dir().join("away")).unwrap();
     let said = done("get");
-    assert!(said.contains("\nnot compared with the configuration file: "), "{said}");
+    assert!(
+        said.contains("\nthe running configuration was not compared with its file: "),
+        "{said}"
+    );
     fs::rename(daemon.dir().join("away"), &file).unwrap();
     done("save copy.toml");
     refused("save copy.toml", "this file exists already");
-    refused("save /tmp/millrace-elsewhere.toml", "save it there");
+    refused("save /tmp/millrace-elsewhere.toml", "save the file there");
     assert_eq!(fs::read_to_string(daemon.dir().join("copy.toml")).unwrap(), saved);
     refused("remove volume new", "volume new is used by export new; remove export new first");
     refused("remove drive new", "drive new is used by volume new; remove volume new first");

@@ -186,7 +186,7 @@ fn socket_of_something_else_is_told_at_once_and_silent_one_soon() {
     for verb in ["stat", "top", "trace record"] {
         for (socket, why) in [
             ("s", "this is the NBD socket of an export, not a control socket"),
-            ("silent", "it sends nothing for 2 s, so it is not a control socket"),
+            ("silent", "the server sent nothing for 2 s, so this is not a control socket"),
             ("mail", "this is not a control socket of millrace"),
         ] {
             let mut command = Command::new(binary(&daemon));

@@ -85,7 +85,7 @@ fn bad_traces_are_refused_with_file_and_byte() {
     write("junk", &[b'x'; 4096]);
     write("empty", &[]);
     for (name, words) in [
-        ("foreign", "byte 0: the record is from a machine of the other byte order"),
+        ("foreign", "byte 0: the record has the opposite byte order"),
         ("new", "byte 0: the record has version 8"),
         ("junk", "byte 0: no trace record"),
         ("empty", "the trace is empty"),

@@ -138,7 +138,8 @@ fn rests(daemon: &Daemon, name: &str) -> Vec<String> {
     let (ours, theirs) = (shown(daemon.dir(), &[name]), blkparse(daemon.dir(), &[name]));
     assert!(ours == theirs, "blkparse shows {} lines otherwise", ours.lines().count());
     agrees_with_btt(daemon.dir(), &[name]);
-    let notes = ours.lines().filter(|line| line.contains("  m   N scheduler rests "));
+    let notes =
+        ours.lines().filter(|line| line.contains("  m   N scheduler dispatches nothing for "));
     notes.map(str::to_owned).collect()
 }
 

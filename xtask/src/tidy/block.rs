@@ -18,7 +18,7 @@ const ATOMIC_HOMES: [&str; 4] =
 /// Names that the block layer must not use, and the replacement of each.
 const FOREIGN: [(&str, &str); 5] = [
     ("std::", "use core, alloc or the `Machine`"),
-    ("extern crate std", "use core, alloc or the `Machine`; under #[cfg(test)] it may stand"),
+    ("extern crate std", "use core, alloc or the `Machine`; allowed only under #[cfg(test)]"),
     ("thread_local", "keep the state in the channel or queue that owns it"),
     ("HashMap", "its order is random; use a BTreeMap, a Vec or an index"),
     ("HashSet", "its order is random; use a BTreeSet, a Vec or an index"),
@@ -52,7 +52,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
             && !is_explained(&source.comment_above(line, REACH))
         {
             let message = format!(
-                "`{ordering}` unexplained; say above it what it `pairs with`, or `Relaxed: why`"
+                "`{ordering}` is not explained; add a comment `pairs with ...` or `Relaxed: why` above"
             );
             findings.push(Finding::new(&source.path, line, message));
         }

@@ -12,7 +12,7 @@ use super::source::{Source, numbered};
 const LEANING: [(&str, &str); 4] = [
     ("The same", "name the thing"),
     ("That of", "name the thing"),
-    ("As above", "say it, or name where it is said"),
+    ("As above", "repeat it, or name the place that states it"),
     ("Who", "name the person or thing, or write `Whoever`"),
 ];
 

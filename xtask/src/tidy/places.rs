@@ -56,9 +56,8 @@ fn check_text(path: &str, text: &str, words: &[String]) -> Vec<Finding> {
                     && (word.ends_with('/') || !content[at + word.len()..].starts_with(joins))
             });
             if stands {
-                let message = format!(
-                    "names {word}, which exists on one machine only; write it in another way"
-                );
+                let message =
+                    format!("names {word}, which exists on one machine only; use a general name");
                 findings.push(Finding::new(path, line, message));
             }
         }

@@ -18,8 +18,8 @@ type SizeLimit = (fn(&Item) -> usize, usize, [&'static str; 2]);
 
 const LIMITS: [SizeLimit; 4] = [
     (|item| item.lines, 70, ["lines", "move a part into another function"]),
-    (|item| item.fields, 15, ["fields", "group those that change together"]),
-    (|item| item.arguments, 4, ["arguments", "group those that belong together in a type"]),
+    (|item| item.fields, 15, ["fields", "group fields that change together"]),
+    (|item| item.arguments, 4, ["arguments", "group related arguments in a type"]),
     (|item| item.bools, 0, ["bare `bool` arguments", "make them enums"]),
 ];
 
@@ -133,8 +133,8 @@ mod tests {
         assert_eq!(
             found(text, ""),
             [
-                "a.rs:1: `f` has 5 arguments, at most 4 are allowed; group those that belong \
-                 together in a type",
+                "a.rs:1: `f` has 5 arguments, at most 4 are allowed; group related \
+                 arguments in a type",
                 "a.rs:2: `h` has 1 bare `bool` arguments, at most 0 are allowed; make them enums"
             ]
         );

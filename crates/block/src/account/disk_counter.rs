@@ -52,7 +52,7 @@ disk_counters! {
     Requests requests "Requests handed to the driver, after merging.",
     /// Equals the sum of `StatsSnapshot::batches` over all size classes.
     Dispatches dispatches "Batches of requests handed to the driver.",
-    Requeues requeues "Requests that the driver returned as busy.",
+    Requeues requeues "Requests requeued because the driver was busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
     /// Counted once for each wait of a hardware queue. Every failed attempt to get a tag is counted
     /// in the designs `sq` and `per-volume`, and while the driver has as many requests as it

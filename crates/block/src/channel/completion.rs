@@ -21,7 +21,7 @@ impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reason {
             Reject::Full => f.write_str("the channel is full; poll it, then submit again"),
-            Reject::Invalid(status) => write!(f, "the bio can never be served: {status}"),
+            Reject::Invalid(status) => write!(f, "the volume cannot serve this bio: {status}"),
         }
     }
 }

@@ -333,7 +333,7 @@ impl<M: Machine> VolumeMember<M> {
 
     #[cold]
     fn count_merge(&mut self, kind: MergeKind) {
-        let last = self.plug.last().expect("a bio was merged with the last chain");
+        let last = self.plug.last().expect("a merge adds a bio to a chain in the plug");
         self.stats.count_merge(last.op());
         self.merged = Some(kind);
     }

@@ -151,7 +151,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         rq.state = RequestState::Idle;
         let mut list = self.disk.abandoned.lock();
         let place = list.iter().position(|a| a.tag == rq.tag() && a.hctx == self.hctx.number);
-        let entry = list.swap_remove(place.expect("abandoned requests are on the list"));
+        let entry = list.swap_remove(place.expect("the drive lists each abandoned request"));
         drop(entry.bio_sets);
     }
 }

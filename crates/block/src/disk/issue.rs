@@ -124,7 +124,7 @@ impl<M: Machine> QueueContext<'_, M> {
         now_ns: u64,
     ) -> bool {
         let HctxState { queue: Some(queue), in_flight, .. } = serve else {
-            unreachable!("dispatch checked that the queue is up");
+            unreachable!("dispatch has checked that the driver's queue is open");
         };
         let to = (&mut **queue, in_flight);
         match hand_over(to, rq, now_ns, |queue, rq, outcome| trace_issue(self, queue, rq, outcome))

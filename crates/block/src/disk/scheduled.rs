@@ -139,7 +139,7 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
     });
     assert!(
         !has_lost,
-        "a scheduler that was drained kept chains, or returned chains of another drive"
+        "a drained scheduler kept bio chains, or returned bio chains of another drive"
     );
     hctx.mark_own();
     hctx.ring();
@@ -225,7 +225,7 @@ fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     let mut list = BioList::new();
     list.push_back(chain.bio);
     abort(context.stats, list);
-    panic!("drive {}: its scheduler named a chain of another drive", context.disk.name());
+    panic!("drive {}: its scheduler returned a bio chain of another drive", context.disk.name());
 }
 
 /// If this thread records a trace, asks the queue's scheduler to report its decisions. Returns the

@@ -164,7 +164,7 @@ impl GroupConfig {
                 target.ns()
             )),
             Some(LatencyTarget::Percentile(of, _)) if !(5_000..=9_999).contains(&of) => wrong(
-                format!("latency-target: {of} of 10000 is no valid percentile; use p50 to p99.99"),
+                format!("latency-target: percentile {of}/100 is out of range; use p50 to p99.99"),
             ),
             _ => Ok(()),
         }

@@ -68,7 +68,7 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn an_owner_that_finds_its_queue_looked_at_comes_back() {
     let look = |disk: &Disk<Checked>| {
         let _ = disk.is_drained();
@@ -78,7 +78,7 @@ fn an_owner_that_finds_its_queue_looked_at_comes_back() {
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn nothing_reaches_the_drive_between_drained_and_unfreeze() {
     let explorer = bounded(2);
     let bugs = [Plant::FreezeMissesServers];

@@ -50,7 +50,7 @@ fn pass_a_gate(times_ns: &'static [u64]) {
     let mut due = due.lock().unwrap_or_else(PoisonError::into_inner).clone();
     due.sort_unstable();
     let apart = due.windows(2).all(|pair| pair[1] - pair[0] >= 1_000_000);
-    ensure(apart, "two I/Os were given the same time");
+    ensure(apart, "two I/Os were scheduled less than 1 ms apart");
     let last_ns = times_ns.iter().max().copied().unwrap_or(0);
     let late = due.iter().all(|due_ns| *due_ns < last_ns + 1_000_000 * due.len() as u64);
     ensure(late, "an I/O was scheduled too late");
@@ -79,10 +79,13 @@ fn look_while_it_changes() {
     let was_old = view.is_old(&groups);
     if was_old {
         view.renew(&groups);
-        ensure(view.has_limits, "the version is new but the table is old");
+        ensure(view.has_limits, "the thread saw the new version with the old table of groups");
     }
     ensure(thread.join(), "the thread panicked");
-    ensure(was_old || view.is_old(&groups), "the thread did not notice the change");
+    ensure(
+        was_old || view.is_old(&groups),
+        "the thread did not notice that the table of groups changed",
+    );
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn share_a_queue(threads: usize) {
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn a_latecomer_is_served_by_whoever_is_inside() {
     let bugs = [Plant::FlagRelaxed, Plant::EnterRelaxed, Plant::LeaveRelaxed];
     let explorer = bounded(2).patience(60);

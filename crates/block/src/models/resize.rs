@@ -76,7 +76,10 @@ fn grow_under_a_submitter() {
         match channel.submit(Bio::read(64, Buffer::new(512))) {
             Ok(()) => {
                 // SAFETY: written before the size grew, and by nobody afterwards.
-                ensure(unsafe { *medium.read() } == 72, "the drive has not recorded its growth");
+                ensure(
+                    unsafe { *medium.read() } == 72,
+                    "the volume accepted an I/O past its old end before the drive had grown",
+                );
                 poll_for(&mut channel, 1);
             }
             Err(rejected) => {
@@ -107,7 +110,7 @@ fn grow_twice_at_a_time() {
     let other = spawn(move || grow(&theirs));
     grow(&volume);
     ensure(other.join(), "the other thread failed");
-    ensure(heard.load(Ordering::Relaxed) == 1, "the watcher was not called exactly once");
+    ensure(heard.load(Ordering::Relaxed) == 1, "the size watcher was not called exactly once");
     drop(watch);
 }
 

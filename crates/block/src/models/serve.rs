@@ -83,7 +83,7 @@ impl ServeModel {
             self.hctx.take_pending(|ctx| {
                 // SAFETY: the thread that takes the mark owns the work.
                 let work = unsafe { &mut *self.work[ctx].write() };
-                ensure(*work == 1, "work was done twice or seen too early");
+                ensure(*work == 1, "an item of work was done twice, or before it was submitted");
                 *work = 2;
                 let done = serving.in_flight.count() + 1;
                 serving.in_flight.pretend(done);

@@ -190,7 +190,7 @@ fn owners_share_a_tag() {
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn owner_waiting_for_a_shared_tag_is_woken_by_its_giver() {
     let bugs = [
         Plant::SecondTakeSkipped,

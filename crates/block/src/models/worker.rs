@@ -100,7 +100,7 @@ fn asleep(kind: QueueKind) {
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn a_worker_that_goes_to_sleep_misses_no_batch() {
     let bugs = [
         Plant::HandoverUnmarked,
@@ -139,11 +139,11 @@ fn leave(kind: QueueKind) {
     ensure(leaver.join(), "the worker failed");
     ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
     ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
-    ensure(volume.waiting() == 0, "the volume reports waiting chains although there are none");
+    ensure(volume.waiting() == 0, "the volume reports waiting bio chains, but none is left");
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn a_batch_for_a_worker_that_leaves_is_served_by_its_submitter() {
     let bugs = [Plant::LeaveUnrung, Plant::LastLookSkipped];
     for (name, kind) in [
@@ -178,7 +178,7 @@ fn look_at_a_worker(look: fn(&Disk<Checked>)) {
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn a_worker_whose_queue_was_looked_at_comes_back() {
     let look = |disk: &Disk<Checked>| {
         let _ = disk.is_drained();
@@ -205,7 +205,7 @@ fn leave_while_frozen() {
 }
 
 #[test]
-#[ignore = "takes long; `cargo xtask models` runs it"]
+#[ignore = "slow; run it with `cargo xtask models`"]
 fn a_disk_is_not_drained_while_a_workers_batch_goes_elsewhere() {
     holds_but_for("worker leaves, frozen", bounded(1), &[], leave_while_frozen);
 }

@@ -71,7 +71,10 @@ impl ControllerConfig {
             }
             Some(node) if node.0 >= nodes => {
                 let most = nodes - 1;
-                wrong(format!("there is no NUMA node {}: this machine has 0 to {most}", node.0))
+                wrong(format!(
+                    "there is no NUMA node {}: this machine has nodes 0 to {most}",
+                    node.0
+                ))
             }
             _ => Ok(()),
         }
@@ -224,7 +227,7 @@ mod tests {
         );
         let alone = "controller hba: there is no NUMA node 1: this machine has only node 0";
         assert_eq!(said(1, Some(1), 1), alone);
-        let three = "controller hba: there is no NUMA node 3: this machine has 0 to 2";
+        let three = "controller hba: there is no NUMA node 3: this machine has nodes 0 to 2";
         assert_eq!(said(1, Some(3), 3), three);
     }
 

@@ -93,7 +93,7 @@ impl<M: Machine> Request<M> {
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(
             self.state == RequestState::Idle,
-            "tag {} is used for a request that is still in flight",
+            "tag {} was reused while its request was still in flight",
             self.tag.0
         );
         self.sector = head.dev_sector;

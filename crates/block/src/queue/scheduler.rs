@@ -408,7 +408,7 @@ impl<M: Machine> Scheduling<M> {
         self.len += list.len();
         let mut batch = ChainBatch { list, drive: self.mark(), merged: 0, limits, on_merge };
         self.scheduler.insert(&mut batch);
-        assert!(batch.is_empty(), "a scheduler left {} chains of a batch behind", batch.len());
+        assert!(batch.is_empty(), "a scheduler did not take {} bio chains of a batch", batch.len());
         self.len -= batch.merged;
     }
 

@@ -94,7 +94,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
             }
             entered.is_some()
         });
-        entered.expect("spinning without a deadline ends inside")
+        entered.expect("without a deadline, the spin ends only when the thread has entered")
     }
 
     #[inline(never)]

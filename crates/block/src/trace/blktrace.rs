@@ -227,7 +227,7 @@ impl fmt::Display for RecordError {
             ),
             RecordError::ByteOrder => write!(
                 f,
-                "the record is from a machine of the other byte order; read it on such a machine"
+                "the record has the opposite byte order; read it on a machine with that byte order"
             ),
             RecordError::Version(version) => write!(
                 f,

@@ -125,9 +125,13 @@ impl TraceNote {
                 write!(out, "{group} goes on after {us} us: {}", hold.name())
             }
             TraceMessage::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
-            TraceMessage::Rests(None) => write!(out, "scheduler rests {us} us"),
+            TraceMessage::Rests(None) => write!(out, "scheduler dispatches nothing for {us} us"),
             TraceMessage::Rests(Some((_, hold))) => {
-                write!(out, "scheduler rests {us} us: {group} held: {}", hold.name())
+                write!(
+                    out,
+                    "scheduler dispatches nothing for {us} us: {group} held: {}",
+                    hold.name()
+                )
             }
             TraceMessage::Held(_, hold, u32::MAX) => write!(out, "{group} held: {}", hold.name()),
             TraceMessage::Held(_, hold, depth) => {
@@ -138,7 +142,7 @@ impl TraceNote {
             }
             TraceMessage::Depth(hctx, depths) => {
                 let [reads, others] = depths.map(text_of);
-                write!(out, "scheduler depth {reads} of reads, {others} of writes (queue {hctx})")
+                write!(out, "scheduler depth {reads} for reads, {others} for writes (queue {hctx})")
             }
         }
     }
@@ -188,14 +192,20 @@ mod tests {
         assert_eq!(text(limit, None), "group 3 waits 1234 us: limit");
         let on = TraceMessage::GoesOn(GroupId(3), WaitReason::Weight);
         assert_eq!(text(on, Some("gold")), "group gold goes on after 1234 us: weight");
-        assert_eq!(text(TraceMessage::Rests(None), None), "scheduler rests 1234 us");
+        assert_eq!(
+            text(TraceMessage::Rests(None), None),
+            "scheduler dispatches nothing for 1234 us"
+        );
         let rests = TraceMessage::Rests(Some((GroupId(3), WaitReason::Weight)));
-        assert_eq!(text(rests, Some("gold")), "scheduler rests 1234 us: group gold held: weight");
+        assert_eq!(
+            text(rests, Some("gold")),
+            "scheduler dispatches nothing for 1234 us: group gold held: weight"
+        );
         let held = |depth| TraceMessage::Held(GroupId(3), WaitReason::LatencyTarget, depth);
         assert_eq!(text(held(4), Some("gold")), "group gold held: latency-target (depth 4)");
         assert_eq!(text(held(u32::MAX), Some("gold")), "group gold held: latency-target");
         assert_eq!(text(TraceMessage::Depth(1, [24, 24]), None), "scheduler depth 24 (queue 1)");
-        let apart = "scheduler depth without bound of reads, 4 of writes (queue 0)";
+        let apart = "scheduler depth without bound for reads, 4 for writes (queue 0)";
         assert_eq!(text(TraceMessage::Depth(0, [u32::MAX, 4]), None), apart);
     }
 }

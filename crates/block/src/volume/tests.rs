@@ -319,16 +319,30 @@ fn refusal(layout: Layout, disks: Vec<Arc<Disk<Native>>>) -> String {
 
 #[test]
 fn what_makes_no_volume_is_refused_in_words() {
-    assert!(refusal(Layout::Linear, vec![]).contains("vol: it has no drive"));
+    assert!(refusal(Layout::Linear, vec![]).contains("vol: no drives"));
     let same = disk(64, 512);
     let many = |count| vec![Arc::clone(&same); count];
-    assert!(refusal(Layout::Linear, many(1025)).contains("1025 drives; use at most 1024"));
+    assert!(
+        refusal(Layout::Linear, many(1025)).contains("1025 drives are too many; use at most 1024")
+    );
     assert_eq!(Volume::new("v", Layout::Linear, many(1024)).unwrap().capacity(), 1 << 16);
     let small = "has 32256 bytes, less than one chunk of 32768 bytes; make the chunk smaller or";
     let rows = [
-        (Layout::Stripe { chunk_sectors: 12 }, disks(2), Some("chunk of 6144 bytes; a power")),
-        (Layout::Stripe { chunk_sectors: 4 }, disks(2), Some("chunk of 2048 bytes; a power")),
-        (Layout::Stripe { chunk_sectors: 0 }, disks(2), Some("chunk of 0 bytes; a power")),
+        (
+            Layout::Stripe { chunk_sectors: 12 },
+            disks(2),
+            Some("chunk of 6144 bytes is invalid; use a power"),
+        ),
+        (
+            Layout::Stripe { chunk_sectors: 4 },
+            disks(2),
+            Some("chunk of 2048 bytes is invalid; use a power"),
+        ),
+        (
+            Layout::Stripe { chunk_sectors: 0 },
+            disks(2),
+            Some("chunk of 0 bytes is invalid; use a power"),
+        ),
         (Layout::Stripe { chunk_sectors: 4 }, disks(2), Some("of two, 4096 to 2 GiB")),
         (Layout::Stripe { chunk_sectors: 8 }, vec![disk(64, 65_536 / 4)], Some("16384 to 2 GiB")),
         (Layout::Stripe { chunk_sectors: 1 << 23 }, disks(2), Some("chunk of 4294967296 bytes")),

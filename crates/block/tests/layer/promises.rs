@@ -258,11 +258,11 @@ fn a_disk_says_what_it_was_made_of() {
     let mut small = TestDrive::new(7);
     small.limits.logical_block_size = 4096;
     let refused = Disk::new(Box::new(small), DiskConfig::default()).err().unwrap();
-    let said = "drive disk: it is smaller than one of its blocks";
+    let said = "drive disk: smaller than one block; use a larger drive";
     assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::InvalidSetting, said.into()));
     for (queues, depth, queue_depth, said) in [
-        (0, 8, None, "drive disk: its driver offers no hardware queue"),
-        (1, 0, None, "drive disk: its driver offers queues of depth 0"),
+        (0, 8, None, "drive disk: the driver offers no hardware queue"),
+        (1, 0, None, "drive disk: the driver offers queues of depth 0"),
         (1, 8, Some(0), "drive disk: a queue depth of 0 is out of range; use 1 to 65536"),
     ] {
         let drive = TestDrive { queues, depth, ..TestDrive::new(8) };
@@ -274,7 +274,10 @@ fn a_disk_says_what_it_was_made_of() {
     assert!(Disk::new(Box::new(endless), DiskConfig::default()).is_ok());
     let large = || Disk::new(Box::new(TestDrive::sparse(1 << 54)), DiskConfig::default()).unwrap();
     let refused = Volume::new("v", Layout::Linear, vec![large(), large()]).err().unwrap();
-    assert_eq!(refused.to_string(), "volume v: 16 EiB is too large; use fewer or smaller drives");
+    assert_eq!(
+        refused.to_string(),
+        "volume v: larger than the maximum of 16 EiB; use fewer or smaller drives"
+    );
 }
 
 #[test]

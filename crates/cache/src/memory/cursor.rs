@@ -48,7 +48,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
     #[inline]
     pub(crate) fn new(rq: &'a Request<M>) -> Self {
         let mut pieces = rq.segments();
-        let piece = pieces.next().expect("a request with data has memory");
+        let piece = pieces.next().expect("a request with data has at least one segment");
         Cursor { rq, pieces, piece, before: 0 }
     }
 

@@ -28,7 +28,9 @@ impl Frames {
         let align = if bytes >= ALIGN { ALIGN } else { page.bytes() };
         let Some(arena) = Arena::new(bytes, align) else {
             let kib = page.bytes() >> 10;
-            let text = format!("cache: no memory for {count} pages of {kib} KiB; make it smaller");
+            let text = format!(
+                "cache: cannot allocate {count} pages of {kib} KiB; make the cache smaller"
+            );
             return Err(Error::new(ErrorKind::System, text));
         };
         Ok(Frames { arena: Arc::new(arena), count, page })

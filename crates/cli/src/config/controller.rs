@@ -28,7 +28,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     let mut config = ControllerConfig { name: String::new(), tags: 1, sharing, node: None };
     section.read(KEYS, &mut config);
     if !section.lines.has("tags") {
-        section.missing("it has no tags; add the controller's number of tags, as in tags = 250");
+        section.missing("tags is missing; add the controller's number of tags, as in tags = 250");
     }
     let lines = section.finish();
     config.name = name?;

@@ -106,7 +106,7 @@ fn order_hint(text: &str, number: usize) -> String {
     };
     let above = text.lines().take(number - 1).find_map(of_it);
     above.map_or_else(String::new, |table| {
-        format!("; put [{table}] below its [[{name}]], because TOML assigns it to the last one")
+        format!("; put [{table}] below its [[{name}]], because TOML adds it to the last one above")
     })
 }
 
@@ -167,7 +167,7 @@ impl<'a> Section<'a> {
         self.read_key("name", |value| value.name(&mut name));
         self.lines.line = self.lines.at("name");
         match name {
-            None => self.missing("it has no name; add name = \"...\""),
+            None => self.missing("the name is missing; add name = \"...\""),
             Some(name) if name.is_empty() => {
                 self.problem("name", format!("{}: the name is empty", self.title));
             }
@@ -416,7 +416,7 @@ impl<'a> KeyValue<'_, 'a> {
     pub fn table(self) -> Option<Section<'a>> {
         let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {
-            let text = format!("{title}: several keys with values; write {key}.KEY = VALUE");
+            let text = format!("{title}: must be a table of keys; write {key}.KEY = VALUE");
             self.section.document.problem(self.entry.line, text);
             return None;
         };

@@ -138,7 +138,7 @@ fn unknown_key(driver: &str, key: &str, own: &[&'static str], of_driver: &[&str]
     let known: Vec<&str> =
         own.chain(of_driver.iter().filter(|key| **key != "controller")).copied().collect();
     let like = match (driver, key) {
-        ("rbd", "pool") => "; write it before the image: image = \"POOL/IMAGE\"".to_owned(),
+        ("rbd", "pool") => "; write the pool before the image: image = \"POOL/IMAGE\"".to_owned(),
         _ => nearest(key, known.iter().copied()),
     };
     let known = known.join(", ");

@@ -94,7 +94,7 @@ fn sections<'a>(document: &'a mut DocumentMut, section: &str) -> Result<&'a mut 
     }
     let item = document.entry(section).or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
     item.as_array_of_tables_mut()
-        .ok_or_else(|| anyhow!("{section} is not written as [[{section}]]"))
+        .ok_or_else(|| anyhow!("{section} must be written as [[{section}]] sections"))
 }
 
 /// Returns the name of a section. An export without a `name` is called like its volume.

@@ -114,11 +114,11 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
         _ => {}
     }
     if !has("volume") && !has("directory") {
-        section.missing("it names no volume; add volume = \"...\", or directory = \"...\"");
+        section.missing("no volume is named; add volume = \"...\", or directory = \"...\"");
     }
     if !has("nbd") && !has("vhost-user-blk") {
         let text =
-            "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for virtual machines";
+            "no listener is given; add nbd = \"unix:PATH\", or vhost-user-blk for virtual machines";
         section.missing(text);
     }
     let source = if has("volume") { "volume" } else { "directory" };
@@ -135,7 +135,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
     for (key, text) in [("name", &config.name), ("description", &config.description)] {
         if text.len() > TEXT_BYTES_MAX || text.contains('\0') {
             let most = TEXT_BYTES_MAX;
-            section.problem(key, format!("{key}: at most {most} bytes, and no NUL among them"));
+            section.problem(key, format!("{key}: must be at most {most} bytes and contain no NUL"));
         }
     }
     let lines = section.finish();
@@ -176,8 +176,9 @@ fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
     let of_socket = ["socket-mode", "socket-owner", "socket-group", "allow-users", "allow-groups"];
     if let Some(key) = of_socket.iter().find(|key| draft.is_client && lines.has(key)) {
         let keys = of_socket.join(", ");
-        let text =
-            format!("{keys}: with role = \"client\" the socket is the frontend's; remove them");
+        let text = format!(
+            "{keys}: with role = \"client\" the frontend owns the socket; remove these keys"
+        );
         section.problem(key, text);
     }
     let path = draft.path.clone();

@@ -63,7 +63,7 @@ pub fn tls(value: KeyValue<'_, '_>) -> Option<TlsConfig> {
     section.read(TLS, &mut tls);
     let is_whole = section.lines.has_valid("certificate") && section.lines.has_valid("key");
     if !is_whole {
-        section.missing("it needs certificate = \"FILE\" and key = \"FILE\"");
+        section.missing("certificate = \"FILE\" and key = \"FILE\" are both required");
     }
     section.finish();
     is_whole.then_some(tls)
@@ -213,7 +213,7 @@ mod tests {
             (&format!("{listener}owner = \"nobody-there\"\n"), "there is no user of this name"),
             (&format!("{listener}allow-groups = [\"no-such\"]\n"), "there is no group of this"),
             (&format!("{listener}tls = \"on\"\n"), "tls = \"on\": write \"off\""),
-            (&format!("{listener}tls = {{ key = \"k\" }}\n"), "it needs certificate"),
+            (&format!("{listener}tls = {{ key = \"k\" }}\n"), "key = \"FILE\" are both required"),
             (&format!("{listener}modes = 1\n"), "unknown key \"modes\" in [[listener]]; did you"),
             ("[server]\ntls = { certificate = \"c\", key = \"k\", ca = \"x\" }\n", "client-ca"),
         ] {

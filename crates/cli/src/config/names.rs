@@ -33,7 +33,7 @@ impl<'a> SectionNames<'a> {
             let (other, first) = *first.entry(name.as_str()).or_insert((number, line));
             if other != number {
                 let text = format!(
-                    "name = \"{name}\": the {kind} of line {first} has this name; choose another"
+                    "name = \"{name}\": the {kind} at line {first} has this name already; choose another"
                 );
                 problems.add(line, text);
             }

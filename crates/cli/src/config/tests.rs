@@ -73,7 +73,7 @@ fn drive_says_what_it_does_in_second_and_layer_gets_costs() {
     let like = "unknown key \"read-iop\" in cost of [[drive]]; did you mean \"read-iops\"?";
     assert!(found.iter().any(|problem| problem.contains(like)), "{found:?}");
     let found = problems(&whole("cost = 5\n", "", ""));
-    let text = "m.toml:4: cost of [[drive]]: several keys with values; write cost.KEY = VALUE";
+    let text = "m.toml:4: cost of [[drive]]: must be a table of keys; write cost.KEY = VALUE";
     assert_eq!(found, [text]);
     let found = problems(&whole(&dotted.replace("512m", "4095"), "", ""));
     let text = "m.toml:8: cost.write-bandwidth = \"4095\": write a number of bytes per second \
@@ -195,7 +195,7 @@ fn names_with_control_characters_are_refused_and_shown_escaped() {
 fn names_are_unique_and_drives_are_in_one_volume_once() {
     let text = format!("{DRIVE}{DRIVE}{VOLUME}{}{EXPORT}", VOLUME.replace("\"v\"", "\"w\""));
     let found = problems(&text);
-    assert!(found[0].starts_with("m.toml:5: name = \"d0\": the drive of line 2 has this name"));
+    assert!(found[0].starts_with("m.toml:5: name = \"d0\": the drive at line 2 has this name"));
     assert!(found[1].starts_with("m.toml:12: drives: drive \"d0\" is in volume \"v\" already"));
     let twice = VOLUME.replace("\"d0\"", "\"d0\",\n  \"d0\"");
     let found = problems(&format!("{DRIVE}{twice}{EXPORT}"));
@@ -220,7 +220,7 @@ fn what_names_a_section_that_is_wrong_is_not_wrong_itself() {
     let found = problems(&text.replace("[[drive]]", "[[driv]]"));
     assert!(found.len() == 1 && found[0].contains("unknown key \"driv\""), "{found:?}");
     let found = problems(&text.replace("drives = [\"d0\"]", "drives = []"));
-    assert!(found.len() == 1 && found[0].contains("it has no drive"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("no drives are named"), "{found:?}");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn section_with_a_wrong_value_is_still_cross_checked() {
     let expected = [
         "m.toml:3: tags = 0: write",
         "m.toml:4: node: controller scu: there is no NUMA node 4000",
-        "m.toml:6: name = \"scu\": the controller of line 2 has this name",
+        "m.toml:6: name = \"scu\": the controller at line 2 has this name",
         "m.toml:14: chunk = 1: a chunk is a power of two",
         "m.toml:19: volume: there is no volume \"w\"",
         "m.toml:20: name = 5: write a string, such as \"5\"",
@@ -370,13 +370,13 @@ fn what_nobody_can_reach_is_a_warning() {
 fn sections_that_lack_something_say_what() {
     let found = problems("[[drive]]\n[[volume]]\n[[export]]\n");
     let expected = [
-        "m.toml:1: [[drive]]: it has no name; add name = \"...\"",
+        "m.toml:1: [[drive]]: the name is missing; add name = \"...\"",
         "m.toml:1: [[drive]]: add spec = \"driver:key=value,...\" or driver = \"...\"",
-        "m.toml:2: [[volume]]: it has no name; add name = \"...\"",
-        "m.toml:2: [[volume]]: it has no drive; add drives = [\"...\"]",
-        "m.toml:3: [[export]]: it names no volume; add volume = \"...\", or directory = \"...\"",
-        "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for \
-         virtual machines",
+        "m.toml:2: [[volume]]: the name is missing; add name = \"...\"",
+        "m.toml:2: [[volume]]: no drives are named; add drives = [\"...\"]",
+        "m.toml:3: [[export]]: no volume is named; add volume = \"...\", or directory = \"...\"",
+        "m.toml:3: [[export]]: no listener is given; add nbd = \"unix:PATH\", or vhost-user-blk \
+         for virtual machines",
     ];
     assert_eq!(found, expected);
     assert_eq!(problems("").len(), 1);
@@ -391,7 +391,7 @@ fn a_text_that_is_no_toml_says_where() {
     let found = problems("[[drive]]\nname = \"a\"\nname = \"b\"\n");
     assert!(found[0].starts_with("m.toml:3: not valid TOML: duplicate key"), "{}", found[0]);
     let found = problems("[volume.cache]\nsize = \"1m\"\n[[volume]]\nname = \"v\"\n");
-    let what = "put [volume.cache] below its [[volume]], because TOML assigns it";
+    let what = "put [volume.cache] below its [[volume]], because TOML adds it";
     assert!(found[0].starts_with("m.toml:3: ") && found[0].contains(what), "{}", found[0]);
 }
 
@@ -417,7 +417,7 @@ fn the_server_section_is_checked() {
     let auto = text.replace("20us", "auto");
     assert_eq!(plan(&auto).config.server.spin, None);
     let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
-    assert!(found[0].contains(": cpus: 65535: this process may not use such a CPU"), "{found:?}");
+    assert!(found[0].contains(": cpus: 65535: this process may not run on this CPU"), "{found:?}");
     assert!(found[1].contains(": memory-max = \"1k\": write a size of 64m or more"), "{found:?}");
 }
 
@@ -469,7 +469,7 @@ fn controllers_are_checked_each_with_its_line() {
     let found = problems(&text("").replace("250", "65537"));
     assert_eq!(found[0], "m.toml:3: tags = 65537: write a whole number from 1 to 65536");
     let found = problems(&text("").replace("tags = 250\n", ""));
-    assert!(found[0].starts_with("m.toml:1: [[controller]]: it has no tags; add"), "{}", found[0]);
+    assert!(found[0].starts_with("m.toml:1: [[controller]]: tags is missing; add"), "{}", found[0]);
     let both = text("").replace("\"null:", "\"null@hba:");
     assert!(problems(&both)[0].contains("the spec says @hba; remove one of them"));
 }
@@ -536,7 +536,7 @@ fn keys_for_virtual_machines_are_checked() {
     assert!(wrong.contains("write \"shared\", \"queue\", or a number from 1 to 256"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\ncpus = [9999]\n");
     assert!(
-        wrong.contains("m.toml:11: cpus: 9999: this process may not use such a CPU; it"),
+        wrong.contains("m.toml:11: cpus: 9999: this process may not run on this CPU; it"),
         "{wrong}"
     );
     let wrong = found("vhost-user-blk = \"unix:m\"\nsocket-mode = \"rw\"\n");
@@ -544,7 +544,7 @@ fn keys_for_virtual_machines_are_checked() {
     let wrong = found("vhost-user-blk = \"unix:s\"\n");
     assert!(wrong.contains("a virtual disk has a socket of its own"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\nrole = \"client\"\nsocket-mode = \"0660\"\n");
-    assert!(wrong.contains("the socket is the frontend's"), "{wrong}");
+    assert!(wrong.contains("the frontend owns the socket"), "{wrong}");
 }
 
 #[test]

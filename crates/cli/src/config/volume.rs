@@ -77,7 +77,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
     section.read(KEYS, &mut volume.config);
     let (config, drives) = (&mut volume.config, volume.drives.len());
     if drives == 0 {
-        section.missing("it has no drive; add drives = [\"...\"]");
+        section.missing("no drives are named; add drives = [\"...\"]");
     }
     if !section.lines.has("layout") && !section.lines.has("chunk") {
         config.layout = default_layout(drives);

@@ -79,8 +79,9 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
 pub fn cpu(text: &str) -> Result<u32, String> {
     let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
-    number
-        .ok_or_else(|| format!("this process may not use such a CPU; it may use {}", ranges(&cpus)))
+    number.ok_or_else(|| {
+        format!("this process may not run on this CPU; it may use {}", ranges(&cpus))
+    })
 }
 
 pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
@@ -163,12 +164,14 @@ pub fn layout(text: &str) -> Result<LayoutWord, String> {
 /// paths start from `base`.
 pub fn address(text: &str, base: &Path) -> Result<Listen, String> {
     match text.split_once(':') {
-        Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
+        Some(("unix", "")) => Err("the path of the socket is missing; write unix:PATH".to_owned()),
         Some(("unix", "@")) => Err("the name of the abstract socket is missing".to_owned()),
         Some(("unix", name)) if name.starts_with('@') => abstract_name(&name[1..]),
         Some(("unix", path)) => socket_path(base.join(path)),
         Some(("tcp", place)) => tcp(place, NBD_PORT).map(Listen::Tcp),
-        Some(("systemd", "")) => Err("the name of the socket is missing: systemd:NAME".to_owned()),
+        Some(("systemd", "")) => {
+            Err("the name of the socket is missing; write systemd:NAME".to_owned())
+        }
         Some(("systemd", name)) => Ok(Listen::Inherited(name.to_owned())),
         _ => Err("write \"unix:PATH\" or \"tcp:ADDRESS:PORT\"".to_owned()),
     }
@@ -281,7 +284,7 @@ mod tests {
         assert_eq!(cpu(&cpus[0].to_string()), Ok(cpus[0]));
         let error = cpu("65535").unwrap_err();
         assert!(
-            error.contains("may not use such a CPU") && error.ends_with(&ranges(&cpus)),
+            error.contains("may not run on this CPU") && error.ends_with(&ranges(&cpus)),
             "{error}"
         );
     }

@@ -123,7 +123,7 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
         if served.len() > 1 {
             let list = served.iter().map(|(path, _)| format!("unix:{}", path.display()));
             let list = list.collect::<Vec<_>>().join(", ");
-            bail!("several daemons serve here; choose one with --connect: {list}");
+            bail!("several daemons are running; choose one with --connect: {list}");
         }
         if let Some((path, socket)) = served.pop() {
             for line in passed.iter().filter(|line| line.ends_with(UNTRUSTED)) {
@@ -139,20 +139,22 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
     ))
 }
 
-const UNTRUSTED: &str = "neither root nor this user: use --connect to trust it";
+const UNTRUSTED: &str = "neither root nor this user; use --connect to connect anyway";
 
 /// Refuses a server that neither root nor the user `own` has started.
 fn trusted(socket: &UnixStream, own: u32) -> Result<(), String> {
     match socket_peercred(socket) {
         Ok(server) => is_trusted(server.uid.as_raw(), own),
-        Err(error) => Err(format!("the system does not report who listens there: {error}")),
+        Err(error) => {
+            Err(format!("the system does not report which user listens on this socket: {error}"))
+        }
     }
 }
 
 fn is_trusted(server: u32, own: u32) -> Result<(), String> {
     match server == 0 || server == own {
         true => Ok(()),
-        false => Err(format!("user {server} listens there, {UNTRUSTED}")),
+        false => Err(format!("served by user {server}, {UNTRUSTED}")),
     }
 }
 
@@ -203,7 +205,8 @@ mod tests {
     #[test]
     fn a_server_near_is_trusted_if_it_is_of_root_or_of_this_user() {
         assert_eq!((is_trusted(0, 1000), is_trusted(1000, 1000)), (Ok(()), Ok(())));
-        let why = "user 1001 listens there, neither root nor this user: use --connect to trust it";
+        let why =
+            "served by user 1001, neither root nor this user; use --connect to connect anyway";
         assert_eq!(is_trusted(1001, 1000), Err(why.to_owned()));
         assert_eq!(is_trusted(1001, 0), Err(why.to_owned()));
         let dir = tempfile::tempdir().unwrap();
@@ -222,7 +225,7 @@ mod tests {
         assert_eq!(found, ["b.sock.control", "control.sock"].map(|name| dir.path().join(name)));
         let place = |folder: PathBuf| SocketFolder { folder, is_anybodys: true };
         let said = search(&[place(dir.path().into())]).err().unwrap().to_string();
-        assert!(said.starts_with("several daemons serve here; choose one with --connect: unix:"));
+        assert!(said.starts_with("several daemons are running; choose one with --connect: unix:"));
         drop(servers);
         let missing = dir.path().join("none");
         let empty = dir.path().join("empty");

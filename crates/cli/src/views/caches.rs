@@ -28,20 +28,20 @@ pub struct CacheNumbers {
     read_ahead counter "read_ahead_pages" "/reads/ahead" "Pages read ahead of sequential streams.",
     written counter "written_pages" "/writes/pages" "Pages written by clients.",
     overwritten counter "overwritten_pages" "/writes/overwritten"
-        "Of these, pages that were dirty already.",
+        "Pages written by clients while they were dirty already.",
     written_back counter "written_back_pages" "/writes/back" "Pages written to the drives.",
     write_requests counter "write_requests" "/writes/requests"
-        "Requests in which pages were written to the drives.",
+        "Requests that wrote pages to the drives.",
     write_errors counter "write_errors" "/writes/errors"
-        "Requests to write pages that failed; the pages stay dirty.",
+        "Failed requests to write pages to the drives; the pages stay dirty.",
     throttled counter "throttled" "/writes/throttled"
-        "Writes of clients whose answer was held back.",
-    evicted counter "evicted_pages" "/evicted" "Clean pages whose memory went to others.",
+        "Client writes delayed to limit the amount of dirty data.",
+    evicted counter "evicted_pages" "/evicted" "Clean pages evicted to make room for others.",
     size_bytes gauge "size_bytes" "/size_bytes" "Memory of the cache.",
-    page_bytes gauge "page_bytes" "/page_bytes" "A page of the cache.",
-    dirty_max_bytes gauge "dirty_max_bytes" "/dirty_max_bytes" "Most that may be dirty.",
+    page_bytes gauge "page_bytes" "/page_bytes" "Size of a page of the cache.",
+    dirty_max_bytes gauge "dirty_max_bytes" "/dirty_max_bytes" "Maximum amount of dirty data.",
     dirty_bytes gauge "dirty_bytes" "/dirty_bytes"
-        "What is not on the drives yet, in whole pages.",
+        "Data not yet written to the drives, in whole pages.",
 }
 }
 

@@ -103,8 +103,9 @@ impl Client {
             Ok(()) => self.socket.buffer(),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 let silence = GREETING_TIMEOUT.as_secs();
-                let why =
-                    format!("it sends nothing for {silence} s, so it is not a control socket");
+                let why = format!(
+                    "the server sent nothing for {silence} s, so this is not a control socket"
+                );
                 return Err(other(&self.path, &why));
             }
             Err(error) => return Err(self.gone(&error)),
@@ -197,7 +198,7 @@ impl Client {
     }
 
     fn broken(&self) -> String {
-        format!("unix:{}: this is not the reply of a millrace daemon", self.path.display())
+        format!("unix:{}: received a reply that is not from a millrace daemon", self.path.display())
     }
 }
 
@@ -232,7 +233,9 @@ pub fn why_not(path: &Path, error: &io::Error) -> String {
                 group.unwrap_or_else(|| meta.gid().to_string())
             )
         }
-        (ErrorKind::PermissionDenied, Err(_)) => "this user may not enter its directory".to_owned(),
+        (ErrorKind::PermissionDenied, Err(_)) => {
+            "this user may not enter the socket's directory".to_owned()
+        }
         _ => format!("cannot connect: {error}"),
     }
 }

@@ -73,14 +73,14 @@ pub fn render(report: &Report) -> String {
         let name = format!("millrace_processor_{name}_seconds_total");
         page.single(&name, "counter", help, seconds(ns));
     }
-    let help = "Volumes left out, as they have done nothing; /metrics?all has them.";
+    let help = "Idle volumes left out of this page; /metrics?all includes them.";
     page.single("millrace_idle_volumes", "gauge", help, report.idle.volumes);
     drives(&mut page, report);
     volumes(&mut page, report);
     ended(&mut page, report);
     page.counters("nbd", &[(Labels::new(), report.server.stats)]);
     let (name, bytes) = ("millrace_nbd_huge_page_bytes", report.server.huge_page_bytes);
-    page.single(name, "gauge", "Memory for payload and caches that lies in huge pages.", bytes);
+    page.single(name, "gauge", "Payload and cache memory that is in huge pages.", bytes);
     groups(&mut page, report);
     let caches = report.caches.iter().map(|cache| {
         let (volume, mode) = (cache.volume.clone(), cache.mode.clone());
@@ -189,7 +189,11 @@ fn ended(page: &mut MetricsPage, report: &Report) {
             page.samples((&format!("millrace_{kind}_{name}_total"), "counter", help), lines);
         }
         let name = format!("millrace_{kind}_io_duration_seconds");
-        page.family(&name, "histogram", "Time of an I/O, from submission until all of it ended.");
+        page.family(
+            &name,
+            "histogram",
+            "Time of an I/O, from submission until its last part completed.",
+        );
         all.iter().for_each(|(labels, op)| page.histogram(&name, labels, &op.total));
     }
 }
@@ -200,7 +204,7 @@ fn groups(page: &mut MetricsPage, report: &Report) {
     let help = "Weight of the group relative to its siblings.";
     page.samples(("millrace_group_weight", "gauge", help), weights);
     let booked = groups.iter().map(|group| ([("group", &group.name)], seconds(group.booked_ns)));
-    let help = "How far ahead the group's limits are booked.";
+    let help = "Time for which the group's limits are already used up.";
     page.samples(("millrace_group_booked_seconds", "gauge", help), booked);
     let mut on_volumes: Vec<([(&str, &String); 2], &OnVolume)> = Vec::new();
     for group in groups {
@@ -232,7 +236,7 @@ fn volumes(page: &mut MetricsPage, report: &Report) {
         let labels = [("export", &*export.name), ("volume", &*export.volume), ("access", access)];
         (labels, export.errors)
     });
-    let help = "Requests of clients that failed because of a drive.";
+    let help = "Client requests that failed because of a drive.";
     page.samples(("millrace_export_errors_total", "counter", help), errors);
 }
 

@@ -43,7 +43,10 @@ impl UnsavedChanges {
     /// Returns lines for a person, or none if the file matches the served configuration.
     pub fn text(&self) -> String {
         let Some(file) = self.file.as_ref().filter(|_| self.problem.is_empty()) else {
-            return format!("not compared with the configuration file: {}\n", self.problem);
+            return format!(
+                "the running configuration was not compared with its file: {}\n",
+                self.problem
+            );
         };
         let lines: String = self.changes.iter().map(|change| format!("  {change}\n")).collect();
         match lines.is_empty() {
@@ -63,7 +66,7 @@ impl ReloadReport {
         let mut text: String = self.changes.iter().map(|change| format!("{change}\n")).collect();
         text.extend(self.warnings.iter().map(|warning| format!("warning: {warning}\n")));
         let became = match (self.changes.is_empty(), self.dry_run) {
-            (true, _) => "nothing that the daemon serves changes",
+            (true, _) => "no change to what the daemon serves",
             (false, true) => "can be served; nothing was changed",
             (false, false) => "served from now on",
         };

@@ -47,7 +47,8 @@ pub const SET: Verb<SetVolume, VolumeChange> =
 pub const SET_GROUP: Verb<SetGroup, GroupChange> =
     Verb::new("set-group", Access::Admins, "changes settings of a group");
 pub const RELOAD: Verb<Reload, ReloadReport> =
-    Verb::new("reload", Access::Admins, "reads the configuration again, or another file").long();
+    Verb::new("reload", Access::Admins, "loads the configuration file again, or another one")
+        .long();
 pub const ADD: Verb<AddSection, ReloadReport> =
     Verb::new("add", Access::Admins, "adds a section; answers as `reload`").long();
 pub const REMOVE: Verb<RemoveSection, ReloadReport> =

@@ -308,7 +308,8 @@ fn denied(admins: &AllowedPeers, who: &str) -> Refusal {
         Some(group) => format!("group {group} (control-admin-group)"),
         None => "the members of control-admin-group, which is not set".to_owned(),
     };
-    let text = format!("this client may only read: {who}; changes are for {users} and {group}");
+    let text =
+        format!("this client may only read: {who}; only {users} and {group} may make changes");
     Refusal::new("denied", text)
 }
 
@@ -328,16 +329,16 @@ mod tests {
 
     #[test]
     fn a_refusal_of_a_change_says_who_may_and_who_asked() {
-        let who = "it is process 7 of user 1000 and group 1000";
+        let who = "process 7 of user 1000 and group 1000";
         let mut admins = AllowedPeers { users: vec![0, 997], groups: Vec::new() };
         let refusal = denied(&admins, who);
-        let begin = "this client may only read: it is process 7 of user 1000 and group 1000; \
-                     changes are for root, user 997 and ";
+        let begin = "this client may only read: process 7 of user 1000 and group 1000; \
+                     only root, user 997 and ";
         let not_set = "the members of control-admin-group, which is not set";
-        let message = format!("{begin}{not_set}");
+        let message = format!("{begin}{not_set} may make changes");
         assert_eq!(refusal, Refusal { kind: "denied", message });
         admins.groups.push(998);
-        let text = format!("{begin}group 998 (control-admin-group)");
+        let text = format!("{begin}group 998 (control-admin-group) may make changes");
         assert_eq!(denied(&admins, who).message, text);
     }
 }

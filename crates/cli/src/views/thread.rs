@@ -193,7 +193,7 @@ impl ViewLoop {
             if self.told.is_none_or(|told| now.duration_since(told) > TOLD_EVERY) {
                 self.told = Some(now);
                 tracing::warn!(
-                    "clients of the control socket or of the metrics page must wait: {error}"
+                    "cannot accept clients of the control socket or metrics page for now: {error}"
                 );
             }
         }

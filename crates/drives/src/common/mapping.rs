@@ -24,7 +24,7 @@ impl Mapping {
     pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
         let whole = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::map_sparse(whole).map_err(|error| {
-            let text = format!("memory drive of {len_bytes} bytes: {error}");
+            let text = format!("cannot map a memory drive of {len_bytes} bytes: {error}");
             Error::new(ErrorKind::System, text)
         })?;
         Ok(Mapping { region, len_bytes })

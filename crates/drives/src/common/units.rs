@@ -190,14 +190,14 @@ fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
         true => Ok(sum),
         false => {
             let Quantity { whole, unit, .. } = quantity;
-            Err(format!("this is not {whole}; write {}{unit}", sum.max(1)))
+            Err(format!("the value is not {whole}; write {}{unit}", sum.max(1)))
         }
     }
 }
 
 impl Quantity {
     fn too_large(&self) -> String {
-        format!("the number is too large (64 bits); write less, such as {}", self.large)
+        format!("the number does not fit in 64 bits; write a smaller one, such as {}", self.large)
     }
 }
 
@@ -242,11 +242,14 @@ mod tests {
             assert_eq!(size_bytes(text).unwrap_err(), SIZE.form, "{text}");
         }
         for (text, error) in [
-            ("1.3", "this is not a whole number of bytes; write 1"),
-            ("1.3k", "this is not a whole number of bytes; write 1331"),
-            ("1.00000000000000000001k", "this is not a whole number of bytes; write 1024"),
-            ("16384p", "the number is too large (64 bits); write less, such as 1t"),
-            ("99999999999999999999", "the number is too large (64 bits); write less, such as 1t"),
+            ("1.3", "the value is not a whole number of bytes; write 1"),
+            ("1.3k", "the value is not a whole number of bytes; write 1331"),
+            ("1.00000000000000000001k", "the value is not a whole number of bytes; write 1024"),
+            ("16384p", "the number does not fit in 64 bits; write a smaller one, such as 1t"),
+            (
+                "99999999999999999999",
+                "the number does not fit in 64 bits; write a smaller one, such as 1t",
+            ),
             (
                 "10mb",
                 "the B of bytes is a capital; write 10MB (powers of 1000) or 10MiB (powers of 1024)",
@@ -268,7 +271,7 @@ mod tests {
         for text in ["", "k", "1MB", "1g", "-1", "1e3"] {
             assert_eq!(count(text).unwrap_err(), COUNT.form, "{text}");
         }
-        assert_eq!(count("0.5").unwrap_err(), "this is not a whole number; write 1");
+        assert_eq!(count("0.5").unwrap_err(), "the value is not a whole number; write 1");
     }
 
     #[test]
@@ -293,10 +296,13 @@ mod tests {
         for (text, error) in [
             ("30s1m", falls),
             ("1s1s", falls),
-            ("0.5ns", "this is not a whole number of nanoseconds; write 1ns"),
-            ("1.0000000005s", "this is not a whole number of nanoseconds; write 1000000000ns"),
-            ("5124096h", "the number is too large (64 bits); write less, such as 10s"),
-            ("5124095h3600s", "the number is too large (64 bits); write less, such as 10s"),
+            ("0.5ns", "the value is not a whole number of nanoseconds; write 1ns"),
+            ("1.0000000005s", "the value is not a whole number of nanoseconds; write 1000000000ns"),
+            ("5124096h", "the number does not fit in 64 bits; write a smaller one, such as 10s"),
+            (
+                "5124095h3600s",
+                "the number does not fit in 64 bits; write a smaller one, such as 10s",
+            ),
         ] {
             assert_eq!(time_ns(text).unwrap_err(), error, "{text}");
         }

@@ -163,7 +163,7 @@ impl DriverQueue<Native> for FaultQueue {
                 Dispatch::Queued
             }
             (None, None) => {
-                unreachable!("a queue without an inner queue has the cache")
+                unreachable!("a queue without an inner queue has the drive's volatile cache")
             }
         }
     }

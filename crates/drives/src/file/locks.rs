@@ -205,7 +205,9 @@ fn text(path: &Path, file: &File, found: HeldLock) -> String {
     match holder {
         Some(holder) if holder.is_this() => used_here(path),
         Some(holder) => {
-            format!("{name}: {holder} uses this file and has locked it; stop it, or name another")
+            format!(
+                "{name}: {holder} has locked this file; stop that process, or name another file"
+            )
         }
         None => format!("{name}: another process uses this file; stop it, or name another file"),
     }

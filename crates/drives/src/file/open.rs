@@ -266,7 +266,7 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
              name another file"
         ),
         Some(libc::EACCES) if access(&config.path, Access::READ_OK).is_err() => {
-            "this user may not read it; change its mode, or run this as its owner"
+            "this user may not read the file; change its mode, or run as its owner"
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
             let why = match errno {
@@ -341,12 +341,14 @@ fn size_of(
     let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
     let size_bytes = config.size_bytes.unwrap_or(found);
     if size_bytes < 512 {
-        return wrong(format!("{path}: {size_bytes} bytes are too few; give it a larger size"));
+        return wrong(format!(
+            "{path}: {size_bytes} bytes are too few; use a size of at least 512 bytes"
+        ));
     }
     let (has, asked) = (size_text(found), size_text(size_bytes));
     if size_bytes > found && (geometry.is_block || config.read_only) {
         return wrong(format!(
-            "{path}: it has {has}, which is less than size={asked}; lower size="
+            "{path}: its size is {has}, which is less than size={asked}; lower size="
         ));
     }
     // An empty file may be extended without `grow`, because it has no data to lose. Interrupted
@@ -358,7 +360,9 @@ fn size_of(
         ));
     }
     if size_bytes < found {
-        notes.push(format!("{path}: it has {has}, of which size={asked} uses the first part"));
+        notes.push(format!(
+            "{path}: its size is {has}, of which only the first size={asked} is used"
+        ));
     }
     Ok(size_bytes)
 }
@@ -417,11 +421,12 @@ fn note_direct(
     let path = config.path.display();
     match (config.direct, align) {
         (Direct::On, None) => {
-            let text = format!("{path}: direct=on, but this file system has no direct I/O");
+            let text =
+                format!("{path}: direct=on, but this file system does not support direct I/O");
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
         (Direct::Auto, None) => notes.push(format!(
-            "{path}: this file system has no direct I/O; data go through the page cache"
+            "{path}: this file system does not support direct I/O; data go through the page cache"
         )),
         _ => {}
     }

@@ -58,7 +58,7 @@ impl ModelConfig {
     pub(crate) fn validate(&self) -> Result<(), String> {
         let range = |name: &str, value: u64, least: u64, most: u64| match value {
             value if (least..=most).contains(&value) => Ok(()),
-            value => Err(format!("model drive: {name} is {value}, not {least} to {most}")),
+            value => Err(format!("model drive: {name} is {value}; use {least} to {most}")),
         };
         range("size in bytes", self.size_bytes, 512, 1 << 60)?;
         range("queues", self.queues.into(), 1, 2048)?;
@@ -83,7 +83,7 @@ impl ModelConfig {
         }
         for (name, share) in [("jitter", timing.jitter), ("share of the tail", timing.tail_share)] {
             if !(0.0..=1.0).contains(&share) {
-                return Err(format!("model drive: {name} is {share}, not 0 to 1"));
+                return Err(format!("model drive: {name} is {share}; use 0 to 1"));
             }
         }
         timing.disk.map_or(Ok(()), |disk| disk.validate())

@@ -65,7 +65,7 @@ impl Promise {
         let end = "the drive fails all I/O until it is opened again, for example by a restart";
         if session.size_bytes < has {
             let now = session.size_bytes;
-            return Err(format!("{text}: the export has {now} bytes now and had {has}; {end}"));
+            return Err(format!("{text}: the export now has {now} bytes instead of {has}; {end}"));
         }
         // A server does not report FUA and trim for a read-only export, so their absence is
         // expected then.
@@ -74,7 +74,7 @@ impl Promise {
         }
         if !session.flags.contains(self.flags) {
             let lacks = lacking(self.flags, session.flags);
-            return Err(format!("{text}: the export can do less than before: no {lacks}; {end}"));
+            return Err(format!("{text}: the export supports less than before: no {lacks}; {end}"));
         }
         if session.block_min > self.block_min || session.block_max < self.payload_max {
             let (least, most) = (session.block_min, session.block_max);

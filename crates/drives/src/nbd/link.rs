@@ -326,10 +326,9 @@ impl NbdLink {
         let next = match shared.is_late() {
             // The time limit for reconnecting has already passed.
             true => "requests fail until the server is back".to_owned(),
-            false if self.place.name.is_some() => format!(
-                "trying to reconnect for {} s, with all connections",
-                shared.reconnect.as_secs()
-            ),
+            false if self.place.name.is_some() => {
+                format!("trying to reconnect all connections for {} s", shared.reconnect.as_secs())
+            }
             false => format!("trying to reconnect for {} s", shared.reconnect.as_secs()),
         };
         let before = match short {
@@ -389,7 +388,9 @@ impl NbdLink {
             }
             Some(Outcome::Changed(text)) => self.die(text, context.shared),
             Some(Outcome::Late(text)) => {
-                context.shared.say(format!("no connection that knows the new size: {text}"));
+                context.shared.say(format!(
+                    "cannot open a connection with the new size of the export: {text}"
+                ));
             }
             None => {}
         }

@@ -67,7 +67,7 @@ fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
 fn no_tls(spec: &Spec) -> Result<Option<NbdTls>, SpecError> {
     match TLS_KEYS.into_iter().find(|key| spec.get(key).is_some()) {
         Some(key) => refuse_tls(spec, key)
-            .and(Err(spec.invalid(key, "it needs a uri= that begins with nbds: or nbds+unix:"))),
+            .and(Err(spec.invalid(key, "TLS needs a uri= that begins with nbds: or nbds+unix:"))),
         None => Ok(None),
     }
 }
@@ -90,7 +90,7 @@ mod tests {
             true => {
                 assert_eq!(said(secure), Ok(()));
                 assert!(
-                    beside.contains("it needs a uri= that begins with nbds: or nbds+unix:"),
+                    beside.contains("TLS needs a uri= that begins with nbds: or nbds+unix:"),
                     "{beside}"
                 );
             }

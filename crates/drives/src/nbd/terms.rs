@@ -53,12 +53,14 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     }
     let durable = session.flags.contains(TransmissionFlags::FUA);
     if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
-        return wrong("write-through=on, but the server has no FUA; remove write-through".into());
+        return wrong(
+            "write-through=on, but the server does not support FUA; remove write-through".into(),
+        );
     }
     let flushes = session.flags.contains(TransmissionFlags::FLUSH);
     if config.on_server_restart == OnServerRestart::FlushError && !flushes && !config.read_only {
         return wrong(
-            "on-server-restart=flush-error, but the server has no flush; remove on-server-restart"
+            "on-server-restart=flush-error, but the server does not support flush; remove on-server-restart"
                 .into(),
         );
     }
@@ -106,7 +108,7 @@ pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> 
     }
     if !session.flags.contains(TransmissionFlags::FLUSH) && !config.read_only {
         notes.push(format!(
-            "{}: the server has no flush, so acknowledged writes may not be durable",
+            "{}: the server does not support flush, so acknowledged writes may not be durable",
             config.text
         ));
     }

@@ -80,7 +80,7 @@ impl ReconnectTrouble {
         let is_new = self.said_up != up && up > 0 && up < all;
         let why = self.why.as_deref().filter(|_| was_so && is_new)?;
         self.said_up = up;
-        Some(format!("{up} of {all} connections, which carry all requests; the others: {why}"))
+        Some(format!("{up} of {all} connections carry all requests; the others are missing: {why}"))
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!((trouble.text((4, 4)), trouble.missing((1, 4))), (None, None));
         trouble.failed("full", ConnectFailure::Refused, (2, Instant::now()));
         assert_eq!(trouble.missing((2, 4)), None, "it has just changed");
-        let line = "2 of 4 connections, which carry all requests; the others: full";
+        let line = "2 of 4 connections carry all requests; the others are missing: full";
         assert_eq!(trouble.missing((2, 4)).as_deref(), Some(line));
         assert_eq!(trouble.missing((2, 4)), None);
         assert_eq!(trouble.text((2, 4)).as_deref(), Some("2 of 4 connections: full"));

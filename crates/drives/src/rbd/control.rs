@@ -195,7 +195,9 @@ impl RbdState {
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.has_failed() {
-            return Err(error("the drive failed for the reason in the log; restart millrace"));
+            return Err(error(
+                "the drive has failed; see the log for the reason, then restart millrace",
+            ));
         }
         let found = self.found().map_err(|why| match why {
             LookError::Gone(what) => {

@@ -164,7 +164,7 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
         (Some(libc::EPERM | libc::EACCES), _) => {
             let (what, way) = match config.is_read_only() {
                 true => ("use", ""),
-                false => ("write to", ", or set read-only=on if it must only read"),
+                false => ("write to", ", or set read-only=on if it only needs to read"),
             };
             format!(
                 "{name}: client.{} may not {what} this image ({error}); give it the profile rbd \

@@ -112,7 +112,7 @@ fn threads_without_a_connection_send_by_those_that_have_one() {
                 }
                 work(rig, number, 4..12);
                 if number == 0 && after > 0 {
-                    let line = format!("{after} of 4 connections, which carry all requests");
+                    let line = format!("{after} of 4 connections carry all requests");
                     news_with(&rig.drives, &line);
                 }
             });
@@ -153,7 +153,7 @@ fn export_without_multi_conn_has_one_connection_meanwhile() {
                 rig.until("the count", |rig| {
                     std::thread::sleep(Duration::from_millis(20));
                     said += &disk(&rig.drives).take_news().join("\n");
-                    said.contains("1 of 4 connections, which carry all requests")
+                    said.contains("1 of 4 connections carry all requests")
                 });
                 let trouble = disk(&rig.drives).failures().trouble.unwrap_or_default();
                 assert!(trouble.contains("(multi-conn)"), "{trouble}");

@@ -215,7 +215,7 @@ impl WorkerContext {
         };
         let no_hole = op == Op::WriteZeroes && request.has(CMD_FLAG_NO_HOLE);
         if no_hole && request.has(CMD_FLAG_FAST_ZERO) {
-            let why = "zeroes that stay allocated are not faster than a write";
+            let why = "writing zeroes without deallocating is not faster than a write";
             return self.refuse(conn, request, (Errno::Enotsup, why));
         }
         let lane = request.granted.lane as usize;

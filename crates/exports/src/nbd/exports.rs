@@ -336,7 +336,11 @@ fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCata
     let (mut exports, mut names) = (Vec::<Arc<Export>>::new(), HashSet::new());
     for index in &listener.exports {
         let export = list.get(*index).ok_or_else(|| {
-            wrong(format!("{}: export {index} of {} there are", listener.listen, list.len()))
+            wrong(format!(
+                "{}: there is no export {index}; the number of exports is {}",
+                listener.listen,
+                list.len()
+            ))
         })?;
         let name = export.info.name.as_str();
         if !names.insert(name) {

@@ -125,13 +125,13 @@ impl Device {
         if ranges && self.config.read_only {
             causes.push("it is read-only now");
         } else if ranges {
-            causes.push("its drives do not support that any more");
+            causes.push("its drives no longer support this");
         }
         if missing & feature::EVENT_IDX != 0 {
             causes.push("event-idx = false");
         }
         if causes.is_empty() {
-            causes.push("a server of another version may have offered it");
+            causes.push("another version of the server may have offered this");
         }
         format!(
             "this guest was started when the export offered {}, which it does not offer now: {}; \
@@ -238,10 +238,10 @@ impl Device {
         let flags = Arc::clone(&self.flags);
         let vring = self.vring(index)?;
         let (Some(addresses), size) = (vring.addresses, vring.size) else {
-            return self.refuse(format!("queue {index} is started without addresses"));
+            return self.refuse(format!("queue {index} was started without ring addresses"));
         };
         if size == 0 {
-            return self.refuse(format!("queue {index} is started without a size"));
+            return self.refuse(format!("queue {index} was started without a ring size"));
         }
         let Some(areas) = RingAreas::find(&memory, size, addresses) else {
             return self.refuse(format!(

@@ -113,7 +113,7 @@ impl Region {
         let page = system.map_or(PAGE_BYTES, |fs| page_bytes(fs.f_type as u64, fs.f_bsize as u64));
         let (lead, whole) = span((offset, len_bytes), page, meta.len());
         let (Ok(len), Ok(lead)) = (usize::try_from(whole), usize::try_from(lead)) else {
-            return wrong("it does not fit the address space");
+            return wrong("it does not fit into the address space");
         };
         let mapping = FileMapping::of(&file, offset - lead as u64, len).map_err(|error| {
             let text = format!("memory region of {len_bytes} bytes at {guest:#x}: {error}");
@@ -192,7 +192,10 @@ pub(crate) fn memory_file(name: &str, len_bytes: u64) -> Result<File, Error> {
         Ok(File::from(fd))
     });
     made.map_err(|error| {
-        Error::new(ErrorKind::System, format!("{name}: {len_bytes} bytes of memory: {error}"))
+        Error::new(
+            ErrorKind::System,
+            format!("{name}: cannot allocate {len_bytes} bytes of memory: {error}"),
+        )
     })
 }
 
@@ -246,7 +249,10 @@ impl GuestMemory {
     pub fn new(mut regions: Vec<Arc<Region>>) -> Result<GuestMemory, Error> {
         let wrong = |text: String| Err(Error::new(ErrorKind::InvalidSetting, text));
         if regions.len() > REGIONS_MAX {
-            return wrong(format!("{} memory regions; at most {REGIONS_MAX}", regions.len()));
+            return wrong(format!(
+                "{} memory regions are too many; at most {REGIONS_MAX} are supported",
+                regions.len()
+            ));
         }
         regions.sort_by_key(|region| region.address.guest);
         if let Some(pair) = regions.windows(2).find(|pair| pair[0].overlaps(&pair[1])) {

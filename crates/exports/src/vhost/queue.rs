@@ -489,7 +489,7 @@ impl Queue {
     /// Fails the queue because its ring is not in the new memory: answers cannot be delivered.
     fn lose_ring(&mut self) {
         self.tracking.again.clear();
-        self.lose("its ring is not in the new memory".to_owned());
+        self.lose("its ring is not in the new guest memory".to_owned());
     }
 
     /// Fails the queue without answers to its requests, because their memory no longer exists.

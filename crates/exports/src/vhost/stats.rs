@@ -15,10 +15,10 @@ pub struct QueueStats {
     requests counter "requests" "/requests" "Requests of guests taken off rings.",
     errors counter "errors" "/errors" "Requests of guests answered with an error.",
     in_flight gauge "requests_in_flight" "/in_flight" "Requests of guests in flight now.",
-    kicks counter "kicks" "/kicks" "Kicks of guests that were seen.",
+    kicks counter "kicks" "/kicks" "Kicks received from guests.",
     interrupts counter "interrupts" "/interrupts" "Interrupts sent to guests.",
-    broken counter "broken_queues" "/broken" "Times a guest broke its queue.",
-    queues gauge "queues" "" "1 while a guest has the queue in service.",
+    broken counter "broken_queues" "/broken" "Times a queue went out of service because of a guest error.",
+    queues gauge "queues" "" "1 while the queue is in service for a guest.",
     waiting gauge "" "" "1 while the next request waits for room in the block layer.",
 }
 }
@@ -27,10 +27,10 @@ crate::counter_table! {
 /// Counters of an I/O thread of an export, over all its queues.
 pub struct ThreadStats {
     batches counter "batches" "/batches" "Times requests were submitted together.",
-    holds counter "holds" "/holds" "Times it waited for more requests before.",
+    holds counter "holds" "/holds" "Times requests were held back to wait for more.",
     system_calls counter "system_calls" "/system_calls" "System calls for data and interrupts.",
-    poll_hits counter "poll_hits" "/polls/hits" "Polls that ended because something came.",
-    poll_misses counter "poll_misses" "/polls/misses" "Polls in vain.",
+    poll_hits counter "poll_hits" "/polls/hits" "Polls that found work.",
+    poll_misses counter "poll_misses" "/polls/misses" "Polls that found no work.",
     poll_ns counter "poll_nanoseconds" "/polls/ns" "Time spent polling.",
     sleeps counter "sleeps" "/sleeps" "Times a thread slept.",
 }

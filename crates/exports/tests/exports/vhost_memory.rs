@@ -202,7 +202,7 @@ fn requests_in_flight_end_in_their_ring_when_it_moves() {
         let (export, mut guest, control, [_, low, high]) = split(backend);
         stick(&mut guest, &control, 0..4);
         assert!(guest.set_memory(&[low, high]));
-        export.until_said("its ring is not in the new memory");
+        export.until_said("its ring is not in the new guest memory");
         control.release_stuck();
         until("they end", || export.stats().in_flight == 0);
         until("nothing is kept for them", || mapped(&guest) == 8 * MIB);

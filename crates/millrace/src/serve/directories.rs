@@ -86,7 +86,9 @@ impl ExportDirectory {
             Ok(handle) => handle,
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::XDEV | Errno::LOOP) => {
-                return Err(format!("{name} leads out of its directory, or in a circle"));
+                return Err(format!(
+                    "{name} is a link that leads out of its directory, or in a circle"
+                ));
             }
             Err(error @ (Errno::MFILE | Errno::NFILE)) => {
                 let error = io::Error::from(error);

@@ -358,7 +358,7 @@ impl Server {
                 changes.closed.push(name);
                 nbd::trim_heap();
             }
-            Err(why) => changes.failures.push(format!("export {name}: it stays open: {why}")),
+            Err(why) => changes.failures.push(format!("export {name} stays open: {why}")),
         }
         changes
     }
@@ -407,7 +407,7 @@ impl Server {
         let NewFile { parent, directory, volume, identity, driver } = new;
         let key = volume.name.clone();
         if !self.config.exports.contains(&parent) {
-            return Err("its directory has changed; connect again".to_owned());
+            return Err("the export's directory has changed; connect again".to_owned());
         }
         if self.files.files.contains_key(&key) {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {

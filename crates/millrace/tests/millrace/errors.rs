@@ -32,7 +32,7 @@ fn outcomes_of_submit_go_through_the_question_mark() {
     let disk = BlockDevice::open_drive("ram:size=1m").unwrap();
     let mut channel = Channel::open(disk.volume(), ChannelConfig::default()).unwrap();
     let error = write(&mut channel).unwrap_err();
-    assert!(error.to_string().starts_with("the bio can never be served"), "{error}");
+    assert!(error.to_string().starts_with("the volume cannot serve this bio"), "{error}");
     let rejected: &Rejected = error.downcast_ref().unwrap();
     assert_eq!(rejected.bio.nr_sectors(), 8, "the bio comes back");
 }

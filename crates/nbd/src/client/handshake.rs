@@ -142,7 +142,7 @@ impl ClientHandshake {
     /// # Panics
     /// Panics if the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
-        assert!(self.state == ClientHandshakeState::Securing, "the server agreed to TLS just now");
+        assert!(self.state == ClientHandshakeState::Securing, "the last progress was `StartTls`");
         self.ask_for(self.want, out);
     }
 
@@ -418,7 +418,7 @@ impl ClientHandshake {
         max: u32,
     ) -> Result<(), ProtocolError> {
         if !min.is_power_of_two() || !preferred.is_power_of_two() || max < min {
-            let what = "block sizes, of which the smallest is";
+            let what = "block sizes (the value is the minimum)";
             return Err(ProtocolError::BadField { what, value: min as u64 });
         }
         self.session.block_min = min;

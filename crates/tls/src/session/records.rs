@@ -71,7 +71,7 @@ impl DirectionKeys {
             Of::Chacha20Poly1305 { key, iv } => make(&CHACHA20_POLY1305, key.as_ref(), iv.as_ref()),
             _ => None,
         }
-        .ok_or_else(|| Error::General("the session's cipher is not known".to_owned()))
+        .ok_or_else(|| Error::General("the session's cipher is not supported".to_owned()))
     }
 
     /// Returns the nonce of the next record: its sequence number in the last eight bytes, XORed

@@ -202,7 +202,7 @@ fn files_that_are_there_are_read_whatever_their_numbers() {
     assert_eq!(cpus, [1, 1]);
     assert!(
         notes.ends_with(
-            "single.blktrace.0: the name ends in another number than 1, the CPU of the records"
+            "single.blktrace.0: the file name does not end in 1, the CPU of the records"
         ),
         "{notes}"
     );

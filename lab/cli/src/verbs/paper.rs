@@ -84,7 +84,7 @@ impl PaperSelection {
         let (name, word) = (self.paper.name, other.word());
         if known.is_empty() {
             bail!(
-                "--without {word}: {name} measures this machine, and nothing can be left out of it"
+                "--without {word}: {name} measures this machine, so no mechanism can be left out"
             );
         }
         let known: Vec<&str> = known.iter().map(|mechanism| mechanism.word()).collect();

@@ -58,7 +58,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     }
     if report.counts.traced_ios == 0 && report.stopped.is_none() {
         millrace_console::tell!(
-            "note: {}: none of its lines could be read as an I/O of {}",
+            "note: {}: no line could be read as an I/O in the format {}",
             head.traces,
             head.format
         );

@@ -67,7 +67,7 @@ struct TraceInput {
 
 fn format_help() -> String {
     let names = Format::names(Format::all());
-    format!("The format of the traces [default: found by their first lines]; one of {names}")
+    format!("The format of the traces [default: detected from their first lines]; one of {names}")
 }
 
 impl TraceInput {

@@ -48,7 +48,7 @@ impl CacheSpec {
         self.config().validate().map_err(|text| format!("scenario: cache: {text}"))?;
         match self.cpu < cpus {
             true => Ok(()),
-            false => Err(String::from("scenario: the flusher's cpu is on no CPU of the machine")),
+            false => Err(String::from("scenario: the flusher's cpu must be a CPU of the machine")),
         }
     }
 }

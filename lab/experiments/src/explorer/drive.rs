@@ -115,7 +115,7 @@ impl DriverQueue<Simulated> for ModelQueue {
             }
         }
         if rq.sector() + u64::from(rq.nr_sectors()) > oracle.media[self.drive].sectors {
-            let text = format!("{} is behind the end of drive {}", describe(rq), self.drive);
+            let text = format!("{} is beyond the end of drive {}", describe(rq), self.drive);
             oracle.accuse("capacity", text);
         }
         let (memory, stamps) = self.take_memory(oracle, rq);
@@ -175,7 +175,10 @@ impl DriverQueue<Simulated> for ModelQueue {
         let Some(rq) = self.inside.iter_mut().find(|rq| rq.tag == tag) else {
             oracle.accuse(
                 "timeout",
-                format!("timeout of tag {} on drive {drive}, which does not have it", tag.0),
+                format!(
+                    "timeout of tag {} on drive {drive}, which has no request with this tag",
+                    tag.0
+                ),
             );
             return Expired::Extend;
         };

@@ -363,7 +363,7 @@ impl Oracle {
             let wrong = self.media[drive].survivors(place).find_map(wrong);
             if let Some(wrong) = wrong {
                 let text = format!(
-                    "{name} was acknowledged; a power cut may leave in sector {sector} {wrong}"
+                    "{name} was acknowledged, but after a power cut sector {sector} may hold {wrong}"
                 );
                 return self.accuse(kind, text);
             }

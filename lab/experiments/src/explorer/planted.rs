@@ -48,7 +48,7 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
         None => {
             let (names, of_cache) = (PLANTS.join(", "), CACHE_PLANTS.join(", "));
             Err(format!(
-                "--plant {name}: unknown bug; use one of {names}, or with --cache {of_cache}"
+                "--plant {name}: unknown bug; use one of {names}, or with --cache one of {of_cache}"
             ))
         }
     }

@@ -206,7 +206,7 @@ fn finish(state: &Arc<RunState>) {
     if waiting > 0 && !keeps {
         oracle.accuse(
             "accounting",
-            format!("the volume counts {waiting} waiting chains, but none is left"),
+            format!("the volume counts {waiting} waiting bio chains, but none is left"),
         );
     }
     oracle.check_end();

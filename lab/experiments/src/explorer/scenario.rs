@@ -20,9 +20,9 @@ use super::serving::{ModeSpec, ServingSpec};
 /// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
 /// cache notices the hang after at most two seconds. Pages already sent take one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Longest time, in nanoseconds, for which a drive that fails some writes delays a write through the
-/// cache. While failed pages take up almost all of the dirty limit, a write gets a few pages every
-/// 0.1 s.
+/// Longest time, in nanoseconds, for which a drive that fails some writes delays a write through
+/// the cache. While failed pages take up almost all of the dirty limit, a write gets a few pages
+/// every 0.1 s.
 const HELD_BY_FAILURES_NS: u64 = 4 * HELD_NS;
 /// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
@@ -511,6 +511,12 @@ impl Scenario {
         // Without request timeouts, a queue's owner polls only once a second, and finds the
         // completion of a stuck request late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
+        let fails = |d: &DriveSpec| d.faults.errors > 0 || d.faults.bad.is_some();
+        let held_by_cache_ns = match self.cache {
+            None => 0,
+            Some(_) if self.drives.iter().any(fails) => HELD_BY_FAILURES_NS,
+            Some(_) => HELD_NS,
+        };
         // A scheduler may serve all other bios before this I/O, even later ones.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         100_000_000
@@ -521,17 +527,7 @@ impl Scenario {
             + timeout_ns
             + stopped_ns
             + self.groups_hold_ns(requests)
-            + self.cache_holds_ns()
-    }
-
-    /// Returns the longest time for which the cache holds a write.
-    fn cache_holds_ns(&self) -> u64 {
-        let fails = |d: &DriveSpec| d.faults.errors > 0 || d.faults.bad.is_some();
-        match self.cache {
-            None => 0,
-            Some(_) if self.drives.iter().any(fails) => HELD_BY_FAILURES_NS,
-            Some(_) => HELD_NS,
-        }
+            + held_by_cache_ns
     }
 
     /// Returns the largest number of requests that can be in flight or waiting at the same time.

@@ -143,7 +143,8 @@ pub(crate) struct Times {
 pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: &mut dyn FnMut(f64)) -> Times {
     shared.ready();
     let began = shared.began.get();
-    let (start, cpu_start) = *began.expect("the last thread that became ready has set the time");
+    let (start, cpu_start) =
+        *began.expect("the last thread that became ready has set the start time");
     watch(shared, plan, start, progress);
     Times {
         seconds: start.elapsed().as_secs_f64(),
@@ -216,7 +217,7 @@ pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
     let blocks = plan.blocks(bytes) / u64::from(plan.jobs);
     let text = match verify {
-        true if !rw.writes() => format!("verify: rw={rw} writes nothing; use write, randwrite"),
+        true if !rw.writes() => format!("verify: rw={rw} writes nothing; use write or randwrite"),
         true if blocks < iodepth.into() => format!(
             "verify: {blocks} blocks of {bs_bytes} bytes for each job on this device, and \
              iodepth={iodepth}: no block is written twice at once; use a smaller iodepth"

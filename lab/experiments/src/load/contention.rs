@@ -93,10 +93,10 @@ impl ContentionPlan {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();
         if !(1..=CLIENTS_MAX).contains(&count) {
-            return wrong(format!("{count} clients: 1 to {CLIENTS_MAX} are possible"));
+            return wrong(format!("{count} clients are not possible; use 1 to {CLIENTS_MAX}"));
         }
         if self.phases.length_ns == 0 || self.phases.step_ns == Some(0) {
-            return wrong("the plan has a time of 0 to measure; give 1 ns or more".into());
+            return wrong("the plan has a measured time of 0; use 1 ns or more".into());
         }
         for (number, client) in self.clients.iter().enumerate() {
             let (name, cpu) = (&client.name, self.cpu_of(number));
@@ -108,10 +108,15 @@ impl ContentionPlan {
                 ));
             }
             if !(1..=65_536).contains(&client.iodepth) {
-                return wrong(format!("client {name}: iodepth {}: 1 to 65536", client.iodepth));
+                return wrong(format!(
+                    "client {name}: iodepth {} is out of range; use 1 to 65536",
+                    client.iodepth
+                ));
             }
             if client.start_ns >= self.phases.warm_up_ns + self.phases.length_ns {
-                return wrong(format!("client {name}: it starts when the run has ended"));
+                return wrong(format!(
+                    "client {name}: starts only after the end of the run; use an earlier start"
+                ));
             }
         }
         let bytes = |client: &Client| u64::from(client.bs_bytes) * u64::from(client.iodepth);

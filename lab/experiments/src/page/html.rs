@@ -170,7 +170,7 @@ fn figure(figure: &Figure) -> String {
         let svg = plot::panel(panel, &names);
         html += &format!("<figure>\n<figcaption>{}</figcaption>\n{svg}\n", escape(&panel.title));
         if let Some(heat) = &panel.heat {
-            html += &format!("<p class=\"heat-key\">{} at most in a cell</p>\n", heat.most());
+            html += &format!("<p class=\"heat-key\">at most {} in a cell</p>\n", heat.most());
         }
         html += "</figure>\n";
     }

@@ -162,7 +162,7 @@ fn checks(page: &Page) -> String {
     }
     let tally = page.tally();
     text += &format!(
-        "\n\n{} hold, {} do not hold, {} not there yet; {} inputs, not counted",
+        "\n\nchecks: {} hold, {} do not hold, {} not there yet; {} inputs are not counted",
         tally.hold, tally.fail, tally.missing, tally.inputs
     );
     text

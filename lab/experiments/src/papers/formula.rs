@@ -107,7 +107,7 @@ impl<'a> Parser<'a> {
             let body = self.level(0);
             assert!(
                 self.takes(")"),
-                "the closing bracket of each is missing before '{}'",
+                "the closing bracket of each(...) is missing before '{}'",
                 self.rest
             );
             return Formula::Each(names, Box::new(body));

@@ -189,7 +189,8 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
     let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
     share.extend(drives.iter().map(|one| percent(one.share())));
     rows.push(share);
-    let mut beside = vec!["Q2D of Q2C, D2C at most the paper's".to_owned(), percent(paper_share)];
+    let mut beside =
+        vec!["Q2D of Q2C, with D2C at most the paper's".to_owned(), percent(paper_share)];
     beside.extend(drives.iter().map(|one| percent(one.share_beside_paper())));
     rows.push(beside);
     let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
@@ -246,7 +247,7 @@ fn check(drives: &[DriveSpans]) -> Check {
     };
     let each = drives.iter().map(|one| {
         let (share, beside) = (percent(one.share()), percent(one.share_beside_paper()));
-        format!("{}: {share} ({beside} if D2C were that of the paper)", one.drive)
+        format!("{}: {share} ({beside} with D2C at most the paper's)", one.drive)
     });
     let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
     let holds = nvme.share_beside_paper() < SHARE_MOST;

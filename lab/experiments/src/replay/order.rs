@@ -116,7 +116,7 @@ impl Order {
     /// Ends an I/O. Returns the slots whose I/Os now wait for no other I/O.
     pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
-        let access = links.access.take().expect("an I/O that ends was admitted before");
+        let access = links.access.take().expect("a completed I/O was admitted before");
         if let Access::Range { start, end, .. } = access {
             self.lanes[links.lane].of_length(end - start).remove(&(start, slot));
         }

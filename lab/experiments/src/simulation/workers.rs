@@ -40,7 +40,7 @@ impl<M: Machine> Workers<M> {
             let body = Box::new(move || {
                 let mut worker = Worker::new(&thread);
                 for disk in &mine {
-                    worker.serve(disk).expect("queues that any thread may run are open");
+                    worker.serve(disk).expect("the disk's driver opens every queue");
                 }
                 up.fetch_add(1, Order::SeqCst);
                 worker.run(&stop, WORKER_SPIN_NS);

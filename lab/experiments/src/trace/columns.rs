@@ -94,7 +94,7 @@ impl ColumnParser {
     fn head(&self, text: &str) -> Result<Option<LineKind>, Problem> {
         match self.table.head {
             Some(head) if text == head => Ok(Some(LineKind::Proof)),
-            Some(head) => Err(format!("{} where the first line must be \"{head}\"", shown(text))),
+            Some(head) => Err(format!("found {}; the first line must be \"{head}\"", shown(text))),
             None => Ok(is_head(text).then_some(LineKind::Other)),
         }
     }

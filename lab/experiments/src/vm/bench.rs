@@ -101,13 +101,13 @@ impl VmSetting {
                 Mode::Mq | Mode::Miot => "ask for fewer threads, or more vcpus",
             };
             return Err(refused(format!(
-                "threads={threads}: {word} has queues for 1 to {most}; {mend}"
+                "threads={threads}: mode {word} has queues for 1 to {most} threads; {mend}"
             )));
         }
         let wait_max_ns = self.batching_ns.unwrap_or(usual.wait_max_ns);
         if wait_max_ns == 0 && self.without.contains(&Effect::Bound) {
             return Err(refused(
-                "without=bound: nothing waits here; write mode miot, or batching=20us".to_owned(),
+                "without=bound: no request waits for batching in this mode; use mode miot, or batching=20us".to_owned(),
             ));
         }
         Ok(QueueService { threads, wait_max_ns, poll_max_ns: self.polling_ns, ..usual })
@@ -236,7 +236,8 @@ pub fn run_vm_bench(
     }
     if workload.verify || drive.driver == "file" {
         return Err(refused(
-            "a virtual machine verifies nothing, and its drives are null, ram or model".to_owned(),
+            "a virtual machine does not support verify, and its drives must be null, ram or model"
+                .to_owned(),
         ));
     }
     let plan = VmPlan {
@@ -389,13 +390,13 @@ mod tests {
         let two = VmSetting { threads: Some(2), ..VmSetting::new(Mode::Baseline) };
         assert_eq!(
             refusal(two, 1),
-            "--vm: threads=2: baseline has queues for 1 to 1; ask for \
+            "--vm: threads=2: mode baseline has queues for 1 to 1 threads; ask for \
              fewer threads, or choose mode mq or miot"
         );
         let none = VmSetting { threads: Some(0), ..VmSetting::new(Mode::Mq) };
-        assert!(refusal(none, 1).ends_with("has queues for 1 to 8; write 1 or more"));
+        assert!(refusal(none, 1).ends_with("has queues for 1 to 8 threads; write 1 or more"));
         let still = VmSetting { without: vec![Effect::Bound], ..VmSetting::new(Mode::Mq) };
-        assert!(refusal(still, 1).contains("without=bound: nothing waits here"));
+        assert!(refusal(still, 1).contains("without=bound: no request waits for batching"));
         let few = VmSetting { vcpus: 2, ..VmSetting::new(Mode::Mq) };
         assert!(refusal(few, 3).contains("--numjobs 3: each process has a vCPU, and there are 2"));
         let many = VmSetting { vcpus: 64, ..VmSetting::new(Mode::Mq) };

@@ -235,7 +235,7 @@ fn what_stands_around_drive_that_completes_at_once_leaves_it_so() {
         SimPlan { service: plain(), irq: Irq::Core0, ..plan(2, Stack::Mq, InterfaceKind::Ring) };
     let refused = run_simulated(&model, &handled).expect_err("a handler files what is done");
     assert!(
-        refused.to_string().contains("the drive does not complete requests at once"),
+        refused.to_string().contains("the drive does not complete requests immediately"),
         "{refused}"
     );
 }
@@ -279,11 +279,14 @@ fn plans_that_fit_no_machine_say_why() {
     let error = |plan: SimPlan| {
         run_simulated(&model, &plan).expect_err("the input must be refused").to_string()
     };
-    assert_eq!(error(SimPlan { cpus: vec![2], ..good.clone() }), "CPU 2: the machine has 2");
+    assert_eq!(
+        error(SimPlan { cpus: vec![2], ..good.clone() }),
+        "CPU 2 does not exist: the machine has 2"
+    );
     let file = SimPlan { drives: vec!["file:path=/x".parse().unwrap()], ..good.clone() };
     assert_eq!(
         error(file),
-        "drive file:path=/x: drive file runs on this machine only; use null, ram or model"
+        "drive file:path=/x: drive file cannot run on a simulated machine; use null, ram or model"
     );
     let sync = SimPlan { interface: InterfaceKind::Sync, ..good.clone() };
     assert_eq!(error(sync), "interface sync has one I/O in flight: iodepth is 32");

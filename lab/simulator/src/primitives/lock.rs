@@ -249,7 +249,7 @@ impl World {
         word.share(waiting, claim.cpu, now_ps + readers_ps);
         self.scheduler.spin(ThreadPhase::Locking(lock));
         if std::thread::panicking() {
-            self.fail("it panicked, and a destructor waits for a lock".into());
+            self.fail("the thread panicked, and a destructor waits for a lock".into());
         }
         true
     }

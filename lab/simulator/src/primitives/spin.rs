@@ -112,7 +112,7 @@ impl World {
             self.scheduler.now_ps = deadline_ps;
             return SpinStep::TimedOut;
         }
-        self.fail("it panicked, and a destructor waits for another thread".into());
+        self.fail("the thread panicked, and a destructor waits for another thread".into());
         SpinStep::Wait
     }
 

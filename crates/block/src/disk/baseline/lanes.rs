@@ -100,9 +100,9 @@ impl SharedQueueStack {
         (topology, threads): (&Topology, u16),
     ) -> Result<Self, Error> {
         let wrong = if !is_possible(driver, hw) {
-            "the drive does not complete requests at once"
+            "the drive does not complete requests immediately"
         } else if config.worker.is_some() {
-            "the drive has a worker, which serves alone"
+            "the drive has a worker thread, which alone serves its queues"
         } else if usize::from(hw.count) < Spread::Core.count(topology, threads) {
             "the drive has fewer queues than there are threads"
         } else {

@@ -456,7 +456,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             self.renew();
         }
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
-        assert!(is_one_drive, "a queue of a scheduler was given chains of two drives");
+        assert!(is_one_drive, "a scheduler received bio chains of two drives in one queue");
         self.waiting.drive = batch.drive();
         // If the queue cannot dispatch now, `next` may not be called, so waits are reported here.
         let stuck =

@@ -78,7 +78,7 @@ impl<'a> Members<'a> {
             next = self.find(one).and_then(|one| one.parent.as_deref());
         }
         Err(format!(
-            "it has the parent \"{top}\" itself, and groups have two levels; write parent = \"{top}\""
+            "this parent has the parent \"{top}\" itself, but groups have at most two levels; write parent = \"{top}\""
         ))
     }
 

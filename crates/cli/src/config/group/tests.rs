@@ -71,10 +71,10 @@ fn a_wrong_word_says_what_to_write() {
         ("latency-target", "p49 1ms", "write a percentile from p50 to p99.99"),
         ("latency-target", "p99 2", "a time needs its unit; write 2s; the range is 1us to 1m"),
         ("latency-target", "p99 61s", "write a time from 1us to 1m"),
-        ("iops", "0", "below one I/O per second; write 1 or more, or none"),
-        ("iops", "0.5", "this is not a whole number; write 1; or none"),
+        ("iops", "0", "less than one I/O per second; write 1 or more, or none"),
+        ("iops", "0.5", "the value is not a whole number; write 1; or none"),
         ("iops", "20g", "powers of 1000); write 500, 20k or 1m; or none"),
-        ("bandwidth", "4095", "below one I/O of 4k per second; write 4k or more, or none"),
+        ("bandwidth", "4095", "less than one I/O of 4k per second; write 4k or more, or none"),
         ("bandwidth", "x", "write 4096, 64k or 10MB; or none"),
         ("bandwidth", "2000t", "write at most 1024t per second, or none"),
         ("iops", "1001m", "write at most 1000m I/Os per second, or none"),
@@ -149,9 +149,9 @@ fn all_mistakes_of_groups_are_told_at_once_with_their_lines() {
     let said = [
         ":10: group: there is no group \"glod\"; did you mean \"gold\"?",
         ":13: weight = 0: write a whole number from 1 to 10000",
-        ":14: iops = 0: that is below one I/O per second; write 1 or more, or none",
+        ":14: iops = 0: less than one I/O per second; write 1 or more, or none",
         ":15: unknown key \"bandwith\" in [[group]]; did you mean \"bandwidth\"?",
-        ":17: name = \"gold\": the group of line 12 has this name; choose another",
+        ":17: name = \"gold\": the group at line 12 has this name already; choose another",
         ":18: parent = \"golden\": there is no group \"golden\"; did you mean \"gold\"?",
         ":20: name = \"a/1\": a group has no / in its name",
         ":23: parent = \"self\": a group cannot be its own parent",
@@ -179,8 +179,8 @@ fn a_circle_and_a_third_level_are_told_apart() {
         "{found}"
     );
     let found = tree(&[("a", "b"), ("b", "c"), ("c", "")]);
-    let said = "m.toml:12: parent = \"b\": it has the parent \"c\" itself, and groups have two \
-                levels; write parent = \"c\"";
+    let said = "m.toml:12: parent = \"b\": this parent has the parent \"c\" itself, but groups have \
+                at most two levels; write parent = \"c\"";
     assert_eq!(found, said);
 }
 

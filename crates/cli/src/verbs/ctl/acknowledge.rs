@@ -16,7 +16,7 @@ use crate::views::{Access, Refusal, Verb};
 pub const ACKNOWLEDGE: Verb<Acknowledge, NoAnswer> = Verb::new(
     "acknowledge",
     Access::Admins,
-    "forgets that an earlier daemon ended with a dirty cache of a volume",
+    "clears the mark that a volume's cache was dirty when an earlier daemon ended",
 );
 
 const EXAMPLES: &str = "\

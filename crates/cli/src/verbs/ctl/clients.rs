@@ -134,7 +134,7 @@ pub fn show(daemon: &Daemon, args: &ClientsArgs) -> Result<ExitCode> {
     }
     daemon.print(&clients, || match &args.export {
         _ if !clients.clients.is_empty() => table(&clients),
-        Some(export) => format!("no client of an export {} is connected\n", visible(export)),
+        Some(export) => format!("export {} has no connected clients\n", visible(export)),
         None => "no client is connected\n".to_owned(),
     })
 }

@@ -101,7 +101,7 @@ fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> U
 pub fn volume<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
     report.volumes.iter().find(|one| one.name == name).ok_or_else(|| {
         let known: Vec<_> = report.volumes.iter().map(|one| visible(&one.name)).collect();
-        let text = format!("there is no volume {name:?}; there are {}", known.join(", "));
+        let text = format!("there is no volume {name:?}; known volumes: {}", known.join(", "));
         match report.groups.iter().any(|group| group.name == name) {
             true => anyhow!("{text}; did you mean `millrace ctl get group {}`?", visible(name)),
             false => anyhow!(text),

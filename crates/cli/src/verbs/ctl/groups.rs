@@ -69,7 +69,7 @@ pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
         ));
     }
     Some(format!(
-        "{key:?} is no setting of volumes; did you mean `millrace ctl set group {target} {words}`?"
+        "{key:?} is not a setting of volumes; did you mean `millrace ctl set group {target} {words}`?"
     ))
 }
 

@@ -16,7 +16,7 @@ use crate::views::{Access, Refusal, Verb};
 pub const LOG_LEVEL: Verb<LogLevel, LogLevelChange> = Verb::new(
     "log-level",
     Access::EverybodyToRead,
-    "the `level` of the log; with `level`, changes it",
+    "returns the log `level`; with a `level` in the request, changes it",
 );
 
 const EXAMPLES: &str = "\

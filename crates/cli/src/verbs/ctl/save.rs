@@ -70,7 +70,7 @@ fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     let (its, wanted) = (fs::canonicalize(&running.folder), fs::canonicalize(folder));
     if its.ok() != wanted.ok() {
         bail!(
-            "{shown}: relative paths of the configuration start from {}; save it there",
+            "{shown}: paths in the configuration are relative to {}; save the file there",
             running.folder.display()
         );
     }

@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     keep_asking(&mut signals, args.duration, ASK, |since| {
         let status = client.ask(&TRACE_STATUS, &NoArguments {})?;
         if !status.files.is_empty() {
-            bail!("the daemon ended the recording: it received no request about it for 10 s");
+            bail!("the daemon ended the recording, because this program sent no request for 10 s");
         }
         if shows {
             show(&status, since);
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let files = counted(done.files.len(), "file");
     say(&format!("{} events recorded in {files}\n", done.events));
     let name = args.output.to_string_lossy();
-    say(&format!("see them with: millrace trace spans {}\n", shell_word(&name)));
+    say(&format!("to show the events: millrace trace spans {}\n", shell_word(&name)));
     if done.dropped > 0 {
         say(&format!(
             "{} events dropped: record fewer kinds of events, as with --action D,C\n",

@@ -48,14 +48,14 @@ pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
 #[cold]
 pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: ReplyStyle) {
     let (client, replies) = (client(thread, conn), format!("{style:?}").to_lowercase());
-    tracing::debug!(%client, export, "client {client} uses export {export:?}, {replies} replies");
+    tracing::debug!(%client, export, "client {client} uses export {export:?} with {replies} replies");
 }
 
 /// Logs that a connection is encrypted, with its cipher and the names in the client's certificate.
 #[cold]
 pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&str>) {
     let (client, who) = (client(thread, conn), who.unwrap_or("nobody in particular"));
-    tracing::debug!(%client, who, "client {client} is {who}, over {how}");
+    tracing::debug!(%client, who, "client {client} is {who}, encrypted with {how}");
 }
 
 #[cold]
@@ -162,8 +162,8 @@ pub(crate) mod tests {
             ended(3, &conn, "it is bad");
             left(3, &conn);
         });
-        let expected = "client 3001 connected to unix:/s\nclient 3001 uses export \"x\", extended \
-                        replies\nclient 3001 is disconnected: it is bad\nclient 3001 is gone\n";
+        let expected = "client 3001 connected to unix:/s\nclient 3001 uses export \"x\" with \
+                        extended replies\nclient 3001 is disconnected: it is bad\nclient 3001 is gone\n";
         assert_eq!(log, expected);
     }
 }

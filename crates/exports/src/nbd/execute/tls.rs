@@ -245,7 +245,7 @@ fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
     let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));
     match expiry {
         Some(expiry @ Expiry::Over { .. }) => {
-            format!("the server's own certificate {expiry}; put a new one in its place ({error})")
+            format!("the server's own certificate {expiry}; replace it ({error})")
         }
         _ => error.to_string(),
     }

@@ -129,7 +129,7 @@ impl Tickets {
 
     #[inline]
     pub(crate) fn get(&mut self, id: u32) -> &mut Ticket {
-        self.slots[id as usize].as_mut().expect("the ticket of a request in flight")
+        self.slots[id as usize].as_mut().expect("the ticket belongs to a request in flight")
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Ticket)> {
@@ -139,7 +139,8 @@ impl Tickets {
 
     #[inline]
     pub(crate) fn remove(&mut self, id: u32) -> Ticket {
-        let ticket = self.slots[id as usize].take().expect("the ticket of a request in flight");
+        let ticket =
+            self.slots[id as usize].take().expect("the ticket belongs to a request in flight");
         self.free.push(id);
         ticket
     }

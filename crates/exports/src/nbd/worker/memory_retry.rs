@@ -33,8 +33,12 @@ impl Worker {
         while let Some(turn) = self.core.pool.budget().next(class)
             && turn.thread == self.number
         {
-            let conn = self.conns[turn.index].as_mut().expect("connections in the line are open");
-            assert_eq!(conn.serial, turn.serial, "connections leave the line before they end");
+            let conn =
+                self.conns[turn.index].as_mut().expect("connections in the waiting line are open");
+            assert_eq!(
+                conn.serial, turn.serial,
+                "connections leave the waiting line before they close"
+            );
             self.core.take_input(conn);
             conn.touch(&mut self.touched);
             if conn.memory_wait == MemoryWait::Queued {

@@ -270,7 +270,10 @@ mod tests {
         let (first, (kept, file)) = (cached(), region());
         first.follow(&kept);
         first.answer_writes();
-        assert!(!first.follow(&kept), "a frontend that returns to the same daemon");
+        assert!(
+            !first.follow(&kept),
+            "a frontend that returns to the same daemon has lost no writes"
+        );
         // The next daemon may or may not have a volatile cache.
         let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
         assert!(second.follow(&kept));

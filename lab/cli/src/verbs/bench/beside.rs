@@ -72,7 +72,7 @@ fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     ended?;
     if rows.len() > 1 {
         let count = rows.len();
-        bail!("{count} rows; select one, for example with --stack mq --iodepth 32 --numjobs 1");
+        bail!("{count} rows are selected; choose one, as with --stack mq --iodepth 32 --numjobs 1");
     }
     Ok(serde_json::to_value(rows)?)
 }

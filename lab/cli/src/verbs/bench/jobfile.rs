@@ -471,7 +471,7 @@ mod tests {
         let file = JobFile::parse("t", b"[j]\n", &SystemInputs { beside: PathBuf::new() }).unwrap();
         for (flags, expected) in [
             ("--chunk 4k", "--chunk 4k: a stripe needs several drives"),
-            ("--serving per-drive", "--serving per-drive: one drive has no worker"),
+            ("--serving per-drive", "--serving per-drive: a single drive has no worker"),
             ("--stack sq --software-queues one", "--software-queues one: only --stack mq"),
             ("--stack sq --hardware-queues one", "--hardware-queues one: --stack sq has one queue"),
             ("--stack raw --drive null --drive null --serving auto", "--serving"),

@@ -335,7 +335,7 @@ mod tests {
                 "--drive null --chunk 4k",
                 "--chunk 4k: a stripe needs several drives; give several --drive",
             ),
-            ("--drive null --serving auto", "--serving auto: one drive has no worker"),
+            ("--drive null --serving auto", "--serving auto: a single drive has no worker"),
             ("--drive null --workers 1", "--workers: none of these rows has workers"),
         ] {
             let args = parse(&format!("--machine x5690 --jobs 1 {text}")).expect(text);
@@ -379,12 +379,15 @@ mod tests {
                 "--machine x5690 --cpus 13",
                 "--cpus 13: this program may use 12 CPUs; write 1 to 12, or all",
             ),
-            ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
+            (
+                "--machine x5690 --drive file:path=/x",
+                "drive file cannot run on a simulated machine",
+            ),
             (
                 "--machine x5690 --irq core0",
                 "completes at once and has no interrupts; give it a delay",
             ),
-            ("--locks --drive file:path=/x", "drive file runs on this machine only"),
+            ("--locks --drive file:path=/x", "drive file cannot run on a simulated machine"),
             ("--machine x5690 --drive null@a:", "drive null@a:: there is no controller `a`"),
             ("--machine x5690 --controller a:tags=1", "no drive names it; write --drive DRIVER@a:"),
             ("--locks --controller a:tag=1", "it has no key `tag`; write NAME:tags=N"),
@@ -394,7 +397,7 @@ mod tests {
             ),
             (
                 "--machine x5690 --drive null@a: --controller a:tags=1,node=2",
-                "controller a: there is no NUMA node 2: this machine has 0 to 1",
+                "controller a: there is no NUMA node 2: this machine has nodes 0 to 1",
             ),
         ] {
             let error = super::rows(&parse(text).unwrap(), &Interrupt::default()).expect_err(text);

@@ -126,7 +126,7 @@ pub fn check_queues(
     }
     if stack == Stack::Sq && hardware_queues != Spread::Core {
         let word = hardware_queues.word();
-        bail!("--hardware-queues {word}: --stack sq has one queue, whatever its drive has");
+        bail!("--hardware-queues {word}: --stack sq has one queue, even if its drive has several");
     }
     Ok(())
 }
@@ -142,7 +142,7 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
     let with_workers = |serving: &&Serving| matches!(serving, Serving::PerDrive | Serving::Auto);
     if let Some(serving) = args.serving.serving.iter().find(with_workers) {
         let name = serving.name();
-        bail!("--serving {name}: one drive has no worker; give several --drive");
+        bail!("--serving {name}: a single drive has no worker; give several --drive");
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
 fn rows(args: &BenchArgs) -> Result<Vec<VmBench>> {
     let drives = args.target.drives()?;
     let [drive] = drives.as_slice() else {
-        bail!("--drive: a virtual machine has one drive here, not {}", drives.len());
+        bail!("--drive: a virtual machine has exactly one drive, not {}", drives.len());
     };
     if args.workload.verify {
         bail!("--verify: has no effect in a virtual machine; remove it");
@@ -252,7 +252,7 @@ mod tests {
             ("--machine miott --vm mq", "did you mean miot?"),
             ("--machine p3-8way --vm mq,without=sharing", "machine p3-8way has no hyper-threads"),
             ("--machine miot --vm mq --bs 100", "--bs 100: write 512 bytes to 1m"),
-            ("--machine miot --vm mq --drive file:path=/x", "drives are null, ram or model"),
+            ("--machine miot --vm mq --drive file:path=/x", "drives must be null, ram or model"),
         ] {
             let error = format!("{:#}", run(&format!("{text} --ios 10")).expect_err(text));
             assert!(error.contains(expected), "{text}: {error}");

@@ -166,7 +166,7 @@ fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolu
             TargetSpec::Drive(spec) => drives.push(spec.clone()),
             TargetSpec::Server(_, name) => {
                 bail!(
-                    "{name}: only drives can form a stripe; name one server for a device, or --map"
+                    "{name}: only drives can form a stripe; give one server per device, or use --map"
                 )
             }
         }

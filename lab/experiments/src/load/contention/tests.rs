@@ -132,9 +132,9 @@ fn a_plan_that_fits_no_machine_is_refused() {
         let text = contend_simulated(&model, &plan).expect_err(expected).to_string();
         assert!(text.contains(expected), "{text}");
     };
-    refuse(|plan| plan.clients.clear(), "0 clients: 1 to 4096");
+    refuse(|plan| plan.clients.clear(), "0 clients are not possible; use 1 to 4096");
     refuse(|plan| plan.clients[0].cpu = Some(12), "client a: CPU 12, but the machine has 12");
-    refuse(|plan| plan.clients[0].start_ns = 1 << 40, "it starts when the run has ended");
+    refuse(|plan| plan.clients[0].start_ns = 1 << 40, "starts only after the end of the run");
     refuse(|plan| plan.clients[0].bs_bytes = 1000, "client a: bs=1000: not a multiple");
-    refuse(|plan| plan.phases.length_ns = 0, "a time of 0 to measure");
+    refuse(|plan| plan.phases.length_ns = 0, "a measured time of 0");
 }

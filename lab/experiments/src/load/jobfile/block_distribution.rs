@@ -69,7 +69,7 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
 fn zoned(text: &str) -> Result<Distribution, String> {
     let wrong = || {
         format!(
-            "{text:?}: write zoned:ACCESS/SIZE:..., accesses of 100 % and sizes of 100 % at most"
+            "{text:?}: write zoned:ACCESS/SIZE:..., where accesses add up to 100 % and sizes to at most 100 %"
         )
     };
     let mut zones = Vec::new();

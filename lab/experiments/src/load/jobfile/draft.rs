@@ -57,7 +57,9 @@ impl JobFile {
         let threads: u64 = jobs.iter().map(|job| u64::from(job.crowd.numjobs)).sum();
         if threads > 4096 {
             let place = Place { file: name.to_owned(), line: 0 };
-            return Err(place.wrong(format!("{threads} jobs in all; 4096 at most")));
+            return Err(
+                place.wrong(format!("{threads} jobs in total are too many; use at most 4096"))
+            );
         }
         for (at, job) in jobs.iter().enumerate() {
             let Some(awaited) = &job.crowd.wait_for else { continue };
@@ -230,7 +232,7 @@ fn check_verified(job: &JobSpec) -> Result<(), String> {
         _ => return Err("verify: trims leave nothing to check; remove this option".to_owned()),
     };
     let Sizes::One(bytes) = sizes[direction] else {
-        return Err("verify: blocks of one size are checked; use bs".to_owned());
+        return Err("verify: all blocks must have the same size; set it with bs".to_owned());
     };
     let is_whole = |distance: u64| distance.is_multiple_of(u64::from(bytes));
     let steps = [
@@ -260,9 +262,11 @@ fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] 
 /// Returns the zones of a job with `zonemode`. Refuses zone options that contradict each other.
 fn zones(wanted: Option<Zones>, given: Zones) -> Result<Option<Zones>, String> {
     match wanted {
-        None if given.size > 0 => Err("zonesize: it is for zones; add zonemode=strided".to_owned()),
+        None if given.size > 0 => {
+            Err("zonesize: has no effect without zones; add zonemode=strided".to_owned())
+        }
         None => Ok(None),
-        Some(Zones { size: 0, .. }) => Err("zonemode: zones have a size; add zonesize".to_owned()),
+        Some(Zones { size: 0, .. }) => Err("zonemode: zones need a size; add zonesize".to_owned()),
         Some(Zones { size, range: 0, skip }) => Ok(Some(Zones { size, range: size, skip })),
         zones => Ok(zones),
     }

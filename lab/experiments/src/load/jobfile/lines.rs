@@ -102,7 +102,7 @@ pub(super) fn sections(
     reader.file(name, bytes, 0)?;
     if reader.sections.is_empty() {
         let place = Place { file: name.to_owned(), line: 0 };
-        return Err(place.wrong("it has no job; begin one with [name]"));
+        return Err(place.wrong("the file has no job; begin one with [name]"));
     }
     Ok(reader.sections)
 }
@@ -111,10 +111,10 @@ impl Reader<'_> {
     fn file(&mut self, name: &str, bytes: &[u8], depth: usize) -> Result<(), JobFileError> {
         let whole = Place { file: name.to_owned(), line: 0 };
         if bytes.len() > FILE_MAX {
-            return Err(whole.wrong("more than 1 MiB; this is no job file"));
+            return Err(whole.wrong("larger than 1 MiB; this is not a job file"));
         }
         let text = std::str::from_utf8(bytes)
-            .map_err(|_| whole.wrong("it is not text in UTF-8; this is no job file"))?;
+            .map_err(|_| whole.wrong("not UTF-8 text; this is not a job file"))?;
         for (line, text) in (1..).zip(text.lines()) {
             let place = Place { file: name.to_owned(), line };
             let text = text.split([';', '#']).next().unwrap_or("").trim();
@@ -167,7 +167,9 @@ impl Reader<'_> {
 
     fn include(&mut self, place: &Place, name: &str, depth: usize) -> Result<(), JobFileError> {
         if depth == DEPTH_MAX {
-            return Err(place.wrong(format!("include {name}: {DEPTH_MAX} files deep already")));
+            return Err(
+                place.wrong(format!("include {name}: includes are {DEPTH_MAX} files deep already"))
+            );
         }
         if self.in_global.is_none() {
             return Err(place.wrong("include before the first section; begin one first"));
@@ -286,15 +288,18 @@ pub(super) mod tests {
     fn what_is_wrong_is_said_with_its_line() {
         let own = ("own.fio", "include own.fio");
         for (text, expected) in [
-            ("", "t.fio: it has no job; begin one with [name]"),
-            ("[global]\nbs=4k", "t.fio: it has no job; begin one with [name]"),
+            ("", "t.fio: the file has no job; begin one with [name]"),
+            ("[global]\nbs=4k", "t.fio: the file has no job; begin one with [name]"),
             ("bs=4k", "t.fio:1: a word before the first section"),
             ("[a", "t.fio:1: [a: write [name] to begin a job"),
             ("[a]\nbs=${X", "t.fio:2: ${X: ${ without }"),
             ("[a]\nbs=${}k", "t.fio:2: ${}k: write the variable's name into ${}"),
             ("[a]\nioengine=x${X}", "t.fio:2: x${X}: the variable X is not set; run with X=..."),
             ("[a]\ninclude z.fio", "t.fio:2: include z.fio: cannot read it: entity not found"),
-            ("[a]\ninclude own.fio", "own.fio:1: include own.fio: 16 files deep already"),
+            (
+                "[a]\ninclude own.fio",
+                "own.fio:1: include own.fio: includes are 16 files deep already",
+            ),
             ("[a]\nsize=$ncpus+1", "t.fio:2: $ncpus+1: write numbers with * between them"),
         ] {
             let error = words(text, &[own]).unwrap_err();

@@ -63,9 +63,9 @@ pub(super) const REFUSED: [Refused; 31] = [
     without("atomic", "0"),
     without("blocksize_unaligned", "0"),
     instead("bs_is_seq_rand", "0", "write bs=READ,WRITE, or bssplit"),
-    instead("cgroup", "", "start this program in the group itself"),
+    instead("cgroup", "", "start this program in that cgroup"),
     without("cgroup_nodelete", "0"),
-    instead("cgroup_weight", "", "start this program in a group of that weight"),
+    instead("cgroup_weight", "", "start this program in a cgroup of that weight"),
     instead("create_only", "0", "files are created when their jobs begin; remove this option"),
     instead("exec_postrun", "", "run the command after this program"),
     instead("exec_prerun", "", "run the command before this program"),
@@ -122,16 +122,13 @@ pub(super) fn pass_over(
     if let Some(refused) = REFUSED.iter().find(|refused| refused.word == word) {
         return match value == refused.plain && !value.is_empty() {
             true => Ok(()),
-            false => Err(format!(
-                "{word}: fio has this word, but such I/O is not made here; {}",
-                refused.remedy
-            )),
+            false => Err(format!("{word}: this fio option is not supported; {}", refused.remedy)),
         };
     }
     let all = meaning.chain(NOTHING.split(' ')).chain(aliases().map(|(name, _)| name));
     let near = nearest(word, all);
     let near = near.map_or_else(String::new, |name| format!("; did you mean {name}?"));
-    Err(format!("{word}: no word of job files that is known here{near}"))
+    Err(format!("{word}: unknown job file option{near}"))
 }
 
 #[cfg(test)]
@@ -164,9 +161,9 @@ mod tests {
         let said = |word| pass_over(word, "1", meaning()).unwrap_err();
         assert_eq!(
             said("time_baed"),
-            "time_baed: no word of job files that is known here; did you mean time_based?"
+            "time_baed: unknown job file option; did you mean time_based?"
         );
-        assert!(said("verify_only").starts_with("verify_only: fio has this word"));
+        assert!(said("verify_only").starts_with("verify_only: this fio option is not supported"));
     }
 
     #[test]

@@ -319,7 +319,7 @@ fn latency_percent(text: &str) -> Result<f64, String> {
 
 fn zone_mode(text: &str) -> Result<bool, String> {
     one_of(text, &[("none", false), ("strided", true)]).map_err(|_| {
-        format!("{text:?}: zones of devices are not known here; write strided or none")
+        format!("{text:?}: the zones of zoned devices are not supported; write strided or none")
     })
 }
 

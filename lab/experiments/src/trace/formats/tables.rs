@@ -95,7 +95,7 @@ pub(in crate::trace) static TENCENT: ColumnTable = ColumnTable {
         ("IOType", Column::Op(&[("0", READ), ("1", WRITE)])),
         ("VolumeID", Device("")),
     ],
-    note: Some("its times are whole seconds: I/Os of one second arrive together"),
+    note: Some("the times are whole seconds, so I/Os of one second arrive together"),
     ..CSV
 };
 

@@ -127,7 +127,7 @@ impl<'a> Interval<'a> {
         is_slow.then(|| {
             let (here, there) = (time(mean_ms), time(others_ms));
             format!(
-                "drive {}: an I/O takes {here} there, and {there} at the other drives",
+                "drive {}: an I/O takes {here} on average, but {there} on the other drives",
                 slowest.name
             )
         })
@@ -199,7 +199,7 @@ impl<'a> Interval<'a> {
         let (asked, done) = self.completed(|op| op == FLUSH);
         let per_s = self.many(done, asked * drives).filter(|_| self.cache().is_none())?;
         Some(format!(
-            "writes with FUA cost {per_s:.0} flushes per second, because the drives have no FUA"
+            "writes with FUA cost {per_s:.0} flushes per second, because the drives do not support FUA"
         ))
     }
 
@@ -283,7 +283,7 @@ mod tests {
             |name: &str, ios: u64, mean_ns: u64| drive(name, vec![ops("read", ios, ios * mean_ns)]);
         let usual = [reads("a", 100, 2_000_000), reads("b", 50, 2_000_000)];
         let with = |slow| of_drives(usual.iter().cloned().chain([slow]).collect(), Vec::new());
-        let line = "drive c: an I/O takes 40.0 ms there, and 2.0 ms at the other drives";
+        let line = "drive c: an I/O takes 40.0 ms on average, but 2.0 ms on the other drives";
         assert_eq!(with(reads("c", 80, 40_000_000)), [line]);
         assert_eq!(with(reads("c", 80, 3_900_000)), [""; 0]);
         assert_eq!(with(reads("c", 9, 40_000_000)), [""; 0], "too few");
@@ -362,7 +362,8 @@ mod tests {
             }],
             ..Report::default()
         };
-        let line = "writes with FUA cost 45 flushes per second, because the drives have no FUA";
+        let line =
+            "writes with FUA cost 45 flushes per second, because the drives do not support FUA";
         assert_eq!(between(flushes(100), Report::default()), [line]);
         assert_eq!(between(flushes(29), Report::default()), [""; 0]);
         let line = "discards: each is split into 32 requests to the drives, on average";

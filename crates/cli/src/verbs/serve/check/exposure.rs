@@ -78,7 +78,7 @@ fn open_to_network(tcp: &SocketAddr, may: &str, tls: Option<&TlsConfig>) -> Stri
     let who = "everybody on the network who reaches this port may";
     if tls.is_some() {
         return format!(
-            "{who} {may}, because its tls asks for no client certificate; add client-ca"
+            "{who} {may}, because tls does not require a client certificate; add client-ca"
         );
     }
     let loopback = if tcp.is_ipv6() { "[::1]" } else { "127.0.0.1" };

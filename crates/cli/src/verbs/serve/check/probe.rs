@@ -56,7 +56,7 @@ pub fn no_tcp(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
         io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address; choose one of its own".to_owned()
+            "this machine does not have this address; choose one that it has".to_owned()
         }
         _ => format!("cannot listen: {error}"),
     }
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(why, "in use by another server; choose another port");
         // A network for documents, which nobody has (RFC 5737).
         let why = said("192.0.2.1:0").unwrap();
-        assert_eq!(why, "this machine has no such address; choose one of its own");
+        assert_eq!(why, "this machine does not have this address; choose one that it has");
     }
 
     #[test]

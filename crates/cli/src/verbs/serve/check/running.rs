@@ -27,7 +27,7 @@ pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<Exi
     let (_, pid, socket) = client.daemon();
     let socket = socket.display().to_string();
     say(&format!(
-        "daemon {pid} is running, with unix:{}; a reload would make these changes:\n",
+        "daemon {pid} is running at unix:{}; a reload would make these changes:\n",
         visible(&socket)
     ));
     let file = std::path::absolute(file).context("cannot determine the working directory")?;

@@ -84,7 +84,9 @@ fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
         }
         ("", _) => {
             let spec = &drive.spec;
-            format!("{spec}: another drive in the list has the same data; name only one of them")
+            format!(
+                "{spec}: another drive in the list uses the same storage; name only one of them"
+            )
         }
         _ => {
             let (store, one) = match drive.spec.innermost().driver.as_str() {

@@ -110,7 +110,7 @@ pub fn while_stopping(
         let is_silent = before.answered.get(of.drive) == now.answered.get(of.drive);
         is_silent.then(|| {
             let drive = name(cache, of);
-            format!("{drive} completed nothing in that time ({} bytes are left)", of.bytes)
+            format!("{drive} completed no I/O in that time ({} bytes remain)", of.bytes)
         })
     }));
     let rate = written / seconds;
@@ -145,8 +145,8 @@ fn name(cache: &Cache<Native>, of: &DriveAtRisk) -> String {
     format!("drive {}", cache.below().disks()[of.drive].name())
 }
 
-/// Describes an amount of data: `8192 bytes (first 4096 bytes from byte 65536 on)`.
+/// Describes an amount of data: `8192 bytes (first range: 4096 bytes at offset 65536)`.
 fn amount(risk: &AtRisk) -> String {
     let (start, len) = risk.first;
-    format!("{} bytes (first {len} bytes from byte {start} on)", risk.bytes)
+    format!("{} bytes (first range: {len} bytes at offset {start})", risk.bytes)
 }

@@ -255,9 +255,9 @@ impl DirtyMarks {
         let unknown = || {
             let lost: Vec<String> = self.lost().iter().map(|name| format!("{name:?}")).collect();
             let text = match lost.as_slice() {
-                [] => "no volume has anything to acknowledge".to_owned(),
+                [] => "no volume has a loss to acknowledge".to_owned(),
                 lost => format!(
-                    "volume {volume:?} has no loss to acknowledge; these volumes have: {}",
+                    "volume {volume:?} has no loss to acknowledge; volumes that have one: {}",
                     lost.join(", ")
                 ),
             };
@@ -471,7 +471,7 @@ mod tests {
         let text = marks.acknowledge("a").unwrap_err().message;
         assert_eq!(
             text,
-            "volume \"a\" has no loss to acknowledge; these volumes have: \"b \\\"\u{e9}\\\"\""
+            "volume \"a\" has no loss to acknowledge; volumes that have one: \"b \\\"\u{e9}\\\"\""
         );
         marks.mark("a");
         marks.settle(|_| false);

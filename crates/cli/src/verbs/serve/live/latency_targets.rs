@@ -205,7 +205,7 @@ impl LatencyTargets {
             }
         }
         if more > 0 {
-            tracing::warn!("{more} more latency targets are missed; millrace ctl get groups");
+            tracing::warn!("{more} more latency targets are missed; see `millrace ctl get groups`");
         }
     }
 

@@ -81,7 +81,9 @@ impl Source {
         let name = file.display().to_string();
         let failed = |error: &std::io::Error| {
             let more = match error.kind() {
-                ErrorKind::NotFound => "; `millrace serve --print-config` prints one to begin with",
+                ErrorKind::NotFound => {
+                    "; `millrace serve --print-config` prints an example to start from"
+                }
                 _ => "",
             };
             anyhow!("{name}: cannot read the configuration: {error}{more}")

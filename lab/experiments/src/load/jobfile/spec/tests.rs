@@ -137,10 +137,7 @@ fn error_names_its_line_and_word_and_the_correction() {
     for (words, expected) in [
         ("bs=4x", "t.fio:2: bs=\"4x\": write a number such as 16, 4k or 1g"),
         ("rw=rd", "t.fio:2: rw=\"rd\": write read, write, trim, rw,"),
-        (
-            "iodpeth=4",
-            "t.fio:2: iodpeth: no word of job files that is known here; did you mean iodepth?",
-        ),
+        ("iodpeth=4", "t.fio:2: iodpeth: unknown job file option; did you mean iodepth?"),
         ("rw=trim\nverify=crc32c", "t.fio:1: verify: trims leave nothing to check"),
         ("rw=write:-6k\nverify=crc32c", "t.fio:1: verify: blocks of 4096 bytes would overlap"),
         (
@@ -149,18 +146,21 @@ fn error_names_its_line_and_word_and_the_correction() {
         ),
         ("latency_percentile=101", "t.fio:2: latency_percentile=\"101\": write a share of 0 to"),
         ("verify=md6", "t.fio:2: verify=\"md6\": write crc32c, or 0 for none"),
-        ("nrfiles=2", "t.fio:2: nrfiles: fio has this word, but such I/O is not made here; write"),
+        ("nrfiles=2", "t.fio:2: nrfiles: this fio option is not supported; write"),
         ("ioengine=", "t.fio:2: ioengine: it needs a value; write ioengine=..."),
         ("bs", "t.fio:2: bs: it needs a value; write bs=..."),
-        ("zonemode=zbd", "t.fio:2: zonemode=\"zbd\": zones of devices are not known here"),
-        ("zonemode=strided", "t.fio:1: zonemode: zones have a size; add zonesize"),
+        ("zonemode=zbd", "t.fio:2: zonemode=\"zbd\": the zones of zoned devices are not supported"),
+        ("zonemode=strided", "t.fio:1: zonemode: zones need a size; add zonesize"),
         (
             "rw=randread\nzonemode=strided\nzonesize=1m",
             "t.fio:1: zonesize: zones are for sequential I/O",
         ),
-        ("zonesize=1m", "t.fio:1: zonesize: it is for zones; add zonemode=strided"),
-        ("atomic=1", "t.fio:2: atomic: fio has this word"),
-        ("bs_unaligned=1", "t.fio:2: bs_unaligned: blocksize_unaligned: fio has this word"),
+        ("zonesize=1m", "t.fio:1: zonesize: has no effect without zones; add zonemode=strided"),
+        ("atomic=1", "t.fio:2: atomic: this fio option is not supported"),
+        (
+            "bs_unaligned=1",
+            "t.fio:2: bs_unaligned: blocksize_unaligned: this fio option is not supported",
+        ),
         ("rw=read:x", "t.fio:2: rw=\"x\": write a number"),
         ("wait_for=k\n[k]", "t.fio:1: wait_for=k: no job above has this name"),
         ("percentile_list=50:101", "t.fio:2: percentile_list=\"50:101\": write 1 to 20 numbers"),
@@ -170,7 +170,7 @@ fn error_names_its_line_and_word_and_the_correction() {
         ("bssplit=4k/90:8k/11:1k/", "t.fio:2: bssplit=\"4k/90:8k/11:1k/\": the shares make 101 %"),
         ("fadvise_hint=2", "t.fio:2: fadvise_hint=\"2\": write 0, 1, random or sequential"),
         ("iodepth=0", "t.fio:2: iodepth=\"0\": write 1 to 65536"),
-        ("numjobs=4096\n[k]", "t.fio: 4097 jobs in all; 4096 at most"),
+        ("numjobs=4096\n[k]", "t.fio: 4097 jobs in total are too many; use at most 4096"),
     ] {
         let error = parse(&format!("[j]\n{words}\n")).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
