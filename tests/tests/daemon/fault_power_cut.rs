@@ -80,7 +80,7 @@ fn survives(fua: &str, backend: &str, cuts: u64) {
     assert!(lost > 10 * cuts && went_back > cuts, "too little was lost: this tests nothing");
     assert!(counts.failed > 0, "nothing was in flight at any cut: this tests too little");
     assert_eq!(counts.unanswered, 0, "connections outlive a power cut");
-    assert_eq!(daemon.terminate().code(), Some(0));
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }
 
 #[test]

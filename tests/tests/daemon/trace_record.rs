@@ -152,7 +152,7 @@ fn blkparse_shows_when_a_scheduler_rests_and_for_how_long() {
     let notes = traces.find(|notes| !notes.is_empty()).expect("the scheduler never rests");
     for note in &notes {
         let of_rest = note.strip_suffix(" us: group rest held: priority");
-        let time = of_rest.and_then(|note| note.split_once("rests ")).map(|(_, time)| time);
+        let time = of_rest.and_then(|note| note.split_once("nothing for ")).map(|(_, time)| time);
         let us: u64 = time.and_then(|time| time.parse().ok()).unwrap_or_else(|| panic!("{note}"));
         // The rest is no longer than I/O of priority idle may be kept from the drive.
         assert!((1..=100_000).contains(&us) && note.starts_with("240,0 "), "{note}");

@@ -10,8 +10,8 @@
 //! Dirty pages of a failing drive are stranded. The dirty limit excludes stranded pages, so that
 //! writers to other drives are not slowed down. Stranded pages are written only as probes, a few
 //! extents at a time. A write that would strand more than the drive's share of pages waits, and
-//! fails once all writes to the drive have failed for `REFUSE_NS`. Drives that fail some writes
-//! only delay their writers in this way.
+//! fails once `PROBES` probes have failed. Drives that fail some writes only delay their writers
+//! in this way.
 //! Once a write over several drives has failed, or a drive has been stuck, no write spans two
 //! drives any more, so each error is due to one known drive.
 //!
@@ -35,8 +35,8 @@ use crate::stats::{AtRisk, DriveAtRisk};
 /// Minimum time, in nanoseconds, for which a drive counts as failing, and between two probes (trial
 /// writes) of the drive.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
-/// Time, in nanoseconds, for which all writes to a drive must fail before the cache fails writes.
-const REFUSE_NS: u64 = 2 * RETRY_NS;
+/// Number of probes of a drive that must fail before the cache fails writes to it.
+const PROBES: u32 = 3;
 /// Drive index of a write that spans several drives.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
@@ -45,7 +45,7 @@ const FINE: u64 = 0;
 const FAILS: u64 = 1;
 /// State of a drive that became stuck, from then until the drive works again or fails a write.
 const WAS_STUCK: u64 = 2;
-/// State of a drive that has failed all its writes for `REFUSE_NS`.
+/// State of a drive that has failed `PROBES` probes.
 const REFUSES: u64 = 3;
 
 pub(crate) struct FailedWrites<M: Machine> {
@@ -86,15 +86,15 @@ struct Member<M: Machine> {
     last: M::Word,
 }
 
-/// `errors`: failed writes of the drive when it last recovered. `good`: successful writes when the
-/// drive last began to fail. `retry_ns`: time of the next probe (trial write). `refuse_ns`: time at
-/// which a failing drive counts as refusing all writes.
+/// `errors`: failed writes when the drive last recovered. `good`: successful writes when the drive
+/// last began to fail. `retry_ns`: time of the next probe (trial write). `probes`: number of probes
+/// since the drive began to fail.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
     good: u64,
     retry_ns: u64,
-    refuse_ns: u64,
+    probes: u32,
 }
 
 impl<M: Machine> Member<M> {
@@ -327,16 +327,16 @@ impl<M: Machine> Cache<M> {
             };
             // Without a flusher, nobody would wake writers that wait.
             let failed = if self.flusher.is_there() { FAILS } else { REFUSES };
-            let (retry_ns, refuse_ns) = (now_ns + RETRY_NS, now_ns + REFUSE_NS);
+            let retry_ns = now_ns + RETRY_NS;
             if state == FINE && (has_failed || is_stuck) {
-                *of = MemberRecord { errors: of.errors, good, retry_ns, refuse_ns };
+                *of = MemberRecord { errors: of.errors, good, retry_ns, probes: 0 };
                 member.state.store(if has_failed { failed } else { WAS_STUCK }, Order::SeqCst);
                 self.failed_writes.failing.fetch_add(1, Order::SeqCst);
                 for_listed(self, number, |shard, at, page| self.strand(shard, at, page));
             } else if state == WAS_STUCK && has_failed {
-                *of = MemberRecord { errors: of.errors, good, retry_ns, refuse_ns };
+                *of = MemberRecord { errors: of.errors, good, retry_ns, probes: 0 };
                 member.state.store(failed, Order::SeqCst);
-            } else if state == FAILS && good == of.good && now_ns >= of.refuse_ns {
+            } else if state == FAILS && good == of.good && of.probes > PROBES {
                 member.state.store(REFUSES, Order::SeqCst);
             } else if is_over {
                 of.errors = errors;
@@ -446,7 +446,7 @@ impl<M: Machine> Cache<M> {
             let member = &self.failed_writes.members[number];
             let is_idle = member.probing.load(Order::SeqCst) == 0;
             if self.failed_writes.state(number) != FINE && now_ns >= of.retry_ns && is_idle {
-                of.retry_ns = now_ns + RETRY_NS;
+                (of.retry_ns, of.probes) = (now_ns + RETRY_NS, of.probes + 1);
                 due.push(number);
             }
         }

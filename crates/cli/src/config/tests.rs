@@ -457,7 +457,7 @@ fn a_controller_that_is_missing_names_the_nearest() {
 fn controllers_are_checked_each_with_its_line() {
     let text = |more: &str| format!("{SCU}{more}{}", whole("controller = \"scu\"\n", "", ""));
     let found = problems(&text(SCU));
-    assert!(found[0].starts_with("m.toml:5: name = \"scu\": the controller of line 2 has this"));
+    assert!(found[0].starts_with("m.toml:5: name = \"scu\": the controller at line 2 has this"));
     let found = problems(&text("sharing = \"drives\"\nnode = 4000\nshare = 1\n"));
     let sharing = "m.toml:4: unknown tag sharing \"drives\"; choose queue, drive or controller; did \
                    you mean \"drive\"?";

@@ -280,7 +280,7 @@ fn senseless_settings_are_refused_and_the_least_is_taken() {
     assert!(wrong(|config| config.memory_max_bytes -= 1).contains("at least 1 MiB"));
     assert!(wrong(|config| config.listeners.clear()).contains("at least one address"));
     assert!(wrong(|config| config.listeners[0].exports.clear()).contains("no export is served"));
-    assert!(wrong(|config| config.listeners[0].exports.push(1)).contains("export 1 of 1"));
+    assert!(wrong(|config| config.listeners[0].exports.push(1)).contains("there is no export 1;"));
     assert!(wrong(|config| config.listeners[0].exports.push(0)).contains("two exports are called"));
     let server = Server::start(good()).unwrap();
     assert_eq!(server.addresses(), [Listen::Unix(dir.path().join("s"))]);
