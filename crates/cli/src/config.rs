@@ -30,7 +30,7 @@ use std::path::Path;
 
 pub use key_lines::KeyLines;
 pub use plan::{ListenerPlan, ServePlan};
-pub use problem::{BUILT_IN, Position, Problems};
+pub use problem::{BUILT_IN, Position, Problems, RUNNING};
 pub use server::DaemonConfig;
 
 /// Loads a configuration. `file` is its name in messages; relative paths start from `base`.

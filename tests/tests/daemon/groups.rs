@@ -278,7 +278,11 @@ fn change_is_refused_whole_and_the_current_one_can_be_pasted() {
         ("set gold wieght=7", "did you mean `millrace ctl set group gold wieght=7`?"),
         ("set v weight=7 iops=9", "`millrace ctl set group NAME weight=7 iops=9`"),
         ("set v weight=7", "with the NAME of a group: default, gold, tenant"),
-        ("set v wieght=7", "there is no setting \"wieght\" to change; choose scheduler"),
+        (
+            "set volume v scheduler=fair",
+            "write the volume's name alone: millrace ctl set v KEY=VALUE",
+        ),
+        ("set v wieght=7", "there is no setting \"wieght\" of a volume; choose scheduler"),
     ] {
         let said = refused(&daemon, arguments);
         assert!(said.contains(text), "{arguments}: {said}");

@@ -9,6 +9,8 @@ use millrace_console::visible;
 
 /// Beginning of the names of configurations that are built into the program.
 pub const BUILT_IN: &str = "built-in configuration";
+/// Name of the configuration that `ctl add` and `ctl remove` edit.
+pub const RUNNING: &str = "running configuration";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Position {
@@ -78,6 +80,8 @@ impl fmt::Display for Problems {
                     let text = text.replace(PATH, "choose another directory with --data-dir DIR");
                     write!(f, "{separator}{file}: {text}")?;
                 }
+                // The user of `ctl` sees no lines, and has named the section.
+                Position::Line(_) if file == RUNNING => write!(f, "{separator}{text}")?,
                 Position::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
                 Position::File => write!(f, "{separator}{file}: {text}")?,
                 Position::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,

@@ -32,7 +32,7 @@ const TURN: Duration = Duration::from_millis(50);
 pub struct Connect {
     /// Control socket of the daemon, unix:PATH [default: that in MILLRACE_CONTROL, else one in
     /// ./millrace-data, ., $XDG_RUNTIME_DIR/millrace or /run/millrace]
-    #[arg(long, value_name = "unix:PATH", value_parser = socket)]
+    #[arg(long, value_name = "unix:PATH", value_parser = socket, global = true)]
     connect: Option<PathBuf>,
 }
 

@@ -43,10 +43,10 @@ Examples:
   millrace ctl resize vol0              asks the daemon that it finds
   millrace ctl get --connect unix:/run/millrace/fast.sock.control
 
-Each request takes --connect unix:PATH behind its name: the daemon's control socket, which `serve` \
-prints as `control at unix:PATH`. Without it the variable MILLRACE_CONTROL names the socket; \
-without both, the first daemon that has one is asked, in ./millrace-data, the working directory, \
-$XDG_RUNTIME_DIR/millrace or /run/millrace.
+--connect names the daemon's control socket, which `serve` prints as `control at unix:PATH`. \
+Without it the variable MILLRACE_CONTROL names the socket; without both, the first daemon that has \
+one is asked, in ./millrace-data, the working directory, $XDG_RUNTIME_DIR/millrace or \
+/run/millrace.
 ";
 
 #[derive(Debug, clap::Args)]
@@ -54,57 +54,38 @@ $XDG_RUNTIME_DIR/millrace or /run/millrace.
 pub struct Args {
     #[command(subcommand)]
     request: Request,
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 #[derive(Debug, Subcommand)]
 enum Request {
     /// Grow a volume to the current size of its drives, while clients use it
-    Resize(RequestArgs<resize::Resize>),
+    Resize(resize::Resize),
     /// Change settings of a volume or a group while clients use it
-    Set(RequestArgs<set::SetArgs>),
+    Set(set::SetArgs),
     /// Show the settings that `set` changes
-    Get(RequestArgs<get::GetArgs>),
+    Get(get::GetArgs),
     /// Explain what I/Os of a volume wait for, group by group
-    Why(RequestArgs<why::WhyArgs>),
+    Why(why::WhyArgs),
     /// Forget that an earlier daemon died with a dirty cache of a volume, once the data is checked
-    Acknowledge(RequestArgs<acknowledge::Acknowledge>),
+    Acknowledge(acknowledge::Acknowledge),
     /// Show connected clients: number, export, group, requests, peer
-    Clients(RequestArgs<clients::ClientsArgs>),
+    Clients(clients::ClientsArgs),
     /// End the connection of a client
-    Disconnect(RequestArgs<clients::Disconnect>),
+    Disconnect(clients::Disconnect),
     /// Load the configuration file again, without a restart
-    Reload(RequestArgs<reload::ReloadArgs>),
+    Reload(reload::ReloadArgs),
     /// Add a drive, volume, export or group to what is served
-    Add(RequestArgs<edit::AddArgs>),
+    Add(edit::AddArgs),
     /// Remove a drive, volume, export or group from what is served
-    Remove(RequestArgs<edit::RemoveArgs>),
+    Remove(edit::RemoveArgs),
     /// Write the configuration that is served to its file
-    Save(RequestArgs<save::SaveArgs>),
+    Save(save::SaveArgs),
     /// Show or change how much the daemon logs
-    LogLevel(RequestArgs<log_level::LogLevel>),
+    LogLevel(log_level::LogLevel),
     /// Print the versions of this program and of the daemon
-    Version(RequestArgs<version::VersionArgs>),
-}
-
-/// Arguments of one request, with the options that every request has.
-#[derive(Debug, clap::Args)]
-struct RequestArgs<Q: clap::Args> {
-    #[command(flatten)]
-    asked: Q,
-    #[command(flatten)]
-    daemon: Daemon,
-}
-
-impl<Q: clap::Args> RequestArgs<Q> {
-    fn run(&self, run: fn(&Daemon, &Q) -> Result<ExitCode>) -> Result<ExitCode> {
-        match run(&self.daemon, &self.asked) {
-            Err(error) if self.daemon.json => {
-                say(&format!("{}\n", failure(&error)));
-                Ok(ExitCode::from(ERROR))
-            }
-            done => done,
-        }
-    }
+    Version(version::VersionArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -112,7 +93,7 @@ struct Daemon {
     #[command(flatten)]
     connect: Connect,
     /// Print one line of JSON, also for an error
-    #[arg(long)]
+    #[arg(long, global = true)]
     json: bool,
 }
 
@@ -203,21 +184,28 @@ fn pair(text: &str, example: &str) -> Result<(String, String)> {
     }
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
-    match &args.request {
-        Request::Resize(args) => args.run(resize::run),
-        Request::Set(args) => args.run(set::run),
-        Request::Get(args) => args.run(get::run),
-        Request::Why(args) => args.run(why::run),
-        Request::Acknowledge(args) => args.run(acknowledge::run),
-        Request::Clients(args) => args.run(clients::show),
-        Request::Disconnect(args) => args.run(clients::disconnect),
-        Request::Reload(args) => args.run(reload::run),
-        Request::Add(args) => args.run(edit::add),
-        Request::Remove(args) => args.run(edit::remove),
-        Request::Save(args) => args.run(save::run),
-        Request::LogLevel(args) => args.run(log_level::run),
-        Request::Version(args) => args.run(version::run),
+pub fn run(Args { request, daemon }: &Args) -> Result<ExitCode> {
+    let done = match request {
+        Request::Resize(args) => resize::run(daemon, args),
+        Request::Set(args) => set::run(daemon, args),
+        Request::Get(args) => get::run(daemon, args),
+        Request::Why(args) => why::run(daemon, args),
+        Request::Acknowledge(args) => acknowledge::run(daemon, args),
+        Request::Clients(args) => clients::show(daemon, args),
+        Request::Disconnect(args) => clients::disconnect(daemon, args),
+        Request::Reload(args) => reload::run(daemon, args),
+        Request::Add(args) => edit::add(daemon, args),
+        Request::Remove(args) => edit::remove(daemon, args),
+        Request::Save(args) => save::run(daemon, args),
+        Request::LogLevel(args) => log_level::run(daemon, args),
+        Request::Version(args) => version::run(daemon, args),
+    };
+    match done {
+        Err(error) if daemon.json => {
+            say(&format!("{}\n", failure(&error)));
+            Ok(ExitCode::from(ERROR))
+        }
+        done => done,
     }
 }
 

@@ -53,7 +53,7 @@ fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, Strin
     }
     let like =
         nearest(&key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
-    bail!("there is no setting {key:?} to change; choose {}{like}", KEYS.join(", "))
+    bail!("there is no setting {key:?} of a volume; choose {}{like}", KEYS.join(", "))
 }
 
 pub fn run(daemon: &Daemon, args: &SetArgs) -> Result<ExitCode> {
@@ -61,6 +61,11 @@ pub fn run(daemon: &Daemon, args: &SetArgs) -> Result<ExitCode> {
         && !name.contains('=')
     {
         return groups::set(daemon, name, settings);
+    }
+    if let ("volume", [name, ..]) = (args.target.as_str(), args.settings.as_slice())
+        && !name.contains('=')
+    {
+        bail!("write the volume's name alone: millrace ctl set {name} KEY=VALUE");
     }
     let mut asked = SetVolume { volume: args.target.clone(), ..SetVolume::default() };
     for text in &args.settings {

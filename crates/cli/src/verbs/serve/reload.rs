@@ -21,15 +21,14 @@ use super::check::{lost_file, start_error, view_sockets, warnings};
 use super::live::daemon::{LiveDaemon, Reloader};
 use super::live::dirty_marks::mark_caches;
 use super::start::source::Source;
-use crate::config::{self, DaemonConfig, ServePlan, edit, group};
+
+use crate::config::{self, DaemonConfig, RUNNING, ServePlan, edit, group};
 use crate::views::metrics_listener::BoundAddress;
 use crate::views::reload_report::{
     ReloadChange, ReloadReport, RunningConfiguration, UnsavedChanges,
 };
 use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
-
-const RUNNING: &str = "running configuration";
 
 #[derive(Debug)]
 pub struct ConfigReloader {
