@@ -360,7 +360,7 @@ mod tests {
         let (volume, notes) =
             build_volume("v", layout, &drives, &VolumeOptions::default()).unwrap();
         assert_eq!(volume.capacity(), 2 << 21);
-        let note = "volume v: not served: 1 GiB of its drives, since a stripe takes of each what \
+        let note = "volume v: unused: 1 GiB of its drives, since a stripe takes of each what \
                     the smallest has, in whole chunks of 64 KiB: 1 GiB of d0 (1 GiB), d1 (2 GiB); \
                     layout = \"linear\" serves all";
         assert_eq!(notes, [note]);

@@ -549,7 +549,7 @@ mod tests {
     fn stripe_has_size_block_and_zeroes_where_they_are_written() {
         let disk = device(&["ram:size=1m,block=4k", "ram:size=2m"]);
         assert_eq!((disk.size_bytes(), disk.block_bytes()), (2 << 20, 4096));
-        assert!(disk.warnings()[0].contains("not served: 1 MiB"), "{:?}", disk.warnings());
+        assert!(disk.warnings()[0].contains("unused: 1 MiB"), "{:?}", disk.warnings());
         let mut buffer = Buffer::new(16_384);
         buffer.fill(7);
         block_on(disk.write(0, buffer)).unwrap();

@@ -83,13 +83,13 @@ impl VolumeSpace {
         }
         let used = self.used_bytes();
         let Layout::Stripe { chunk_sectors } = self.layout else {
-            return Some(format!("volume {name}: not served: {}", self.tails()));
+            return Some(format!("volume {name}: unused: {}", self.tails()));
         };
         let chunk = amount(u64::from(chunk_sectors) << SECTOR_SHIFT);
         if let [drive] = self.drives.as_slice() {
             let (tail, size) = (amount(unused), drive.size_bytes);
             return Some(format!(
-                "volume {name}: not served: the last {tail} of the {size} bytes of {}, since a \
+                "volume {name}: unused: the last {tail} of the {size} bytes of {}, since a \
                  stripe has whole chunks of {chunk}; layout = \"linear\" serves them",
                 drive.name
             ));
@@ -98,7 +98,7 @@ impl VolumeSpace {
         let size = |drive: &DriveSpace| format!("{} ({})", drive.name, amount(drive.size_bytes));
         let sizes: Vec<String> = self.drives.iter().map(size).collect();
         Some(format!(
-            "volume {name}: not served: {} of its drives, since a stripe takes of each what the \
+            "volume {name}: unused: {} of its drives, since a stripe takes of each what the \
              smallest has, in whole chunks of {chunk}: {each} of {}; layout = \"linear\" serves \
              all",
             amount(unused),
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!((linear.unused_bytes(), linear.note("v")), (0, None));
         let stripe = space(STRIPE, &[(size, 512)]);
         assert_eq!(stripe.used_bytes(), 1_000_204_861_440);
-        let note = "volume v: not served: the last 24 KiB of the 1000204886016 bytes of d0, since a \
+        let note = "volume v: unused: the last 24 KiB of the 1000204886016 bytes of d0, since a \
                     stripe has whole chunks of 64 KiB; layout = \"linear\" serves them";
         assert_eq!((stripe.unused_bytes(), stripe.note("v").as_deref()), (24_576, Some(note)));
     }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn unequal_drives_of_a_stripe_say_what_they_drop() {
         let stripe = space(default_layout(2), &[(100 << 20, 512), (70 << 20, 512)]);
-        let note = "volume v: not served: 30 MiB of its drives, since a stripe takes of each what \
+        let note = "volume v: unused: 30 MiB of its drives, since a stripe takes of each what \
                     the smallest has, in whole chunks of 64 KiB: 70 MiB of d0 (100 MiB), d1 (70 \
                     MiB); layout = \"linear\" serves all";
         assert_eq!((stripe.unused_bytes(), stripe.note("v").as_deref()), (30 << 20, Some(note)));
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn bytes_behind_the_last_block_are_named_with_their_drive() {
         let one = space(Layout::Linear, &[(10_000_100, 512)]);
-        let note = "volume v: not served: the last 228 of the 10000100 bytes of d0, because a \
+        let note = "volume v: unused: the last 228 of the 10000100 bytes of d0, because a \
                     block has 512 bytes";
         assert_eq!((one.unused_bytes(), one.note("v").as_deref()), (228, Some(note)));
         // The block of one drive is that of all.

@@ -61,7 +61,7 @@ fn one_file_is_served_to_its_last_byte_under_its_name() {
     assert_eq!(size_of(uri, daemon.dir()), length);
     assert_eq!(size_of("nbd+unix:///?socket=disk.sock", daemon.dir()), length);
     assert_eq!(sizes(daemon.dir()), (length, 0));
-    assert!(!daemon.stderr().contains("not served"), "{}", daemon.stderr());
+    assert!(!daemon.stderr().contains("unused:"), "{}", daemon.stderr());
     let copy = printed(
         Command::new("nbdcopy").args([uri, "-"]).current_dir(daemon.dir()).arg("--allocated"),
     );
@@ -96,7 +96,7 @@ fn lines_to_paste_do_not_change_the_users_disk() {
 fn what_layout_leaves_out_is_said_at_start_by_check_and_by_stat() {
     // A tail of 100 bytes makes no sector; 70 MiB are 30 less than 100.
     let dir = with_file("a.img", (1 << 20) + 100);
-    let note = "volume a: not served: the last 100 of the 1048676 bytes of a, because a block has \
+    let note = "volume a: unused: the last 100 of the 1048676 bytes of a, because a block has \
                 512 bytes\n";
     let checked = run(millrace().args(["serve", "a.img", "--check"]).current_dir(&dir));
     assert_eq!(String::from_utf8_lossy(&checked.stderr), format!("note: {note}"));
@@ -105,20 +105,20 @@ fn what_layout_leaves_out_is_said_at_start_by_check_and_by_stat() {
     let daemon = serve(dir, &["a.img"], &["a.sock"]);
     let logged = format!("INFO  millrace: {note}");
     assert!(daemon.stderr().contains(&logged), "{}", daemon.stderr());
-    assert!(!daemon.stdout().contains("not served"), "{}", daemon.stdout());
+    assert!(!daemon.stdout().contains("unused:"), "{}", daemon.stdout());
     assert_eq!(sizes(daemon.dir()), (1 << 20, 100));
 
     let dir = with_file("a.img", 100 << 20);
     fs::File::create(dir.path().join("b.img")).unwrap().set_len(70 << 20).unwrap();
     let arguments = ["a.img", "b.img", "--layout", "stripe"];
-    let note = "volume vol0: not served: 30 MiB of its drives, since a stripe \
+    let note = "volume vol0: unused: 30 MiB of its drives, since a stripe \
                 takes of each what the smallest has, in whole chunks of 64 KiB: 70 MiB of a (100 \
                 MiB), b (70 MiB); layout = \"linear\" serves all\n";
     let checked = run(millrace().arg("serve").args(arguments).arg("--check").current_dir(&dir));
     assert_eq!(String::from_utf8_lossy(&checked.stderr), format!("note: {note}"));
     let daemon = serve(dir, &arguments, &["vol0.sock"]);
     assert!(daemon.stderr().contains(note), "{}", daemon.stderr());
-    assert!(!daemon.stdout().contains("not served"), "{}", daemon.stdout());
+    assert!(!daemon.stdout().contains("unused:"), "{}", daemon.stdout());
     assert_eq!(sizes(daemon.dir()), (140 << 20, 30 << 20));
 }
 
