@@ -359,6 +359,12 @@ impl Bio {
         self.op = op;
     }
 
+    /// Sets the flags in place; see [`Bio::with_flags`], which adds to them.
+    #[inline]
+    pub fn set_flags(&mut self, flags: OpFlags) {
+        self.flags = flags;
+    }
+
     /// Returns the memory of a bio made by `read` or `write`, or `None` for other bios.
     pub fn memory(&mut self) -> Option<&mut [u8]> {
         let len = self.len_bytes();

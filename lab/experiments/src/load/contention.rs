@@ -43,6 +43,10 @@ pub struct Client {
     pub start_ns: u64,
     /// Pause of the client after a completion, before it submits more I/Os, in nanoseconds.
     pub thinktime_ns: u64,
+    /// Number of writes from one flush to the next; 0 for no flushes.
+    pub fsync: u32,
+    /// True if writes are durable once they complete (FUA).
+    pub sync: bool,
 }
 
 /// Phases of a run: the warm-up, and the part that is measured.

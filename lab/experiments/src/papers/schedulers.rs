@@ -222,6 +222,8 @@ impl Point {
                     cpu: None,
                     start_ns: self.start_ns,
                     thinktime_ns: 0,
+                    fsync: 0,
+                    sync: false,
                 });
             }
         }

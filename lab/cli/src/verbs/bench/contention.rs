@@ -39,7 +39,8 @@ const OTHERS: &str = "\
 pub struct ContentionArgs {
     /// A client with a workload of its own, `KEY=VALUE,...`; several --client contend for the same
     /// drives. Keys, all optional: name; numjobs (number of such clients), rw, bs, iodepth,
-    /// thinktime (its pause after an answer), cpu, start (delay before it begins); group (clients
+    /// thinktime (its pause after an answer), fsync (writes from one flush to the next), sync=1
+    /// (writes are durable once they complete), cpu, start (delay before it begins); group (clients
     /// that name the same group share it; each has its own by default), and for the group weight,
     /// priority (realtime, best-effort, idle), latency-target (p99 2ms, mean 1ms), iops, read-iops,
     /// write-iops, bandwidth, read-bandwidth, write-bandwidth (limits per second), burst (time for

@@ -7,7 +7,7 @@
 //! in flight.
 
 use millrace_block::{
-    Bio, Buffer, Channel, Completion, CostModel, Error, Reject, Sector, Snapshot,
+    Bio, Buffer, Channel, Completion, CostModel, Error, Op, OpFlags, Reject, Sector, Snapshot,
 };
 use millrace_machine::{Machine, Stage};
 
@@ -55,6 +55,10 @@ pub(super) struct Contender<'a, M: Machine> {
     /// Pause after a completion, in nanoseconds; the present pause ends at `pauses_until_ns`.
     thinktime_ns: u64,
     pauses_until_ns: u64,
+    /// Flags of writes.
+    flags: OpFlags,
+    /// Number of writes from one flush to the next, and since the last flush.
+    fsync: (u32, u32),
     offsets: Offsets,
     last_end: Sector,
     sent: Vec<IoInFlight>,
@@ -69,7 +73,8 @@ impl<'a, M: Machine> Contender<'a, M> {
         number: usize,
         moments: RunTimes,
     ) -> Self {
-        let Client { rw, bs_bytes, iodepth, group, thinktime_ns, .. } = plan.clients[number];
+        let Client { rw, bs_bytes, iodepth, group, thinktime_ns, fsync, sync, .. } =
+            plan.clients[number];
         let blocks = (channel.volume().capacity() << 9) / u64::from(bs_bytes);
         let workload = Workload { rw, bs_bytes, iodepth, verify: false, seed: plan.seed };
         let place = (number as u64, plan.clients.len() as u64);
@@ -84,6 +89,8 @@ impl<'a, M: Machine> Contender<'a, M> {
             sectors: bs_bytes >> 9,
             thinktime_ns,
             pauses_until_ns: 0,
+            flags: if sync { OpFlags::FUA } else { OpFlags::NONE },
+            fsync: (fsync, 0),
             offsets: Offsets::new(&workload, blocks, place),
             last_end: Sector::MAX,
             sent: vec![IoInFlight::default(); iodepth as usize],
@@ -133,6 +140,16 @@ impl<'a, M: Machine> Contender<'a, M> {
                 self.last_end = sector + u64::from(self.sectors);
                 bio.set_sector(sector);
                 bio.set_op(op);
+                let mut flags = OpFlags::NONE;
+                if op == Op::Write {
+                    flags = self.flags;
+                    self.fsync.1 += 1;
+                    if self.fsync.1 == self.fsync.0 {
+                        flags = flags.with(OpFlags::PREFLUSH);
+                        self.fsync.1 = 0;
+                    }
+                }
+                bio.set_flags(flags);
             }
             if let Err(rejected) = self.channel.submit(bio) {
                 assert_eq!(

@@ -17,6 +17,8 @@ fn client(name: &str, group: u16, iodepth: u32) -> Client {
         cpu: None,
         start_ns: 0,
         thinktime_ns: 0,
+        fsync: 0,
+        sync: false,
     }
 }
 

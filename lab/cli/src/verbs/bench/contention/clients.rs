@@ -11,8 +11,19 @@ use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
 use std::time::Duration;
 
-const CLIENT_KEYS: [&str; 9] =
-    ["name", "numjobs", "rw", "bs", "iodepth", "thinktime", "cpu", "start", "group"];
+const CLIENT_KEYS: [&str; 11] = [
+    "name",
+    "numjobs",
+    "rw",
+    "bs",
+    "iodepth",
+    "thinktime",
+    "fsync",
+    "sync",
+    "cpu",
+    "start",
+    "group",
+];
 const GROUP_KEYS: [&str; 10] = [
     "weight",
     "priority",
@@ -63,6 +74,8 @@ fn add<'a>(
         cpu: cpu.transpose()?,
         start_ns: read_key(of("start"), "start", 0, duration_ns)?,
         thinktime_ns: read_key(of("thinktime"), "thinktime", 0, duration_ns)?,
+        fsync: read_key(of("fsync"), "fsync", 0, |text| number(text, 0, u32::MAX))?,
+        sync: read_key(of("sync"), "sync", 0, |text| number(text, 0, 1))? == 1,
     };
     let base = match (of("name"), of("group")) {
         (Some(name), _) | (None, Some(name)) => name.to_owned(),

@@ -158,6 +158,26 @@ fn a_reader_keeps_half_beside_seven_clients_of_depth_256() {
     }
 }
 
+#[test]
+fn a_reader_keeps_half_beside_flushes_and_durable_writes() {
+    let writer = |iodepth| Client { rw: Rw::RandWrite, ..client("writer", 2, (4 * KIB, iodepth)) };
+    let storms = [
+        Client { fsync: 1, ..writer(32) },
+        Client { fsync: 32, ..writer(256) },
+        Client { sync: true, ..writer(256) },
+    ];
+    // On the slow drive a reader may lose up to two thirds for the other's throughput.
+    for (drive, least) in [(SLOW, 0.3), ("model:preset=850evo", 0.5), ("model:preset=950pro", 0.5)]
+    {
+        let alone = row(&run(drive, SchedulerKind::None, vec![reader()]), "reader").iops;
+        for storm in &storms {
+            let report = run(drive, SchedulerKind::Fair, vec![reader(), storm.clone()]);
+            let kept = row(&report, "reader").iops / alone;
+            assert!(kept >= least, "{drive}, {storm:?}: {kept}");
+        }
+    }
+}
+
 /// For longer than the shortest times of a drive are remembered: small reads that wait for pieces
 /// must not make pieces longer.
 #[test]
