@@ -91,9 +91,10 @@ fn fault_config(spec: &Spec) -> Result<FaultConfig, SpecError> {
 fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
     let chance = match (spec.get("error-rate").is_some(), spec.get("every").is_some()) {
         (true, true) => {
-            return Err(
-                spec.invalid("every", "error-rate and every exclude each other; give one of them")
-            );
+            return Err(spec.invalid(
+                "every",
+                "`error-rate` and `every` exclude each other; give one of them",
+            ));
         }
         (true, false) => {
             let rate = |text: &str| text.parse().ok().filter(|rate| (0.0..=1.0).contains(rate));

@@ -198,7 +198,8 @@ impl ModelQueue {
         for (place, before) in &rq.stamps {
             // SAFETY: the drive may access the memory, because it has not completed the tag yet.
             if unsafe { place.read_unaligned() } != *before {
-                let text = format!("memory of a request on drive {} was changed", self.drive);
+                let drive = self.drive;
+                let text = format!("the layer changed memory of a request that drive {drive} has");
                 oracle.accuse("memory", text);
                 return Status::IoError;
             }

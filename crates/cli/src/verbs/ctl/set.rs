@@ -6,7 +6,6 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use millrace::nearest;
 use millrace_console::visible;
 
 use super::{Daemon, groups, pair};
@@ -38,11 +37,9 @@ pub struct SetArgs {
     pub settings: Vec<String>,
 }
 
-const KEYS: [&str; 1] = ["scheduler"];
-
 fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, String)> {
     let (key, value) = pair(text, "scheduler=deadline")?;
-    if KEYS.contains(&key.as_str()) {
+    if key == "scheduler" {
         return Ok((key, value));
     }
     // The daemon's list of groups lets the error text name the group that was probably meant. If
@@ -51,9 +48,7 @@ fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, Strin
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);
     }
-    let like =
-        nearest(&key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
-    bail!("there is no setting {key:?} of a volume; choose {}{like}", KEYS.join(", "))
+    bail!("a volume has no setting {key:?}; its setting is scheduler")
 }
 
 pub fn run(daemon: &Daemon, args: &SetArgs) -> Result<ExitCode> {

@@ -101,7 +101,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let files = counted(done.files.len(), "file");
     say(&format!("{} events recorded in {files}\n", done.events));
     let name = args.output.to_string_lossy();
-    say(&format!("to show the events: millrace trace spans {}\n", shell_word(&name)));
+    let name = shell_word(&name);
+    say(&format!("to show where the time of I/Os went: millrace trace spans {name}\n"));
     if done.dropped > 0 {
         say(&format!(
             "{} events dropped: record fewer kinds of events, as with --action D,C\n",

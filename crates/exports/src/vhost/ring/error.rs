@@ -5,7 +5,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     #[error(
-        "avail.idx {idx} is more than {size} entries, the size of the ring, past the last index taken, {taken}"
+        "avail.idx is {idx}, but the last entry taken was {taken}, and the ring has only {size} entries"
     )]
     AvailIdx { idx: u16, taken: u16, size: u16 },
     #[error("descriptor index {index} is outside its table of {count}")]
