@@ -98,7 +98,6 @@ impl Answers for Daemon {
     }
 }
 
-/// Maximum size of an HTTP header in bytes; a longer one gets an error response.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
 fuzz_target!(|input: &[u8]| {

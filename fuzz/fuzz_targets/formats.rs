@@ -14,7 +14,6 @@ use millrace_experiments::trace::{
     AnySource, Format, TraceIo, TraceProfile, TraceSource, TraceWriter,
 };
 
-/// Maximum number of I/Os written in each format; few inputs have more.
 const WRITTEN_MAX: usize = 1_000;
 
 fuzz_target!(|input: &[u8]| {

@@ -64,7 +64,6 @@ fn session(style: ReplyStyle) -> Session {
 
 type Outcome = (Vec<u8>, Option<(usize, Result<Progress, millrace_nbd::ProtocolError>)>);
 
-/// Returns the server's output and, if the negotiation ended, the bytes consumed and the result.
 fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
     let (mut handshake, mut out) = (Handshake::new(), Vec::new());
     handshake.greeting(&mut out);

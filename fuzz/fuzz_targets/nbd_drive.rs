@@ -30,7 +30,8 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// `came` has a flag for each byte of each request: true once the byte was received.
+/// Client side of a connection. `came` has a flag for each byte of each request, true once
+/// received.
 struct Drive {
     answers: Answers,
     came: [Vec<bool>; 4],
@@ -59,7 +60,6 @@ impl Drive {
         }
     }
 
-    /// Returns the completed requests in order, and the error that ended the connection, if any.
     fn play(
         mut self,
         stream: &[u8],

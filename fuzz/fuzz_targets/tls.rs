@@ -95,7 +95,6 @@ fn as_server(input: &[u8]) {
     assert!(!session.is_established(), "nobody can guess a handshake");
 }
 
-/// Returns a client and a server after their handshake with each other.
 fn pair() -> (Session, Session) {
     let (server, client, _) = configs();
     let mut client = Session::client(client, "localhost").unwrap();
@@ -193,7 +192,6 @@ fn as_client_with_keys(mut input: &[u8]) {
     }
 }
 
-/// Runs the NBD negotiation on the decrypted bytes, as after the client's STARTTLS.
 fn negotiate(plain: &[u8]) {
     let export = ExportInfo {
         name: "disk".to_owned(),

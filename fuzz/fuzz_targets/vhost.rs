@@ -17,7 +17,6 @@ use millrace_exports::vhost::ring::{RingAreas, DescriptorChain, RingFeatures, Sp
 use millrace_exports::virtio::ID_BYTES;
 
 const SIZE: u16 = 8;
-/// Size of each of the two adjacent memory regions.
 const REGION_BYTES: u64 = 4096;
 const USER: u64 = 1 << 40;
 /// Offsets of the descriptor table, the available ring and the used ring.
@@ -86,7 +85,6 @@ fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
     let _ = ring.request_kick();
 }
 
-/// Copies the input into the guest's memory and fills the rest with zeroes.
 fn fill(memory: &GuestMemory, image: &[u8]) {
     let mut rest = image;
     for region in memory.regions() {

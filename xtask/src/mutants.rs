@@ -24,10 +24,8 @@ const USAGE: &str =
   --shard K/N    test every Nth mutant, starting at the Kth, counted from 0
   --sample N     equal to --shard 0/N";
 
-/// Groups of mutants, the most important first.
 const GROUPS: &str = include_str!("../mutants/groups.txt");
 
-/// A group of `groups.txt`: its name, and its words by key, such as `files` and `tests`.
 struct MutantGroup {
     name: &'static str,
     words: BTreeMap<&'static str, Vec<&'static str>>,
@@ -182,7 +180,6 @@ impl MutantGroup {
         self.words("package").first().expect("every group of the list has a package")
     }
 
-    /// Returns true if the file at `path` belongs to the group.
     fn has(&self, path: &str) -> bool {
         let inside = |glob: &&str| {
             let (front, _) = glob.split_once('*').unwrap_or((glob, ""));

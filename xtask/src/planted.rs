@@ -8,7 +8,6 @@
 
 pub mod patch;
 
-/// Names of the bugs that `lab/experiments` can enable.
 #[path = "../../lab/experiments/src/explorer/planted/names.rs"]
 mod names;
 
@@ -23,9 +22,7 @@ use names::{CACHE_PLANTS, PLANTS};
 use patch::Patch;
 
 const CACHE: &[&str] = &["--cache"];
-/// Argument of cargo for all builds of the patched copy.
 const PROFILE: &str = "--config=xtask/models.toml";
-/// Target folder of all builds of the patched copy.
 const TARGET: &str = "target/planted";
 
 /// Brings the patched copy of the tree at `root` up to date and returns its folder. Builds of the

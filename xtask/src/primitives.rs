@@ -25,7 +25,6 @@ const PRIMITIVES: &str = "counter_add counter_get counter_raise cpu fence line_h
 /// lock statistics are on.
 const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
 
-/// Functions of an assembly file by name, each as its lines with instructions and jump targets.
 type Functions<'a> = BTreeMap<&'a str, Vec<String>>;
 
 #[derive(Debug)]

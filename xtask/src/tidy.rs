@@ -78,13 +78,11 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(findings.is_empty())
 }
 
-/// Rules for one file at a time.
 const FILE_RULES: [fn(&Source) -> Vec<Finding>; 4] =
     [header::check, layout::check, block::check, test_names::check];
 
 type ListRule = fn(&[Source], &AllowList) -> Vec<Finding>;
 
-/// Rules with a list of exceptions, each with the name of its list.
 const LIST_RULES: [(&str, ListRule); 5] = [
     ("size", size::check),
     ("unsafe", unsafety::check),
@@ -120,7 +118,6 @@ fn read_rust(root: &Path, folder: &Path, sources: &mut Vec<Source>) -> Result<()
     })
 }
 
-/// Calls `visit` with every file below `folder`, except hidden ones and build output.
 fn walk(folder: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
     let entries = fs::read_dir(folder)
         .with_context(|| format!("cannot list the folder {}", folder.display()))?;

@@ -81,7 +81,6 @@ fn chosen(names: &[&str]) -> Result<Vec<[&'static str; 4]>> {
 }
 
 impl MeasuredCopy {
-    /// Runs cargo, with its output in a file; returns true if it succeeded.
     fn cargo(&self, args: &str) -> Result<bool> {
         let path = self.built.with_file_name("output.txt");
         let output = fs::File::create(&path).context("cannot write the output of cargo")?;
@@ -107,7 +106,6 @@ fn children_cpu() -> Result<Duration> {
     cpu_of(&stat).context("/proc/self/stat does not have the format of proc(5)")
 }
 
-/// Sums cutime and cstime of a line of /proc/PID/stat.
 fn cpu_of(stat: &str) -> Option<Duration> {
     // The name of the program, in parentheses, may contain spaces.
     let (_, fields) = stat.rsplit_once(')')?;

@@ -64,7 +64,6 @@ fn copy_changed(from: &Path, text: Option<&[u8]>, to: &Path) -> Result<()> {
         .with_context(|| format!("cannot mark {}", to.display()))
 }
 
-/// Removes each file of `folder` in `copy` that is not wanted.
 fn remove_others(copy: &Path, folder: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

@@ -40,7 +40,6 @@ struct OpStats<M: Machine> {
     /// Times from submission (Q) to dispatch (D) of I/Os that went straight to the driver.
     straight: Histogram<M>,
     waited: WaitStats<M>,
-    /// Times from dispatch (D) to completion (C), spent in the drive.
     service: Histogram<M>,
     /// Times from submission (Q) to completion (C). Stored without a sum, which can be computed
     /// from the other histograms.
@@ -191,7 +190,6 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Counts one bio of a request; `q_ns` is the bio's submission time, and `whose` its owner.
     #[inline(always)]
     pub(crate) fn count(
         &self,
@@ -278,7 +276,6 @@ impl<M: Machine> DiskStats<M> {
         self.record_straight(&one, tenants);
     }
 
-    /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
         // The submitting thread counts the I/O for its tenant.

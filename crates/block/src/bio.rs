@@ -421,7 +421,6 @@ impl Bio {
         self.nr_segments != 0 || !self.op.has_data()
     }
 
-    /// Returns true if the submitter, not the bio, owns the memory.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         self.owner == MemoryOwner::Foreign

@@ -93,7 +93,7 @@ pub struct Channel<M: Machine> {
     is_broken: bool,
 }
 
-/// Guards a call that may reach drivers, schedulers and trace sinks, all of which may panic.
+/// Marks the channel as broken if a panic ends a call of drivers, schedulers or trace sinks.
 pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
 impl<M: Machine> Driving<'_, M> {

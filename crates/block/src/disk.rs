@@ -70,7 +70,6 @@ pub(crate) struct FlushState<M: Machine> {
 }
 
 impl<M: Machine> FlushState<M> {
-    /// Returns `moves` if no flush is in flight, pending or being moved to a software queue.
     pub(crate) fn moves_while_idle(&self) -> Option<u64> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
@@ -102,19 +101,16 @@ impl<M: Machine> DiskAccounts<M> {
         DiskAccounts { ledger, rare: M::Lock::new("failures", rare) }
     }
 
-    /// Returns the wait accounts of the scheduler, for a drive with `queues` hardware queues.
     pub(crate) fn holds(&self, queues: usize) -> Arc<DriveWaits<M>> {
         let mut rare = self.rare.lock();
         Arc::clone(rare.holds.get_or_insert_with(|| Arc::new(DriveWaits::new(queues))))
     }
 
-    /// Returns the wait times of groups; empty if the drive never had a scheduler.
     pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         let holds = self.rare.lock().holds.clone();
         holds.map_or_else(BTreeMap::new, |holds| holds.held())
     }
 
-    /// Returns how long requests of groups with latency targets were at the drive.
     pub(crate) fn service(&self) -> BTreeMap<GroupId, Snapshot> {
         let holds = self.rare.lock().holds.clone();
         holds.map_or_else(BTreeMap::new, |holds| holds.service())
@@ -125,7 +121,6 @@ impl<M: Machine> DiskAccounts<M> {
         self.rare.lock().failures.note(failure);
     }
 
-    /// Returns true if no thread has ever opened an account.
     pub(crate) fn is_unused(&self) -> bool {
         self.ledger.lock().opened() == 0
     }
@@ -146,7 +141,6 @@ pub(crate) struct LiveSizes<M: Machine> {
     pub(crate) piece_sectors: Arc<M::Word>,
 }
 
-/// Returns the drive's limits, with the longest read or write also limited by its scheduler.
 pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
     // Relaxed: no other data depends on `piece_sectors`. With an old value, requests only have the
@@ -163,7 +157,6 @@ pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors
 }
 
-/// The path of a batch to the driver, if the submitting thread itself serves the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitPath {
     /// The batch goes through a software queue, together with the bios of other threads.
@@ -530,7 +523,6 @@ impl<M: Machine> Disk<M> {
     }
 }
 
-/// Returns the queues of the submitter with index `place` among the threads or CPUs.
 fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
         return lanes.route(place);
@@ -578,7 +570,6 @@ fn checked_limits<M: Machine>(
     Err(Error::new(ErrorKind::InvalidSetting, format!("drive {}: {wrong}", config.name)))
 }
 
-/// Completes bios with `Aborted` without sending them to a drive.
 pub(crate) fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
     let now_ns = M::now();
     while let Some(chain) = list.pop_front() {

@@ -33,7 +33,6 @@ struct GroupEntry<M: Machine> {
     buckets: Option<Arc<TokenBuckets<M>>>,
     /// Number of times that the group's limits were changed.
     turns: u64,
-    /// True if the group is closed and its number may be reused.
     is_closed: bool,
 }
 

@@ -34,7 +34,6 @@ use crate::queue::io_thread::IoThread;
 use crate::volume::Volume;
 use drive::{DriveRecord, locked};
 
-/// Starts a thread of a model.
 fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
     Checked::spawn("t", None, Box::new(body))
 }
@@ -59,7 +58,6 @@ fn owner(volume: &Volume<Checked>, bell: &Arc<Doorbell<Checked>>) -> IoThread<Ch
     thread
 }
 
-/// Polls until `count` bios have completed successfully.
 fn poll_for(channel: &mut Channel<Checked>, count: usize) {
     let mut handed = 0;
     Checked::spin_until(u64::MAX, || {

@@ -75,7 +75,6 @@ impl Spread {
     }
 }
 
-/// The software queue and the hardware queue that a submitter uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueRoute {
     pub(crate) ctx: u16,
@@ -89,14 +88,12 @@ pub(crate) struct SoftwareQueue<M: Machine> {
     pub(crate) ctx: M::Lock<CtxState<M>>,
 }
 
-/// The state that a software queue's lock protects.
 pub(crate) struct CtxState<M: Machine> {
     /// Lists of bios, one for each hardware queue that this queue feeds. If there is only one such
     /// hardware queue, a second list may hold the bios for the drive's worker.
     lists: Box<[BioList<M>]>,
     /// Hardware queue of the drive's worker; `None` if no list holds the worker's bios.
     worker: Option<u16>,
-    /// True while the queue accepts no new bios.
     pub(crate) frozen: bool,
 }
 
@@ -112,7 +109,6 @@ impl<M: Machine> SoftwareQueue<M> {
 }
 
 impl<M: Machine> CtxState<M> {
-    /// Returns the list of bios that wait for hardware queue `hctx`.
     #[inline]
     pub(crate) fn list(&mut self, hctx: u16) -> &mut BioList<M> {
         let last = self.lists.len() - 1;
@@ -144,13 +140,11 @@ const RESERVED: u64 = u64::MAX;
 
 /// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
-    /// Index of the queue in its drive.
     pub(crate) number: u16,
     /// Index of a software queue that feeds this hardware queue.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
-    /// Bitmap of the software queues that have bios for this queue.
     pending: PendingQueues<M>,
     /// Identity of the I/O thread that owns the queue; 0 if no thread owns it.
     owner: M::Word,
@@ -170,7 +164,6 @@ pub(crate) struct HctxState<M: Machine> {
     /// Chains that wait for dispatch, in order. If the queue has a scheduler, only flushes wait
     /// here.
     pub(crate) staged: BioList<M>,
-    /// The scheduler of all chains except flushes, if the drive has one.
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
@@ -190,7 +183,6 @@ pub(crate) struct HctxState<M: Machine> {
 }
 
 impl<M: Machine> HctxState<M> {
-    /// Returns true if chains or filled requests wait in this queue.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         !self.staged.is_empty() || !self.requeued.is_empty() || self.has_scheduled()
@@ -208,13 +200,11 @@ impl<M: Machine> HctxState<M> {
         left
     }
 
-    /// Returns the chain that will get the next free tag.
     pub(crate) fn first_waiting(&self) -> Option<&BioSlot<M>> {
         let picked = || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked());
         self.staged.first().or_else(picked)
     }
 
-    /// Returns the number of chains that wait in this queue without a tag.
     pub(crate) fn chains(&self) -> u32 {
         self.staged.len() + self.scheduling.as_ref().map_or(0, |scheduling| scheduling.len())
     }
@@ -257,7 +247,6 @@ impl<M: Machine> HardwareQueue<M> {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
 
-    /// Returns how many more requests the queue may hand to the driver.
     #[inline]
     pub(crate) fn room(&self, serve: &HctxState<M>) -> u32 {
         self.depth_max.saturating_sub(serve.in_flight.count())
@@ -417,12 +406,10 @@ impl<M: Machine> HardwareQueue<M> {
         self.waiting.swap(1, Order::SeqCst) == 0
     }
 
-    /// Marks the queue as no longer on the list of waiters for a tag.
     pub(crate) fn stop_waiting(&self) {
         self.waiting.store(0, Order::SeqCst);
     }
 
-    /// Wakes the thread whose doorbell is set for the queue, if any.
     pub(crate) fn ring(&self) {
         if let Some(bell) = &*self.bell.lock() {
             bell.ring();

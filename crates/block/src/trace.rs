@@ -40,7 +40,6 @@ pub trait TraceSink: Send + Sync {
     fn trace(&self, event: &TraceEvent);
 }
 
-/// The reason why a plug was emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum UnplugReason {
     /// The batch ended or the plug was full (U in traces).

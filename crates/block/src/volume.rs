@@ -84,7 +84,6 @@ pub struct Volume<M: Machine> {
     serving: ServingConfig,
     /// The present serving mode as a number, with the bit [`TRACED`] added.
     mode: M::Word,
-    /// State of the `auto` mode, shared by all channels.
     pub(crate) choice: M::Lock<ServingChoice>,
     pub(crate) size: VolumeSize<M>,
     limits: QueueLimits,
@@ -488,7 +487,6 @@ impl<M: Machine> Volume<M> {
         self.placement().range(sector, sector + u64::from(nr))
     }
 
-    /// Returns the part of a range that lies on drive `member`; `None` if there is none.
     pub(crate) fn part(&self, sector: Sector, nr: SectorCount, member: u16) -> Option<DrivePart> {
         self.part_of(&self.range(sector, nr), member)
     }

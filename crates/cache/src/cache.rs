@@ -47,7 +47,6 @@ pub struct Cache<M: Machine> {
     shards: Box<[M::Lock<Shard>]>,
     /// Number of the current epoch. Each flush and each durable write ends an epoch.
     epoch: M::Word,
-    /// Number of pages that are dirty or being written.
     dirty: M::Word,
     first_dirty: FirstDirty<M>,
     pub(crate) signals: Signals<M>,
@@ -233,7 +232,6 @@ impl<M: Machine> Cache<M> {
         &self.shards
     }
 
-    /// Returns true if stripe chunks are so small that one I/O should cover several drives.
     pub(crate) fn has_small_chunks(&self) -> bool {
         let (_, run) = self.below.drive_at(0);
         self.below.disks().len() > 1 && run < CHUNK_SECTORS_MIN
@@ -297,7 +295,6 @@ impl<M: Machine> Cache<M> {
         self.page.fit(self.config.dirty_max())
     }
 
-    /// Returns the current size of the volume in sectors. A volume never shrinks.
     pub(crate) fn sectors(&self) -> Sector {
         self.below.capacity()
     }

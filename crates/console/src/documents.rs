@@ -6,7 +6,6 @@
 
 use clap::Command;
 
-/// Longest line of a help text, in characters.
 const LINE_MAX: usize = 100;
 
 /// Splits a shell command into words, and drops everything from the first pipe, redirection or

@@ -12,9 +12,7 @@ use millrace_trace::{Reader, TraceEntry, TraceNames};
 
 use crate::ProgressBar;
 
-/// Number of events between two checks of the clock.
 const EVENTS_A_LOOK: u32 = 4_096;
-/// Minimum time between two updates of the progress bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Passes each event of a reader to `each` until the trace ends or `each` returns `Stop`, and shows

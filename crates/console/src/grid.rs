@@ -5,7 +5,6 @@
 
 /// Widest table that a verb prints by default, in characters.
 pub const WIDTH: usize = 80;
-/// Spaces between two columns.
 const GAP: usize = 2;
 
 /// Alignment of a column's cells.

@@ -7,7 +7,6 @@ use clap::Command;
 
 use crate::grid::{WIDTH, wrapped};
 
-/// Number of spaces before the second line of a command that is broken into lines.
 const COMMAND_INDENT: usize = 6;
 
 /// Wraps the text below the help of a command and of all its subcommands.

@@ -19,7 +19,6 @@ use rustix::io::{Errno, write};
 
 use crate::name;
 
-/// Maximum number of bytes that a queue holds.
 const BYTES_MAX: usize = 1 << 20;
 /// Maximum wait for an empty queue at process end: without a finished write, and in total.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
@@ -36,7 +35,6 @@ pub struct OutputQueue {
 #[derive(Default)]
 struct QueueState {
     waiting: VecDeque<Vec<u8>>,
-    /// Number of bytes that are waiting or being written.
     bytes: usize,
     /// Number of additions that were dropped because the queue was full, since the last log line.
     dropped: u64,

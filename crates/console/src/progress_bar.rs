@@ -10,7 +10,6 @@ use crate::grid::WIDTH;
 
 const BAR_WIDTH: usize = 20;
 
-/// Minimum time over which the rate is averaged.
 const RATE_TIME: Duration = Duration::from_millis(500);
 /// Time without I/Os after which the rate counts as 0. Some callers count only every 1,024 I/Os.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -85,7 +84,6 @@ impl ProgressBar {
     }
 }
 
-/// Formats a rate: `, 12.3k IOPS`.
 fn iops(rate: f64) -> String {
     match rate {
         ..9_999.5 => format!(", {rate:.0} IOPS"),

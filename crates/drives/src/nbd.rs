@@ -61,7 +61,6 @@ use terms::{check, connections_of, notes, promised};
 use trouble::ConnectFailure;
 
 const MAX_SECTORS: u32 = 2048;
-/// Maximum length of a request made by merging reads or writes, in sectors.
 const MERGE_SECTORS: u32 = 512;
 /// Maximum length of a discard or write-zeroes, in sectors. Servers that implement them by writing
 /// must finish within the request timeout.
@@ -294,7 +293,6 @@ fn look(config: &NbdConfig) -> Result<Opened, Error> {
     Ok(Opened { notes, identity: Some(identity), ..Opened::plain(driver) })
 }
 
-/// Asks the server for the current properties of the export.
 fn ask(config: &NbdConfig) -> Result<Connected, Error> {
     let target = config.target()?;
     // A server without OPT_INFO is queried by starting a connection as for I/O.

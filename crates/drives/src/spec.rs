@@ -18,7 +18,6 @@ use crate::common::words::{nearest, unknown_word};
 
 /// Maximum nesting of drives that wrap others, such as `fault`.
 const NESTING_MAX: usize = 16;
-/// Number of characters of a too deeply nested spec that its error shows.
 const SHOWN_CHARS: usize = 60;
 
 #[doc = include_str!("spec.md")]
@@ -91,7 +90,6 @@ pub fn known_keys(driver: &str) -> Option<Vec<&'static str>> {
     crate::driver(driver).map(|row| row.keys.split(' ').collect())
 }
 
-/// Returns the key of a driver whose name may be omitted if it comes first.
 fn main_key(driver: &str) -> Option<&'static str> {
     crate::driver(driver)?.main_key
 }

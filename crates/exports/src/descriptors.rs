@@ -61,7 +61,6 @@ pub(crate) fn fit_one_message(any: impl AsFd) -> bool {
     copies.is_ok()
 }
 
-/// Returns a warning for the operator if almost no descriptors are free.
 pub(crate) fn shortage() -> Option<String> {
     let limit = limit()?;
     let used = in_use().unwrap_or(limit);
@@ -73,8 +72,6 @@ pub(crate) fn shortage() -> Option<String> {
     })
 }
 
-/// Returns a warning for the operator if the process lacks `more` free descriptors, needed by
-/// `what`.
 pub(crate) fn foreseen_shortage(what: &str, more: u64) -> Option<String> {
     let (limit, used) = (limit()?, in_use()?);
     (used.saturating_add(more) > limit).then(|| {

@@ -18,13 +18,11 @@ use millrace_runtime::{JoinOutcome, join_within};
 /// Maximum time for threads to end after their final report. Their rings wait up to 5 s for drives.
 const LET_GO: Duration = Duration::from_secs(6);
 
-/// Work of one I/O thread, from start to final report.
 pub(crate) trait Service {
     type Report: Send + 'static;
 
     fn fallback_reason(&mut self) -> Option<String>;
 
-    /// Runs the loop until the server stops.
     fn serve(&mut self) -> Result<(), Error>;
 
     /// Completes requests in flight after [`Service::serve`] has returned `served`. Returns the
@@ -66,7 +64,6 @@ pub(crate) struct ThreadPlace {
     pub(crate) cpu: Option<CpuId>,
 }
 
-/// Returns the CPU of thread `index` if threads are pinned to `cpus` round-robin.
 pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
@@ -119,7 +116,6 @@ impl<R: Send + 'static> IoThreads<R> {
         self.threads.is_empty()
     }
 
-    /// Waits for `limit` at most until all threads have ended. Returns true if all have ended.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         // Nothing is ever sent on this channel: the last thread to end disconnects it.
         self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)

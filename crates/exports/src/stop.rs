@@ -14,13 +14,11 @@ use millrace_machine::{Deadline, Machine, Native};
 pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
 /// Longest sleep, in nanoseconds, of a thread that shuts down.
 pub(crate) const TURN_NS: u64 = 10_000_000;
-/// Time limit of a volume's final flush, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
 /// Time without a completion, in nanoseconds, after which drives below a cache count as stuck. The
 /// time is long, because a disk may stall and the cached data were acknowledged.
 const STUCK_NS: u64 = 10_000_000_000;
 
-/// Interval, in nanoseconds, between two progress checks of a flush, and before a flush is retried.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Time in nanoseconds for which a drive with requests in flight completes none, before an error
@@ -39,7 +37,6 @@ pub(crate) struct Progress {
     completed: Vec<(u64, u64)>,
     last: Option<Status>,
     looked_ns: u64,
-    /// Deadline of the flush, extended at each check that finds progress.
     limit: Deadline<Native>,
 }
 
@@ -149,7 +146,6 @@ impl Progress {
     }
 }
 
-/// Returns true if the flush of at least one volume still has time, see [`Progress::is_over`].
 pub(crate) fn goes_on(
     volumes: &[Arc<Volume<Native>>],
     progress: &mut [Progress],
@@ -161,7 +157,6 @@ pub(crate) fn goes_on(
     all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
-/// Maximum time, in nanoseconds, for an I/O thread to flush and report after its deadline.
 pub(crate) const REPORT_NS: u64 = 8_000_000_000;
 
 /// Time limit for the I/O threads of a stopping server, extended while caches of its volumes make
@@ -215,7 +210,6 @@ fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
     })
 }
 
-/// Order to stop a server, with the time to complete requests in flight.
 #[derive(Debug, Default)]
 pub(crate) struct StopOrder(OnceLock<Duration>);
 

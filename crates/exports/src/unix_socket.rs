@@ -26,7 +26,6 @@ use rustix::net;
 use crate::SocketAccess;
 use crate::mailbox::lock as lock_list;
 
-/// Socket files and mark files of this process, by path.
 static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 
 /// Removes the files of all sockets that this process listens on. Called before the process exits
@@ -84,7 +83,6 @@ impl Drop for OwnFile {
     }
 }
 
-/// Upper limit of a mark's length in bytes.
 const MARK_BYTES_MAX: u64 = 100;
 const BACKLOG: i32 = 1024;
 
@@ -162,7 +160,6 @@ impl UnixSocket {
     }
 }
 
-/// Converts a bind error to an error for the operator.
 fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     let text = |why: String| format!("unix:{}: {why}", path.display());
     match error.kind() {
@@ -275,7 +272,6 @@ pub fn socket_holder(path: &Path) -> Option<Holder> {
     read_mark(&file).or_else(|| flock_holder(&file))
 }
 
-/// Returns the process whose mark is in a file, if the process is still running.
 fn read_mark(file: &File) -> Option<Holder> {
     let mut mark = String::new();
     file.take(MARK_BYTES_MAX).read_to_string(&mut mark).ok()?;

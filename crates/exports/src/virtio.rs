@@ -25,7 +25,6 @@ pub mod feature {
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 
-    /// Names of the features that depend on the export's configuration.
     const NAMES: [(u64, &str); 4] = [
         (RO, "RO"),
         (DISCARD, "DISCARD"),

@@ -85,7 +85,6 @@ impl Poll {
         if now_ns >= self.offer_ns { PollStep::Offer } else { PollStep::Look }
     }
 
-    /// Records that this thread has the CPU again after a yield.
     fn offered(&mut self, back_ns: u64) {
         let is_taken = back_ns - self.seen_ns > TAKEN_NS;
         let pause_ns = if is_taken { 0 } else { self.seen_ns - self.start_ns };
@@ -96,7 +95,6 @@ impl Poll {
 /// Lets a thread poll without keeping its CPU from other threads.
 #[derive(Debug)]
 pub struct CpuShare {
-    /// Value of this thread's preemption counter when it was last read.
     taken: u64,
     pauses: Pauses,
     /// CPU that was last found to be shared.
@@ -209,11 +207,9 @@ impl CpuShare {
 
 #[derive(Debug, Clone, Copy)]
 struct Pauses {
-    /// Number of polls still to be skipped.
     left: u32,
     /// Number of polls to skip when another thread next keeps the CPU.
     next: u32,
-    /// Number of consecutive polls that found work.
     caught: u32,
 }
 

@@ -29,7 +29,6 @@ pub fn nanoseconds(time: Duration) -> u64 {
 pub struct RunningClock {
     /// Time of the owner's last check; 0 before the first one.
     looked_ns: u64,
-    /// Time by which the next check is due.
     due_ns: u64,
 }
 

@@ -239,7 +239,6 @@ pub fn open_drive(
     Ok(OpenedDrive { created: created.keep(), ..opened })
 }
 
-/// Makes a disk of a driver that is already open.
 pub(crate) fn assemble_drive(
     (name, spec): (&str, &Spec),
     opened: millrace_drives::Opened,

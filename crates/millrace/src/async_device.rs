@@ -132,7 +132,6 @@ impl Drop for Promise {
     }
 }
 
-/// Creates the future of a bio, and a queue entry that will complete the future.
 fn promised(bio: Bio) -> (Pending, QueuedBio) {
     let answer = Arc::new(Answer::default());
     let pending = Pending(Arc::clone(&answer));
@@ -290,7 +289,6 @@ impl AsyncDevice {
         self.transfer(io, Bio::write(sector, buffer)).await
     }
 
-    /// Runs a bio with a buffer, and returns the buffer.
     async fn transfer(&self, io: IoRange, bio: Bio) -> io::Result<Buffer> {
         let done = self.submit(bio).await;
         io.outcome(&self.volume, done.status)?;
@@ -337,7 +335,6 @@ impl AsyncDevice {
         self.clear(IoRange { op: Op::Discard, offset_bytes, len_bytes }).await
     }
 
-    /// Discards or zeroes a range.
     async fn clear(&self, io: IoRange) -> io::Result<()> {
         match check_range(&self.volume, io.offset_bytes, io.len_bytes)? {
             0 => Ok(()),
@@ -345,7 +342,6 @@ impl AsyncDevice {
         }
     }
 
-    /// Runs an I/O without data.
     async fn run(&self, io: IoRange) -> io::Result<()> {
         io.outcome(&self.volume, self.submit(io.bio_without_data()).await.status)
     }
@@ -413,14 +409,11 @@ fn run(
     }
 }
 
-/// State of the device's thread: its channel and the bios in progress.
 struct SubmitState {
     channel: ThreadChannel,
-    /// Bios that did not fit the channel, in order of arrival.
     waiting: VecDeque<QueuedBio>,
     /// Promises of the bios in flight. The index is the bio's user data in the channel.
     promises: Vec<Option<Promise>>,
-    /// Free indexes of `promises`.
     free: Vec<usize>,
 }
 
@@ -465,7 +458,6 @@ impl SubmitState {
         }
     }
 
-    /// Answers completed bios. Returns their number.
     fn reap(&mut self) -> usize {
         let (promises, free) = (&mut self.promises, &mut self.free);
         self.channel.poll(|completion| {

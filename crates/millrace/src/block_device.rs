@@ -17,7 +17,6 @@ use crate::{Channel, Volume, stripe};
 
 /// Maximum length of one bio of a transfer, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
-/// Maximum number of bios in flight.
 const PIECES_MAX: usize = 8;
 
 /// A volume as bytes at offsets.
@@ -40,7 +39,6 @@ const PIECES_MAX: usize = 8;
 /// ```
 pub struct BlockDevice {
     channel: Channel,
-    /// Unused buffers, each of `PIECE_BYTES`.
     free: Vec<Buffer>,
     warnings: Vec<String>,
 }
@@ -238,7 +236,6 @@ impl BlockDevice {
         piece.outcome(self.volume(), status)
     }
 
-    /// Discards or zeroes a range.
     fn clear(&mut self, io: IoRange) -> io::Result<()> {
         match check_range(self.volume(), io.offset_bytes, io.len_bytes)? {
             0 => Ok(()),
@@ -246,7 +243,6 @@ impl BlockDevice {
         }
     }
 
-    /// Runs an I/O without data.
     fn run(&mut self, io: IoRange) -> io::Result<()> {
         let mut outcome = self.submit(io.bio_without_data());
         self.channel.wait(1, |completion| outcome = outcome.or(completion.status));
@@ -291,7 +287,6 @@ pub(crate) fn check_range(volume: &Volume, offset_bytes: u64, len_bytes: u64) ->
         .or_else(|_| wrong(format!("volume {name}: {len_bytes} bytes are too many for one call")))
 }
 
-/// Returns the sector at byte `at` of a range.
 fn sector(offset_bytes: u64, at: usize) -> u64 {
     (offset_bytes + at as u64) >> SECTOR_SHIFT
 }

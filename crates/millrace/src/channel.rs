@@ -54,7 +54,6 @@ pub struct Channel {
     group: GroupId,
 }
 
-/// Claim of the calling thread on queues of a volume's drives.
 struct QueueClaim {
     context: Rc<RefCell<IoContext>>,
     volume: Arc<Volume>,
@@ -67,7 +66,6 @@ impl Drop for QueueClaim {
     }
 }
 
-/// State that all channels of the calling thread share: its ring, and its claims on volumes.
 struct ThreadClaims {
     context: Weak<RefCell<IoContext>>,
     claims: Vec<Weak<QueueClaim>>,

@@ -52,7 +52,6 @@ pub struct VolumeConfig {
 }
 
 impl Default for VolumeConfig {
-    /// Creates a linear volume without a name and without drives.
     fn default() -> VolumeConfig {
         VolumeConfig {
             name: String::new(),
@@ -139,7 +138,6 @@ impl OpenConfig {
     }
 }
 
-/// Refuses a name that is used twice.
 fn unique<'a>(
     what: &str,
     names: impl Iterator<Item = &'a str>,
@@ -211,7 +209,6 @@ impl Error for StartError {
 }
 
 impl From<millrace_block::Error> for StartError {
-    /// Makes an error about the configuration as a whole.
     fn from(error: millrace_block::Error) -> StartError {
         StartError::new(ConfigPart::Whole, error)
     }

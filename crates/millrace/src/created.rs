@@ -61,7 +61,6 @@ impl Unfinished {
         spec.file().filter(|path| file_id(path).is_none())
     }
 
-    /// Records the file that was opened at a path which had no file before.
     pub(crate) fn note(&mut self, path: Option<PathBuf>, opened: Option<FileId>) {
         self.0.files.extend(path.zip(opened));
     }

@@ -38,7 +38,6 @@ pub struct DeviceCursor {
     block: Vec<u8>,
 }
 
-/// The next piece of a transfer.
 enum Piece {
     /// Whole blocks, with this many bytes in total.
     Blocks(usize),

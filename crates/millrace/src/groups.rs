@@ -136,7 +136,6 @@ pub fn find_group(groups: &Groups<Native>, name: &str) -> Result<GroupId, Error>
     })
 }
 
-/// Returns the group with this name among the groups of a volume's drives.
 pub(crate) fn group_of(volume: &Volume<Native>, name: &str) -> Result<GroupId, Error> {
     match volume.groups() {
         Some(groups) => find_group(groups, name),

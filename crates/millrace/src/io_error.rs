@@ -68,7 +68,6 @@ impl From<IoError> for io::Error {
     }
 }
 
-/// Operation and range of a device's I/O.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IoRange {
     pub(crate) op: Op,
@@ -89,7 +88,6 @@ impl IoRange {
         }
     }
 
-    /// Converts the status of this I/O on a volume to a result.
     pub(crate) fn outcome(self, volume: &Volume, status: Status) -> io::Result<()> {
         if status.is_ok() { Ok(()) } else { Err(self.failed(volume, status).into()) }
     }

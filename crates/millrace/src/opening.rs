@@ -45,7 +45,6 @@ pub struct Opened {
 
 debug_fields!(Opened, volumes, created, notes, warnings);
 
-/// State that all drives of a program share while they are opened.
 struct OpenSite {
     host: OpenContext,
     places: Places,
@@ -90,7 +89,6 @@ impl Opened {
         self.site.iter_mut().for_each(|site| site.places.forget(&is_closed));
     }
 
-    /// Returns the controllers that drives opened later may name.
     pub(crate) fn controllers(&mut self) -> &mut Vec<Arc<Controller<Native>>> {
         &mut self.site.as_mut().expect("drives are opened by one caller at a time").host.controllers
     }
@@ -171,7 +169,6 @@ pub struct DryOpened {
     pub warnings: Vec<String>,
 }
 
-/// Volumes, and their caches with the queue number of each flusher.
 type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)>);
 
 /// Drives that are being opened. Dropping this value before [`Opening::finish`] removes the files
@@ -320,7 +317,6 @@ impl<'a> Opening<'a> {
         Some(made.map_err(|error| StartError::new(ConfigPart::Volume(number), error)))
     }
 
-    /// Returns the number of I/O threads that need a queue on each drive of this volume.
     fn io_threads_of(&self, volume: usize) -> u16 {
         let threads = self.config.io_threads.get(volume).copied().unwrap_or(1);
         match self.config.volumes[volume].cache {

@@ -83,7 +83,6 @@ pub struct Server {
     workers: DriveWorkers,
     opened: Opened,
     config: ServeConfig,
-    /// Map from a volume's name to the numbers of queues of the volume's drives.
     queues: HashMap<String, VolumeQueues>,
     files: OpenFiles,
 }

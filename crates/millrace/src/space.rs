@@ -52,7 +52,6 @@ impl VolumeSpace {
         VolumeSpace { layout: volume.layout(), drives: drives.collect() }
     }
 
-    /// Returns the largest logical block size in bytes.
     fn block_bytes(&self) -> u64 {
         self.drives.iter().map(|drive| u64::from(drive.block_bytes)).max().unwrap_or(512).max(512)
     }
@@ -106,7 +105,6 @@ impl VolumeSpace {
         ))
     }
 
-    /// Describes the bytes after the last whole block of each drive.
     fn tails(&self) -> String {
         let block = self.block_bytes();
         let tail = |drive: &DriveSpace| {

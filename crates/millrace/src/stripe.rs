@@ -19,7 +19,6 @@ use crate::space::CHUNK_SECTORS;
 /// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) sets another number.
 pub const STRIPE_THREADS: u16 = 64;
 
-/// Layout that stripes over drives in chunks of 64 KiB.
 pub(crate) const STRIPED: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
 
 /// Opens the drives of specs, named `d0`, `d1` and so on, as a volume named after its layout, and

@@ -117,8 +117,6 @@ pub enum Errno {
 }
 
 impl fmt::Display for Errno {
-    /// Formats the operating system's error text and number. The protocol uses Linux's errno
-    /// numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         std::io::Error::from_raw_os_error(*self as i32).fmt(f)
     }

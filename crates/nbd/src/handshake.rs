@@ -83,7 +83,6 @@ pub enum TlsMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsState {
     Plain(TlsMode),
-    /// The server has agreed to start TLS, and the TLS handshake has not completed.
     Upgrading,
     Active,
 }
@@ -96,7 +95,7 @@ enum HandshakeState {
     Over,
 }
 
-/// Number of bytes consumed, and the progress to return; `None` if parsing continues.
+/// Number of bytes consumed, and the progress to return. `None`: parsing continues.
 type HandshakeStep = (usize, Option<Progress>);
 
 const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
@@ -118,7 +117,6 @@ pub struct Handshake {
     no_zeroes: bool,
     block_sizes: bool,
     style: ReplyStyle,
-    /// Export for which `base:allocation` is selected.
     context_export: Option<usize>,
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,

@@ -212,7 +212,6 @@ pub fn check(request: &Request, rules: &RequestLimits, session: &Session) -> Ver
 
 type CheckResult = Result<(), (Errno, &'static str)>;
 
-/// Returns EINVAL with the message of the first condition that is true.
 fn einval(conditions: &[(bool, &'static str)]) -> CheckResult {
     match conditions.iter().find(|(holds, _)| *holds) {
         Some((_, why)) => Err((Errno::Einval, why)),

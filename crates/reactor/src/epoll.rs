@@ -243,8 +243,6 @@ impl Epoll {
         0
     }
 
-    /// Waits for events once, for at most `limit_ns`, and then attempts all operations that became
-    /// ready.
     fn wait(&mut self, hub: &mut ReactorState, limit_ns: Option<u64>) -> io::Result<()> {
         let ready = self.wait_events(hub, limit_ns)?;
         for at in 0..ready {

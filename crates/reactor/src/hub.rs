@@ -18,7 +18,6 @@ pub(crate) struct ReactorState {
     pub(crate) pool: Pool,
     pub(crate) wake: Arc<OwnedFd>,
     pub(crate) counters: Counters,
-    /// Each source's share of the thread pool, indexed by source.
     shares: Vec<Option<FileShare>>,
 }
 
@@ -63,7 +62,6 @@ impl ReactorState {
         self.shares.get(usize::from(source.0))?.as_ref()
     }
 
-    /// Returns true if the pool executes all file operations of a source.
     pub(crate) fn takes_files(&self, source: Source) -> bool {
         self.share(source).is_some_and(|share| share.carrier == FileCarrier::Threads)
     }
@@ -107,7 +105,6 @@ impl ReactorState {
         self.pool.collect(|key, result| table.complete(key, result, 0));
     }
 
-    /// Returns the nanoseconds that a wait may last from now; `None` means no limit.
     pub(crate) fn wait_ns(wait: Wait) -> Option<u64> {
         match wait {
             Wait::No => Some(0),

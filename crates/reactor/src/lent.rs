@@ -21,7 +21,6 @@ pub(crate) struct LentRegions(Vec<LentRegion>);
 struct LentRegion {
     extent: AddressRange,
     piece_bytes: usize,
-    /// Number of lenders. Each drive of a thread lends the region once.
     lenders: usize,
     /// Index of each piece of the region in the ring's table of buffers; `None` if unregistered.
     pieces: Vec<Option<u16>>,
@@ -61,7 +60,6 @@ impl LentRegions {
         self.0.insert(at, region);
     }
 
-    /// Removes the region that `insert_registered` added. Returns false if there is none.
     pub(crate) fn remove_registered(&mut self, index: u16) -> bool {
         let at = self.0.iter().position(|region| region.pieces[..] == [Some(index)]);
         at.map(|at| self.0.remove(at)).is_some()
@@ -108,7 +106,6 @@ impl LentRegions {
         Some(region.piece(piece))
     }
 
-    /// Records the result of registering a piece that [`LentRegions::find`] returned.
     pub(crate) fn note(&mut self, of: AddressRange, registered: Result<u16, io::Error>) {
         let Some(at) = self.position_of(of.start) else { return };
         let region = &mut self.0[at];

@@ -127,7 +127,6 @@ impl Op {
         )
     }
 
-    /// Returns the descriptor of the operation, and the direction in which it must become ready.
     pub(crate) fn readiness(&self) -> Option<(RawFd, Direction)> {
         match *self {
             Op::Accept { fd }

@@ -121,7 +121,6 @@ pub fn take_thread_refusal() -> Option<String> {
 
 pub(crate) struct Pool {
     inbox: u32,
-    /// Number of submitted jobs whose results were not collected.
     pub(crate) outstanding: usize,
     jobs: Vec<PoolJob>,
     scratch: Vec<(OperationKey, i32)>,
@@ -191,7 +190,6 @@ impl Pool {
         queue.sleep(self.inbox).then(|| queue.next_growth_ns())
     }
 
-    /// Withdraws the request for a wake-up that `prepare_sleep` made.
     pub(crate) fn awake(&mut self) {
         if self.outstanding != 0 {
             lock().awake(self.inbox);
@@ -240,7 +238,6 @@ fn work() {
     }
 }
 
-/// Runs jobs until none is left for this thread.
 fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQueue> {
     let mut now_ns = sys::now_ns();
     while let Some(job) = queue.take(now_ns) {

@@ -29,7 +29,6 @@ use std::sync::{Arc, Once};
 
 /// Maximum time that a dropped reactor waits for operations in flight, in nanoseconds.
 const DRAIN_NS: u64 = 5 * sys::NS_PER_S;
-/// Upper bound of user data; valid values are below it.
 const USER_DATA_END: u64 = 1 << 48;
 
 enum Engine {
@@ -85,7 +84,6 @@ extern "C" fn after_fork() {
     });
 }
 
-/// Registers a reactor, so that the reactor abandons its ring in the child of a fork.
 fn watch_forks(core: &Rc<RefCell<ReactorCore>>) {
     static HANDLER: Once = Once::new();
     // SAFETY: the handler runs on the forking thread and uses only that thread's memory.

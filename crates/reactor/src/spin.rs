@@ -25,7 +25,6 @@ use self::worth::SpinTrial;
 const STREAK: u32 = 4;
 /// Number of consecutive spins without a completion after which spinning pauses.
 const VAIN: u32 = 4;
-/// Time between two yields, in nanoseconds.
 const YIELD_NS: u64 = 5_000;
 /// Duration of a yield, in nanoseconds, above which another thread must have run.
 const ALONE_NS: u64 = 3_000;
@@ -49,7 +48,6 @@ pub(crate) struct BusyPoll {
     longest_ns: u64,
     /// Number of consecutive short waits (at most twice `longest_ns`).
     short: u32,
-    /// Number of consecutive spins in which nothing completed.
     vain: u32,
     /// Waits left in the current pause from spinning, and length of the next pause in waits.
     pause: u32,
@@ -64,9 +62,7 @@ pub(crate) struct BusyPoll {
     yield_ns: u64,
     /// Duration of the last yield if another thread ran during it, otherwise 0.
     away_ns: u64,
-    /// Value of this thread's preemption counter at the last check.
     taken: u64,
-    /// Measures whether spinning improves throughput, for `SpinRule::IfItPays`.
     worth: Option<SpinTrial>,
 }
 
@@ -141,8 +137,6 @@ impl BusyPoll {
         true
     }
 
-    /// Decides the next action. `preemptions` returns how often the kernel has preempted this
-    /// thread.
     fn next(&mut self, now_ns: u64, preemptions: impl FnOnce() -> u64) -> SpinStep {
         let gap_ns = now_ns.saturating_sub(self.seen_ns);
         self.seen_ns = now_ns;

@@ -78,7 +78,6 @@ pub(crate) fn eventfd_write(fd: &OwnedFd) {
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Reads and resets the value of an eventfd that is known to be readable.
 pub(crate) fn eventfd_read(fd: &OwnedFd) -> u64 {
     let mut value = 0u64;
     // SAFETY: eight bytes go into a live local.
@@ -118,7 +117,6 @@ pub(crate) fn is_storage(fd: RawFd) -> bool {
     mode == libc::S_IFREG || mode == libc::S_IFBLK
 }
 
-/// Returns true for sockets that carry a byte stream, to which `MSG_WAITALL` applies.
 pub(crate) fn is_stream(fd: RawFd) -> bool {
     let mut kind: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -130,7 +128,6 @@ pub(crate) fn is_stream(fd: RawFd) -> bool {
     ret == 0 && kind == libc::SOCK_STREAM
 }
 
-/// Sets `O_NONBLOCK` on `fd` if it is not set. Returns 0 or `-errno`.
 pub(crate) fn set_nonblocking(fd: RawFd) -> i32 {
     // SAFETY: fcntl with these commands touches no memory.
     unsafe {

@@ -31,11 +31,8 @@ impl OperationKey {
 pub(crate) enum OperationPhase {
     /// The operation was pushed: it is on the ring, or in epoll's queue of operations to start.
     Started,
-    /// The operation waits until its descriptor is ready.
     Polling,
-    /// The operation is in the heap of timers (epoll).
     Timing,
-    /// The operation was submitted to the thread pool.
     Pooled,
 }
 
@@ -60,7 +57,6 @@ struct CompletionInbox {
     open: bool,
 }
 
-/// Initial capacity of the table and of each inbox, in operations.
 const SLOTS: usize = 256;
 
 pub(crate) struct Table {
@@ -150,7 +146,6 @@ impl Table {
         (slot.live && slot.generation == key.generation()).then_some(slot)
     }
 
-    /// Ends an operation and puts its completion into its source's inbox.
     pub(crate) fn complete(&mut self, key: OperationKey, result: i32, flags: u32) {
         let Some(slot) = self.get(key) else { return };
         slot.live = false;
@@ -190,7 +185,6 @@ impl Table {
         into.extend(live.map(|(index, slot)| OperationKey::new(index, slot.generation)));
     }
 
-    /// Moves an inbox's completions to the end of `into`.
     pub(crate) fn take(&mut self, source: Source, into: &mut Vec<Completion>) {
         into.append(&mut self.inboxes[usize::from(source.0)].completions);
     }
@@ -199,12 +193,10 @@ impl Table {
         self.inboxes[usize::from(source.0)].pending
     }
 
-    /// Returns the number of operations of all sources that have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.slots.len() - self.free_slots.len()
     }
 
-    /// Returns the largest number of operations that were ever in flight together.
     pub(crate) fn outstanding_max(&self) -> usize {
         self.slots.len()
     }

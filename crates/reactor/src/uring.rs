@@ -66,17 +66,14 @@ pub(crate) struct Uring {
 struct SubmissionState {
     /// True if the last call of `turn` left entries in the submission queue.
     held_back: bool,
-    /// Number of file operations queued since the last system call.
     file_ops: u32,
 }
 
-/// The read of the wake eventfd that is always in flight.
 struct WakeRead {
     fd: RawFd,
     /// Target of the read: a leaked box that is freed together with the ring.
     value: *mut u64,
     armed: bool,
-    /// True if the read completed in the current call of `turn`.
     seen: bool,
 }
 
@@ -100,7 +97,6 @@ impl Timespecs {
 }
 
 impl Uring {
-    /// Opens a ring, or returns the reason why the kernel refuses io_uring.
     pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Uring> {
         let opened = probe::open(config.entries)?;
         let (enter_fd, enter_flags) = match opened.ring_index {
@@ -165,7 +161,6 @@ impl Uring {
         self.has_worker == Some(true)
     }
 
-    /// Queues an operation on the ring or for the pool, or completes it at once.
     pub(crate) fn push(&mut self, hub: &mut ReactorState, key: OperationKey) {
         let Some(&mut OperationSlot { op, source, .. }) = hub.table.get(key) else { return };
         match op {
@@ -342,7 +337,6 @@ impl Uring {
         hub.collect_jobs();
     }
 
-    /// Enters the kernel, but only if there are entries to submit or completions to collect.
     fn submit(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             let queue = self.ring.submission();
@@ -504,7 +498,6 @@ fn timespec(ns: u64) -> Timespec {
     Timespec::new().sec(ns / NS_PER_S).nsec((ns % NS_PER_S) as u32)
 }
 
-/// Returns true for errors of io_uring_enter after which the call can simply be repeated later.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

@@ -22,7 +22,6 @@ use crate::join::{JoinOutcome, join_within};
 /// Maximum number of write-backs in flight to each drive. A higher number would delay reads, which
 /// wait behind write-backs in a drive without a scheduler.
 const DRIVE_WRITES: u32 = 16;
-/// Maximum time for the final flush of the drives, in nanoseconds.
 const FLUSH_NS: u64 = 1_000_000_000;
 /// Maximum time to wait for the thread's end: the final flush, plus 5 s for operations in its ring.
 const HANG: Duration = Duration::from_secs(8);

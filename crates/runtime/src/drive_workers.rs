@@ -23,7 +23,6 @@ use crate::cache_flusher::CacheFlusher;
 use crate::io_context::{IoConfig, IoContext};
 use crate::join::{JoinOutcome, join_within};
 
-/// Maximum time that a stopping worker waits for I/O in flight, in nanoseconds.
 const DRAIN_NS: u64 = 5_000_000_000;
 /// Maximum time to wait for the threads' end: `DRAIN_NS`, plus 5 s for operations in their rings.
 const HANG: Duration = Duration::from_secs(12);
@@ -336,7 +335,6 @@ fn died() -> Error {
     Error::new(ErrorKind::System, "a drive's worker thread panicked; see the messages above")
 }
 
-/// Records a panic of the current thread when dropped.
 struct OnPanic<'a>(&'a WorkersState);
 
 impl Drop for OnPanic<'_> {
@@ -409,7 +407,6 @@ fn serve(
     Ok(())
 }
 
-/// Waits until the I/O in the worker's queues has completed, for `DRAIN_NS` at most.
 fn drain(worker: &mut Worker<Native>, io: &mut IoContext) -> Result<(), Error> {
     let mut limit = Deadline::<Native>::after_ns(DRAIN_NS);
     while !worker.is_idle() && !limit.is_over() {

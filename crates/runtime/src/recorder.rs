@@ -48,7 +48,6 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// Returns true if no criterion is set and no entry is older than the recording.
     fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
@@ -126,7 +125,6 @@ struct RecorderState {
 }
 
 impl RecorderState {
-    /// Returns true if [`Recorder::renew`] was not called for longer than `lease`.
     fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
         let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
         lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos())
@@ -325,7 +323,6 @@ impl<M: Machine> Recording<M> {
 }
 
 impl Recording<Native> {
-    /// Empties the rings regularly until the recording is stopped, and then once more.
     fn run(&mut self, shared: &RecorderState) -> io::Result<()> {
         let mut clock = RunningClock::new();
         loop {

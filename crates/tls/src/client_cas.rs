@@ -29,7 +29,6 @@ use crate::reasons::ExpiredCa;
 #[derive(Debug, Clone)]
 pub(crate) struct ClientCa {
     anchor: TrustAnchor<'static>,
-    /// Common name of the CA, or its complete subject if it has none, on one line.
     pub(crate) name: String,
     /// Dates of the certificate; `None` if they cannot be parsed.
     pub(crate) lifetime: Option<Lifetime>,
@@ -43,7 +42,6 @@ pub(crate) struct ClientCas {
     all: Arc<dyn ClientCertVerifier>,
 }
 
-/// Combines `roots` with the certificates from which they were created, in the same order.
 pub(crate) fn cas_of(roots: RootCertStore, certificates: &[CertificateDer<'_>]) -> Vec<ClientCa> {
     let of = |(anchor, der): (TrustAnchor<'static>, &CertificateDer<'_>)| ClientCa {
         anchor,

@@ -208,7 +208,6 @@ impl ClientConfig {
 type MetadataSnapshot = Vec<Option<(u64, u64, u64, [i64; 4])>>;
 
 impl ServerFiles {
-    /// Reads the current metadata, with one system call for each file.
     fn metadata(&self) -> MetadataSnapshot {
         let identity = [&self.identity.certificate, &self.identity.key];
         let read = |path: &PathBuf| {
@@ -341,7 +340,6 @@ fn pem_text(error: &pem::Error) -> String {
     }
 }
 
-/// Longest certificate or key file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 fn contents(path: &Path) -> Result<Vec<u8>, Error> {

@@ -60,7 +60,6 @@ pub(crate) struct ExpiredCa {
     pub(crate) expiry: String,
 }
 
-/// Returns true if the first bytes are TLS, that is, a handshake record or an alert.
 fn is_tls(first: &[u8]) -> bool {
     matches!(first, [] | [0x15 | 0x16] | [0x15 | 0x16, 3, ..])
 }
@@ -90,7 +89,6 @@ fn certificate_text(error: &CertificateError) -> String {
     format!("the peer's certificate {}", what_is_wrong(error))
 }
 
-/// Describes the fault of a certificate, such as "is expired; create a new one".
 pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
     use CertificateError as C;
     let why = match error {

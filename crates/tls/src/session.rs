@@ -27,7 +27,6 @@ use self::engine::{Engine, TurnOutcome, TurnResult, WriteAction};
 
 pub use self::buffers::{INPUT_BYTES, OUTPUT_BYTES};
 
-/// Longest plaintext of a record, in bytes.
 pub(crate) const RECORD_BYTES: usize = 16 * 1024;
 /// Maximum total length of rustls's own messages that wait for space in the output, in bytes.
 pub(crate) const CONTROL_BYTES_MAX: usize = 128 * 1024;

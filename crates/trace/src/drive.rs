@@ -9,7 +9,6 @@ use serde::Serialize;
 use super::measure::{Measure, Measures, Span};
 use super::tree::RangeTree;
 
-/// Timestamp of a step that has not happened.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// Kind of an I/O: read, write or discard.
@@ -54,9 +53,7 @@ pub(super) struct Flight {
     pub(super) issued_ns: u64,
     pub(super) cpu: u32,
     pub(super) kind: IoKind,
-    /// Number that [`IoListener::arrived`](super::IoListener::arrived) returned for this I/O.
     pub(super) number: u64,
-    /// Sectors of the I/O that no completion has covered yet.
     pub(super) uncovered: u32,
 }
 
@@ -92,7 +89,6 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Adds the time since the group's previous I/O was queued to the statistics of `span`.
     pub(super) fn queued(&mut self, span: Span, time_ns: u64) {
         if let Some(last) = self.last_queued_ns.replace(time_ns) {
             self.measures.add(span, delta(last, time_ns));
@@ -192,7 +188,6 @@ impl Drive {
         self.flights.insert(range, Flight::new(record, number))
     }
 
-    /// Counts an I/O as active, because it was queued or requeued.
     pub(super) fn activate(&mut self) {
         self.queued += 1;
         self.active_sum += self.active;

@@ -21,14 +21,12 @@ pub(super) struct TraceRecord {
     pub(super) data: Vec<u8>,
 }
 
-/// CPUs whose records an input may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CpuScope {
     /// CPU number in the file's name, used until the first record is read.
     Named(u32),
     /// CPU number in the first record, which all other records must have, too.
     One(u32),
-    /// Any CPU.
     Any,
 }
 
@@ -61,7 +59,6 @@ impl<R: Read> CpuFile<R> {
         &self.path
     }
 
-    /// Returns the total length of the records read so far, in bytes.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -112,7 +109,6 @@ impl<R: Read> CpuFile<R> {
         Ok(data)
     }
 
-    /// Reads until the buffer is full or the file ends. Returns the number of bytes read.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TraceError> {
         let mut have = 0;
         while have < buffer.len() {

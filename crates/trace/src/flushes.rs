@@ -16,7 +16,6 @@ const FLUSHES_MAX: usize = 4_096;
 
 #[derive(Debug, Clone, Copy)]
 struct FlushInFlight {
-    /// Number that the `IoListener` returned for this flush.
     number: u64,
     /// Sector field of the flush that this flush joined, or else of this flush itself.
     leader: u64,

@@ -13,7 +13,6 @@ use millrace_runtime::DEVICE_NAME;
 /// Maximum number of process names kept; they take about 4 MiB.
 const NAMES_MAX: usize = 65_536;
 const DEVICES_MAX: usize = 4_096;
-/// Maximum bytes of a process name, as in the kernel.
 const NAME_BYTES_MAX: usize = 16;
 
 /// Names of processes and devices in a trace, and the trace's count of dropped events.
@@ -57,7 +56,6 @@ impl TraceNames {
         self.devices.insert(device, name);
     }
 
-    /// Adds to the count of missing sequence numbers; a negative value subtracts.
     pub(super) fn add_missing(&mut self, numbers: i64) {
         self.missing += numbers;
     }

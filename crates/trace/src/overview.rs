@@ -34,9 +34,7 @@ pub enum Columns {
     All,
 }
 
-/// Maximum width of a device name in a table, in characters.
 const NAME_WIDTH: usize = 14;
-/// Maximum width of a table's title in the short form, in characters.
 const TITLE_WIDTH: usize = 12;
 
 /// Converts nanoseconds to seconds as btt does, to get the same rounding.
@@ -128,7 +126,6 @@ impl Spans {
     }
 }
 
-/// Formats a table of spans, with all columns or with those that fit 80 characters.
 fn table(title: &str, measures: &Measures, columns: Columns) -> String {
     let mut text = match columns {
         Columns::All => format!("{title:>15}"),
@@ -171,7 +168,7 @@ fn shortened(name: &str, width: usize) -> String {
     }
 }
 
-/// Returns a device's name, or ` (major, minor)` as btt prints it.
+/// Returns a device's name, or its major and minor number as btt prints them.
 fn padded(spans: &Spans, device: u32) -> String {
     match spans.names.device(device) {
         Some(name) => shortened(name, NAME_WIDTH),

@@ -29,9 +29,7 @@ use self::sequence::Sequence;
 use super::file::{CpuFile, TraceRecord};
 use super::{Damage, TraceError, TraceNames};
 
-/// Number of events read from a file at a time.
 const BATCH: usize = 512;
-/// Size of the read buffer of each file, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Name and location of a trace.
@@ -82,7 +80,6 @@ impl TraceName {
         trace_file(&self.base, cpu)
     }
 
-    /// Returns the CPUs for which the trace has a file, in ascending order.
     fn cpus(&self) -> io::Result<Vec<u32>> {
         let first = self.file(0);
         let folder = first.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -100,7 +97,6 @@ impl TraceName {
     }
 }
 
-/// Name by which the user asks for standard input.
 const PIPE: &str = "-";
 
 /// One event or message of a trace.
@@ -180,13 +176,11 @@ fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
 /// Reads the events of one or more traces, in order of time.
 pub struct Reader<R = Box<dyn Read + Send>> {
     streams: Vec<FileStream<R>>,
-    /// Reader of the pipe, instead of `streams`, if the input is a pipe.
     pipe: Option<PipeReader<R>>,
     notes: Vec<String>,
     /// Streams with an event or error waiting, in the order in which they will be read.
     order: VecDeque<usize>,
     names: TraceNames,
-    /// Time of the first event, set when that event is returned.
     genesis_ns: Option<u64>,
     damage: Vec<Damage>,
     has_ended: bool,
@@ -385,7 +379,6 @@ impl<R: Read> Reader<R> {
         &self.damage
     }
 
-    /// Converts a record to an entry, whose time is relative to the first event.
     fn entry(&mut self, item: TraceRecord, trace: usize, cpu: u32) -> TraceEntry {
         let TraceRecord { mut record, data } = item;
         let genesis_ns = *self.genesis_ns.get_or_insert(record.time_ns);

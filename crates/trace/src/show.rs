@@ -146,7 +146,6 @@ fn device(out: &mut Vec<u8>, device: u32, names: &TraceNames) -> io::Result<()> 
     }
 }
 
-/// Prints the columns between the device and the part that depends on the action.
 fn head(
     out: &mut Vec<u8>,
     cpu: u32,
@@ -230,7 +229,6 @@ fn name(out: &mut Vec<u8>, pid: u32, names: &TraceNames) {
     out.push(b']');
 }
 
-/// Prints the bytes of a passthrough command, without trailing zeroes.
 fn command(out: &mut Vec<u8>, data: &[u8]) -> io::Result<()> {
     if data.is_empty() {
         return Ok(());

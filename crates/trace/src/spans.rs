@@ -203,7 +203,6 @@ impl Spans {
         Some(self.drives.len() - 1)
     }
 
-    /// Returns the index of a record's device if I/Os have been queued on it.
     fn begun(&mut self, record: &Record) -> Option<usize> {
         self.drive(record.device).filter(|drive| self.drives[*drive].begun)
     }

@@ -11,7 +11,6 @@ use std::cmp::Ordering;
 /// Index of a missing node. Its colour is black.
 const NIL: u32 = u32::MAX;
 
-/// Index of an entry in the tree, valid until the entry is removed.
 pub(super) type EntryIndex = u32;
 
 #[derive(Debug)]
@@ -56,13 +55,11 @@ impl<T> RangeTree<T> {
         &mut self.at_mut(place).value
     }
 
-    /// Returns the first sector of an entry, and the sector past the end.
     pub(super) fn range(&self, place: EntryIndex) -> (u64, u64) {
         let node = self.at(place);
         (node.start, node.end)
     }
 
-    /// Returns the first entry on the search path that covers this sector.
     pub(super) fn find(&self, sector: u64) -> Option<EntryIndex> {
         let mut at = self.root;
         while at != NIL {
@@ -215,7 +212,6 @@ impl<T> RangeTree<T> {
         usize::from(self.at(parent).children[RIGHT] == place)
     }
 
-    /// Puts `new`, which may be `NIL`, in the place of `old` below the parent of `old`.
     fn replace(&mut self, old: u32, new: u32) {
         let parent = self.at(old).parent;
         match parent {

@@ -23,7 +23,6 @@ const STACK_BYTES: usize = 256 * 1024;
 
 type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
 
-/// Coroutines of the current execution, and unused stacks for the next execution.
 #[derive(Default)]
 pub(super) struct CoroutinePool {
     running: Vec<ThreadCoroutine>,

@@ -38,7 +38,6 @@ struct Store {
 struct PendingStore {
     value: u64,
     order: Order,
-    /// Store that a read-modify-write has read.
     read: Option<Store>,
 }
 
@@ -51,7 +50,8 @@ pub(super) struct AccessContext<'a> {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// Thread that made the last store, and the number of this store among all stores.
+    /// Thread that made the last store, and the number of this store among the stores to all
+    /// locations.
     last: (u8, u64),
     /// Number of the last store by a thread other than the one in `last`.
     other: u64,
@@ -62,7 +62,6 @@ pub(super) struct Memory {
     locations: Vec<Location>,
     used: usize,
     views: Vec<View>,
-    /// Number of stores of the execution, to all locations.
     pub(super) stored: u64,
     /// For each location, the latest store that a thread knew at a SeqCst fence.
     sc_fences: Timestamps,
@@ -70,7 +69,6 @@ pub(super) struct Memory {
     sc_stores: Timestamps,
     /// For each location, the latest store that happened before a SeqCst fence.
     sc_fenced: Timestamps,
-    /// True if timestamps have run out at some location.
     pub(super) exhausted: bool,
 }
 
@@ -105,7 +103,6 @@ impl Memory {
         self.exhausted = false;
     }
 
-    /// Adds a location that holds `value`. Returns `None` if there are too many locations.
     pub(super) fn add(&mut self, views: &mut ThreadViews, value: u64) -> Option<u32> {
         if self.used == LOCATIONS_MAX {
             return None;
@@ -138,7 +135,6 @@ impl Memory {
         }
     }
 
-    /// Reads a store and updates the views of the reading thread.
     #[inline]
     fn observe(&mut self, views: &mut ThreadViews, at: usize, index: usize, order: Order) -> Store {
         let store = self.locations[at].stores[index];
@@ -152,7 +148,6 @@ impl Memory {
         store
     }
 
-    /// Reads one of the stores that the thread may still see.
     pub(super) fn load(
         &mut self,
         AccessContext { views, trail }: AccessContext<'_>,
@@ -168,7 +163,6 @@ impl Memory {
         self.observe(views, at, index, order).value
     }
 
-    /// Stores a value at one of the possible positions in modification order.
     pub(super) fn store(
         &mut self,
         AccessContext { views, trail }: AccessContext<'_>,
@@ -242,7 +236,6 @@ impl Memory {
         stores.get(index + 1).is_none_or(|next| !next.atomic)
     }
 
-    /// Reads a store and writes a new store directly after it.
     pub(super) fn update(
         &mut self,
         AccessContext { views, trail }: AccessContext<'_>,
@@ -313,13 +306,11 @@ impl Memory {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
     }
 
-    /// Returns the number of the last store to a location by a thread other than `thread`.
     pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
         let location = &self.locations[at as usize];
         if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
     }
 
-    /// Returns the timestamp of the oldest store that is newer than `stamp`.
     pub(super) fn newer(&self, at: u32, stamp: u32) -> Option<u32> {
         let stores = &self.locations[at as usize].stores;
         stores.iter().map(|store| store.stamp).find(|other| *other > stamp)

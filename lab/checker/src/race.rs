@@ -23,7 +23,6 @@ pub(super) struct LineAccesses {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Race {
-    /// Thread that made the other access of the race.
     pub(super) other: u8,
     pub(super) wrote: bool,
 }

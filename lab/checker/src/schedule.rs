@@ -16,7 +16,6 @@ use super::session::{NOBODY, Session, ThreadYielder, WaitReason};
 use super::view::THREADS_MAX;
 
 impl Session {
-    /// Ends the current thread and switches to another one.
     pub(super) fn end(&mut self) {
         self.note(|| "ends".to_string());
         self.here().wait = WaitReason::Ended;
@@ -145,7 +144,6 @@ impl Session {
         locations.filter_map(|at| Some((at, self.memory.newer(at, known[at as usize])?)))
     }
 
-    /// Returns true if another thread has stored to a location in `set` since store number `since`.
     fn has_moved(&self, thread: usize, set: u64, since: u64) -> bool {
         let mut locations = (0..self.memory.locations() as u32).filter(|at| set >> at & 1 == 1);
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)
@@ -187,7 +185,6 @@ impl Session {
         Some(self.here().turns)
     }
 
-    /// Describes the reasons of all waits when no thread can run.
     fn stuck(&self) -> String {
         let mut text = String::from("nobody can run:");
         for (index, thread) in self.threads.iter().enumerate() {

@@ -53,7 +53,6 @@ pub(super) struct BoundUsage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitReason {
-    /// The thread waits for nothing and may run.
     Turn,
     Lock(u32),
     /// The thread waits for a wake-up of this parker, or for a deadline.
@@ -114,7 +113,6 @@ pub(super) fn is_exploring() -> bool {
 pub(super) struct EnteredSession(());
 
 impl EnteredSession {
-    /// Enters a session, which no other code may use until the guard is dropped.
     pub(super) fn new(session: &mut Session) -> EnteredSession {
         assert!(!is_exploring(), "explorations must not be nested");
         SESSION.set(session);
@@ -157,8 +155,6 @@ pub(super) fn turn() {
     }
 }
 
-/// Suspends the calling thread until the event `wait` has occurred and the scheduler picks the
-/// thread.
 pub(super) fn wait(wait: WaitReason) {
     if let Some(turns) = with(|session| session.wait(wait)) {
         suspend(turns);
@@ -192,7 +188,6 @@ impl Session {
         }
     }
 
-    /// Prepares an execution in which the first thread is about to start. The trail is kept.
     pub(super) fn reset(&mut self) {
         self.memory.reset();
         self.lines.reset();
@@ -277,7 +272,6 @@ impl Session {
         self.parkers[parker as usize]
     }
 
-    /// Adds the view of a thread that has ended to the view of the current thread.
     pub(super) fn joined(&mut self, other: usize) {
         let knows = self.threads[other].views.current;
         let locations = self.memory.locations();
@@ -294,7 +288,6 @@ impl Session {
         self.lines.add(&self.threads[current].views)
     }
 
-    /// Checks an access to a `Line`. Returns a description if the access is a data race.
     pub(super) fn touch_line(&mut self, line: u32, what: LineAccessKind) -> Option<String> {
         let views = &self.threads[self.current].views;
         let raced = match what {

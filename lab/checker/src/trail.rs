@@ -12,7 +12,6 @@ use std::vec::Vec;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChoiceMode {
-    /// Visits every trail once.
     DepthFirst,
     /// Makes random choices. The value is the state of the random generator.
     Random(u64),
@@ -59,12 +58,10 @@ impl Trail {
         chosen
     }
 
-    /// Returns to the first choice, so that the next execution repeats all choices.
     pub(super) fn rewind(&mut self) {
         (self.at, self.diverged) = (0, false);
     }
 
-    /// Advances to the next execution. Returns false if there is none.
     pub(super) fn advance(&mut self) -> bool {
         self.steps.truncate(self.at);
         self.at = 0;

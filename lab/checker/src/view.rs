@@ -10,7 +10,6 @@
 /// Maximum number of locations (words and locks) in one execution, because a wait keeps a set of
 /// them in a `u64`.
 pub(super) const LOCATIONS_MAX: usize = 64;
-/// Maximum number of threads in one execution, including the first.
 pub(super) const THREADS_MAX: usize = 8;
 
 pub(super) type Timestamps = [u32; LOCATIONS_MAX];
@@ -40,7 +39,6 @@ impl View {
     }
 }
 
-/// Raises the timestamps of the first `locations` locations to at least those of `other`.
 #[inline]
 pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usize) {
     for (mine, theirs) in stamps[..locations].iter_mut().zip(&other[..locations]) {

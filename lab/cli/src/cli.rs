@@ -23,7 +23,6 @@ Examples:
   millrace-lab man ~/.local/share/man/man1  all pages: millrace-lab.1, millrace-lab-bench.1 and so on
   man millrace-lab-bench                    then read one";
 
-/// Commands of the program `millrace`, for errors.
 const DAEMON_VERBS: [&str; 5] = ["serve", "stat", "top", "locks", "ctl"];
 
 /// The laboratory of millrace: measures, replays, and simulates its block layer.
@@ -83,7 +82,6 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Adds a tip to the error of a command that the other program has.
 fn with_tip(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
         && DAEMON_VERBS.contains(&word.as_str())

@@ -29,7 +29,6 @@ use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use self::replies::Replies;
 use self::socket::{Ready, Socket};
 
-/// Size of the receive buffer in bytes.
 const RECEIVE_BYTES: usize = 256 * 1024;
 /// Number of queued bytes above which `submit` sends the queue without a call of `flush`.
 const SEND_BYTES: usize = 256 * 1024;
@@ -53,7 +52,6 @@ pub(crate) struct Pending {
     command: Command,
     offset: u64,
     length: u64,
-    /// Bytes of read data received so far.
     received: u64,
     errno: Option<Errno>,
     buffer: Vec<u8>,

@@ -50,7 +50,6 @@ use self::queue::Shared;
 
 /// Guest-physical address at which the guest's memory begins. Any address but zero would do.
 const GUEST_BASE: u64 = 1 << 30;
-/// Maximum wait for a server's first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 
 /// Options of a vhost-user client: queues, depth, descriptor layout, waiting.
@@ -182,7 +181,6 @@ impl Session {
         ClientError::Feature { path: self.path.clone(), feature, remedy }
     }
 
-    /// Negotiates features and protocol features, and reads the configuration space.
     fn negotiate(&mut self, options: &Options) -> Result<DiskConfig, ClientError> {
         let offered = self.step("GET_FEATURES", self.frontend.get_features())?;
         if offered & feature::VERSION_1 == 0 {
@@ -319,7 +317,6 @@ impl Session {
     }
 }
 
-/// Size of the huge pages that `share` requests, in bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Creates memory that another process can map, and returns its file and its mapping. The memory

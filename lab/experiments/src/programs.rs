@@ -28,7 +28,6 @@ const FREE_CPUS: [u32; 3] = [9, 10, 11];
 /// CPUs of a server's threads: all except the flusher's. Threads and workers share CPUs, because
 /// the paper's machine reserves no CPUs for workers.
 const ALL_CPUS: RangeInclusive<u32> = 1..=11;
-/// Largest number of I/Os that a read or write call of a thread has in flight.
 const CALLS: u32 = 4;
 
 /// Program to run.

@@ -68,7 +68,6 @@ pub struct TraceIo {
 }
 
 impl TraceIo {
-    /// A placeholder that readers fill in: a read of length 0 at time 0.
     const EMPTY: TraceIo = TraceIo {
         at_ns: 0,
         device: 0,

@@ -52,7 +52,6 @@ pub(crate) struct QueueService {
     pub(crate) poll_max_ns: u64,
 }
 
-/// Default for the longest wait of workload-aware batching, in nanoseconds.
 pub(crate) const WAIT_MAX_NS: u64 = 20_000;
 
 impl QueueService {
@@ -86,7 +85,6 @@ pub(crate) struct VmPlan {
     /// Number of submitting processes. Process p runs on vCPU p.
     pub(crate) processes: u32,
     pub(crate) served: QueueService,
-    /// Effects of the host that the simulation leaves out, to measure each of them.
     pub(crate) without: Vec<Effect>,
     pub(crate) workload: Workload,
     /// Drive of the guest, with interrupts if `interrupts` is true.
@@ -109,12 +107,9 @@ pub(crate) struct Counts {
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,
     pub(crate) ipis: u64,
-    /// Number of interrupts that the device raised, even those for which no vCPU exited.
     pub(crate) signals: u64,
-    /// Number of calls of `io_submit`, with `submitted` requests.
     pub(crate) submissions: u64,
     pub(crate) submitted: u64,
-    /// Number of submissions that batching delayed at least once.
     pub(crate) held: u64,
     pub(crate) sleeps: u64,
     /// Sum of the latencies, from submission in the guest to reaping, of `reaped` requests.

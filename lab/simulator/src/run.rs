@@ -29,7 +29,6 @@ use crate::world::{EnteredWorld, World, private, shared};
 
 /// Size of a thread's stack. Only the pages that are used take memory.
 const STACK_BYTES: usize = 256 << 10;
-/// Maximum number of unused stacks that a system thread keeps.
 const STACKS_KEPT: usize = 512;
 
 type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;

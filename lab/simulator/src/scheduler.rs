@@ -44,22 +44,18 @@ pub(super) enum SchedulerStop {
     TimeLimit,
 }
 
-/// Fields of the running CPU and thread, copied here for fast access.
 #[derive(Debug)]
 struct CpuTurn {
     slice_end_ps: u64,
-    /// `CpuState::position` of the running CPU.
     position: usize,
     yielder: *const Yielder<(), ()>,
 }
 
-/// CPUs and threads of a simulation, and the thread that runs now.
 pub(super) struct Scheduler {
     // Fields used at every call of the machine.
     pub(super) now_ps: u64,
     pub(super) cpu: usize,
     pub(super) thread: u32,
-    /// True while the running thread evaluates a condition of `spin_until`.
     pub(super) recording: bool,
     turn: CpuTurn,
     clocks: Clocks,
@@ -124,7 +120,6 @@ impl Scheduler {
         }
     }
 
-    /// Decides how the simulation ends when no CPU has anything to do.
     fn nobody_left(&self) -> Result<RunAction, SchedulerStop> {
         if self.pool.live == 0 {
             return Ok(RunAction::Done);
@@ -173,7 +168,6 @@ impl Scheduler {
         self.pool.thread_mut(self.thread)
     }
 
-    /// Spends the running thread's time for entering and leaving the kernel.
     pub(super) fn charge_system_call(&mut self) {
         self.now_ps += self.stretched(self.prices.system_call);
     }
@@ -266,7 +260,6 @@ impl Scheduler {
         self.clocks.set_cpu(position, clock_ps);
     }
 
-    /// Ends a thread's spinning at `time_ps` or later.
     pub(super) fn end_spin(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
         state.state = ThreadPhase::Running;
@@ -299,7 +292,6 @@ impl Scheduler {
         self.pool.thread_mut(next).state = ThreadPhase::Running;
     }
 
-    /// Makes a waiting thread ready to run on its CPU from `time_ps` on.
     pub(super) fn make_ready(&mut self, thread: u32, time_ps: u64) {
         self.place(thread);
         self.limit_credit(thread);

@@ -78,7 +78,6 @@ impl Drop for EnteredWorld {
     }
 }
 
-/// Returns the running simulation of this system thread, if any.
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();

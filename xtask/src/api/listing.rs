@@ -20,7 +20,6 @@ enum LineRank {
     Trait,
 }
 
-/// Texts to replace in an item that was joined into one line, each with its replacement.
 const SHORTENED: [(&str, &str); 7] = [
     ("( ", "("),
     (", )", ")"),
@@ -38,7 +37,6 @@ pub fn of(tree: &CrateTree) -> String {
     listing.lines.iter().map(line).collect()
 }
 
-/// Returns all `impl` blocks, grouped by type, except those of the crate's private traits.
 fn impls(tree: &CrateTree) -> BTreeMap<PathTarget, Vec<&ItemImpl>> {
     let mut found: BTreeMap<PathTarget, Vec<&ItemImpl>> = BTreeMap::new();
     for (module, items) in tree.modules() {
@@ -123,7 +121,6 @@ impl Listing<'_> {
         }
     }
 
-    /// Lists an item with its fields, variants, methods and traits, if it is public.
     fn item(&mut self, module: &str, item: &Item, name: &str, when: &str) {
         let (vis, attrs, head) = match item {
             Item::Const(i) => (&i.vis, &i.attrs, typed("const", &i.ident, &i.ty)),
@@ -267,7 +264,6 @@ fn headed(kind: &str, ident: &syn::Ident, generics: &Generics) -> String {
     format!("{kind} {ident}{parameters}{bounds}")
 }
 
-/// Returns the source text of a syntax node on one line, without comments.
 fn source(part: &impl Spanned) -> String {
     one_line(&part.span().source_text().unwrap_or_default())
 }

@@ -122,7 +122,6 @@ fn inline(text: &str) -> String {
     out + &escaped(rest)
 }
 
-/// Escapes backslashes for roff, and dashes so that they can be copied as ASCII.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }

@@ -15,7 +15,6 @@ const BLOCK_ROOT: &str = "crates/block/src/lib.rs";
 const ATOMIC_HOMES: [&str; 4] =
     ["crates/machine/", "crates/reactor/", "lab/checker/", "lab/simulator/"];
 
-/// Names that the block layer must not use, and the replacement of each.
 const FOREIGN: [(&str, &str); 5] = [
     ("std::", "use core, alloc or the `Machine`"),
     ("extern crate std", "use core, alloc or the `Machine`; allowed only under #[cfg(test)]"),

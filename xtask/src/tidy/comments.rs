@@ -8,7 +8,6 @@ use super::Finding;
 use super::allow::{AllowList, Excess};
 use super::source::{Source, numbered};
 
-/// Forbidden beginnings of a sentence, and the advice for each.
 const LEANING: [(&str, &str); 4] = [
     ("The same", "name the thing"),
     ("That of", "name the thing"),
@@ -31,7 +30,6 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses.collect())
 }
 
-/// Returns each sentence with a forbidden beginning: its line, the beginning, and advice.
 fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for paragraph in paragraphs(source) {
@@ -75,7 +73,6 @@ fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     all
 }
 
-/// Splits a paragraph into sentences, each with the line on which it begins.
 fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
     let mut all: Vec<(usize, String)> = Vec::new();
     let mut ended = true;

@@ -115,7 +115,6 @@ fn parent(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Returns the deepest file on a path such as `crate::bio::limits::QueueLimits` in the file `from`.
 fn target(from: &str, path: &[String], exists: &dyn Fn(&str) -> bool) -> Option<String> {
     let mut file = from.to_owned();
     for part in path {

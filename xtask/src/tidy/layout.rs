@@ -44,7 +44,6 @@ pub fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Returns true if a string literal crosses the maximum width or ends at it.
 fn is_string_at_limit(strings: &str) -> bool {
     let filled = |at: usize| strings.as_bytes().get(at).is_some_and(|byte| *byte != b' ');
     (WIDTH_MAX - 1..=WIDTH_MAX + 1).any(filled)

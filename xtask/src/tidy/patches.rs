@@ -13,7 +13,6 @@ use super::source::{Source, numbered};
 use crate::planted::patch::{self, Patch};
 
 const HOOKS: [&str; 2] = ["planted(Plant::", "weaker(Plant::"];
-/// The file that defines the hooks, and tests them.
 const DEFINITION: &str = "crates/machine/src/plant.rs";
 
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {

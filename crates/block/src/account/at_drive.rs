@@ -40,7 +40,6 @@ impl<M: Machine> QueueServiceTimes<M> {
         QueueServiceTimes(Vec::new())
     }
 
-    /// Counts one request. For the first request of a group, `open` registers a new account.
     pub(crate) fn count(
         &mut self,
         group: GroupId,

@@ -28,7 +28,6 @@ pub(crate) enum SchedulerMessage {
     Rests(GroupId, WaitReason, u64),
 }
 
-/// Messages of a hardware queue's scheduler that are not yet written to the trace.
 pub(crate) struct SchedulerMessages<M: Machine>(M::Lock<Vec<SchedulerMessage>>);
 
 impl<M: Machine> SchedulerMessages<M> {

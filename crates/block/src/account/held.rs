@@ -108,7 +108,7 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Counts the changes from the report `said` to `next` at `at_ns`, and sets `said` to `next`.
+    /// Counts the changes from `said` to `next` at `at_ns`, and sets `said` to `next`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -245,7 +245,6 @@ impl<M: Machine> DriveWaits<M> {
     }
 }
 
-/// One thread's wait accounts, one for each group.
 pub(crate) struct WaitAccounts<M: Machine> {
     accounts: Vec<Option<Arc<GroupWaitStats<M>>>>,
     at_drives: QueueServiceTimes<M>,
@@ -267,7 +266,6 @@ impl<M: Machine> WaitAccounts<M> {
         self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
     }
 
-    /// Returns the account of `group`. If the group has none yet, `open` registers a new one.
     pub(crate) fn of(
         &mut self,
         group: GroupId,

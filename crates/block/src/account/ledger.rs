@@ -9,7 +9,6 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// One thread's account, which a ledger can sum.
 pub(crate) trait LedgerEntry {
     /// The subject of the account, such as a hardware queue or a tenant.
     type Key: Ord + Copy;
@@ -41,7 +40,6 @@ impl<T: LedgerEntry> Ledger<T> {
         entry
     }
 
-    /// Adds the accounts of ended threads to the sums of closed accounts, and frees them.
     fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
@@ -55,7 +53,6 @@ impl<T: LedgerEntry> Ledger<T> {
         });
     }
 
-    /// Returns the keys of all accounts whose threads still exist.
     pub(crate) fn keys_in_use(&self) -> impl Iterator<Item = T::Key> {
         // Approximate: a thread that ends at this moment may or may not be included.
         let in_use = self.open.iter().filter(|entry| Arc::strong_count(entry) > 1);

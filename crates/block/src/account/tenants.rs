@@ -26,7 +26,6 @@ struct TenantOp<M: Machine> {
     total: Histogram<M>,
 }
 
-/// I/Os of one tenant that one channel completed.
 pub(crate) struct TenantStats<M: Machine> {
     account_key: AccountKey,
     ops: Box<[TenantOp<M>; OPS]>,
@@ -117,7 +116,6 @@ impl<M: Machine> LedgerEntry for TenantStats<M> {
     }
 }
 
-/// All tenant and wait accounts of a volume, behind one lock.
 pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
 struct VolumeAccounts<M: Machine> {
@@ -143,7 +141,6 @@ impl<M: Machine> TenantLedger<M> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
-    /// Returns the sums of the accounts, grouped by the value that `key` returns.
     pub(crate) fn sums<K: Ord>(&self, key: fn(AccountKey) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
         for (account_key, sum) in self.0.lock().tenants.sums() {
@@ -202,7 +199,6 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Slow path of [`Tenants::count`], if the previous call was for another tenant.
     #[inline(never)]
     fn count_elsewhere(
         &mut self,
@@ -233,7 +229,6 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Adds the current run to the tenant's account.
     pub(crate) fn end_run(&mut self) {
         let run = self.run;
         if run.ios > 0 {
@@ -251,7 +246,6 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Returns a tenant's account, which is opened on first use.
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);

@@ -50,7 +50,6 @@ impl Buffer {
         Layout::from_size_align(len_bytes, BUFFER_ALIGN).expect("at most 1 GiB, power of two")
     }
 
-    /// Gives up ownership of the memory; [`Buffer::from_raw`] takes it back.
     pub(crate) fn into_raw(self) -> (NonNull<u8>, usize) {
         let raw = (self.start, self.len_bytes);
         core::mem::forget(self);

@@ -192,7 +192,6 @@ impl QueueLimits {
         SegmentRule { max_bytes: self.max_segment_size, boundary_mask: self.seg_boundary_mask }
     }
 
-    /// Returns true if the device accepts memory segments of any length at any address.
     pub(crate) fn takes_any_segment(&self) -> bool {
         self.segment_rule() == SegmentRule::NONE
     }

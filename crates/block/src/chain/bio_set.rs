@@ -45,7 +45,6 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// Delivers a list of completed bios to `bio_set`, the set that their slots belong to.
     pub(crate) fn deliver_to(bio_set: *const BioSet<M>, list: BioList<M>) {
         // SAFETY: a set outlives its bios in use, and the list holds some of them.
         unsafe { &*bio_set }.deliver(list);

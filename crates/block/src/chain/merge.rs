@@ -12,12 +12,9 @@ use millrace_machine::Machine;
 use crate::bio::limits::QueueLimits;
 use crate::chain::slot::{BioRef, BioSlot};
 
-/// The end of a chain at which a bio was merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MergeKind {
-    /// Back merge: the bio was appended (M in traces).
     Back,
-    /// Front merge: the bio was put first (F in traces).
     Front,
 }
 

@@ -22,13 +22,10 @@ use crate::chain::bio_set::BioSet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BioStage {
-    /// The bio goes to one drive unchanged.
     Whole,
     /// The bio is a part of a split bio, or a flush made for a parent.
     Child,
-    /// The bio is a parent whose preflush is in flight.
     Preflush,
-    /// The bio is a parent whose parts are in flight.
     Data,
     /// The bio is a parent whose final flush, which replaces FUA, is in flight.
     Postflush,
@@ -74,7 +71,6 @@ fn since(q_ns: u64, now_ns: u64) -> u32 {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct BioSlot<M: Machine> {
-    /// Next slot of the list that this slot is in.
     pub(crate) next: Option<BioRef<M>>,
     /// Next bio of the same request, in sector order.
     pub(crate) chained: Option<BioRef<M>>,
@@ -83,7 +79,6 @@ pub(crate) struct BioSlot<M: Machine> {
     /// The bio that this one is a part of, as returned by `BioRef::as_bits`. Only the channel's
     /// thread uses this field.
     pub(crate) parent: u64,
-    /// The set of the channel that the completed bio is delivered to.
     pub(crate) bio_set: *const BioSet<M>,
     pub(crate) dev_sector: Sector,
     pub(crate) q_ns: u64,
@@ -268,7 +263,6 @@ impl<M: Machine> BioRef<M> {
         unsafe { self.0.as_ref() }.held()
     }
 
-    /// Returns the handle as a number; the handle stays valid.
     pub(crate) fn as_bits(&self) -> u64 {
         self.0.as_ptr() as u64
     }
@@ -365,7 +359,6 @@ impl<M: Machine> BioList<M> {
         self.tail = last;
     }
 
-    /// Adds the number of slots appended with [`BioList::link_back`] to the list's length.
     #[inline]
     pub(crate) fn count_linked(&mut self, slots: u32) {
         self.len += slots;
@@ -417,7 +410,6 @@ impl<M: Machine> BioList<M> {
         core::mem::replace(self, BioList::new())
     }
 
-    /// Marks the first bio of each chain as inserted into a queue at `now_ns`.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         let mut at = self.head.as_mut();
         while let Some(bio) = at {
@@ -426,7 +418,6 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Undoes [`BioList::mark_inserted`] for chains that a frozen queue refused.
     #[cold]
     pub(crate) fn unmark_inserted(&mut self) {
         let mut at = self.head.as_mut();

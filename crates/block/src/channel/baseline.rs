@@ -29,7 +29,6 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Adds an unsplit bio to the volume's plug, merged with a plugged request if possible.
     pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
         let drives = self.members.len();
         let member = &mut self.members[usize::from(slot.member)];

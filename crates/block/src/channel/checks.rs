@@ -29,13 +29,12 @@ pub(crate) struct BioChecks {
     /// Value of `plain_sectors` after the recording of a trace; 0 if no trace is recorded.
     recorded_sectors: u32,
     read_only: bool,
-    /// True if any drive has a trace sink or a trace is recorded.
     pub(crate) traced: bool,
     has_sink: bool,
     pub(crate) watched: bool,
     /// True if every bio must go through `Submission::admit`, which chooses the plug for the bio.
     pub(crate) admits_each: bool,
-    /// True while too many chains wait for workers; the channel then accepts no bio.
+    /// True while too many chains wait for workers. A channel with I/O in flight takes no bio then.
     pub(crate) pressed: bool,
     /// True for volumes of several drives and for queues that belong to threads. The channel then
     /// polls its queues from time to time even while it already has completions.

@@ -30,7 +30,6 @@ pub(crate) enum BatchServer {
     Worker,
 }
 
-/// The queues that a channel polls for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollScope {
     /// Only queues in which the channel may have bios.
@@ -54,7 +53,6 @@ pub(crate) struct VolumeMember<M: Machine> {
     /// the waiting flush later.
     flushes: bool,
     merges: bool,
-    /// Kind of merge of the bio plugged last, for the trace.
     merged: Option<MergeKind>,
     /// True if batches may take the fast path: the disk allows it, and the channel reads the clock
     /// once for each batch.
@@ -62,7 +60,6 @@ pub(crate) struct VolumeMember<M: Machine> {
     /// True if the drive limits neither memory segments nor chunk boundaries.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
-    /// The scheduler's limit on the length of requests, as included in `limits`.
     piece_sectors: u64,
 }
 
@@ -100,7 +97,6 @@ impl<M: Machine> VolumeMember<M> {
         QueueContext::new(&self.disk, self.route.hctx, run, &self.stats)
     }
 
-    /// Puts a bio into the plug, merged with the plug's last chain if possible.
     #[inline(always)]
     pub(crate) fn plug(&mut self, slot: BioRef<M>) {
         if !self.merges {
@@ -151,7 +147,6 @@ impl<M: Machine> VolumeMember<M> {
         self.piece_sectors != UNBOUNDED
     }
 
-    /// Adds the newly plugged bios to `outstanding`, and returns their number.
     #[inline(always)]
     fn count(&mut self) -> u32 {
         let bios = self.plug.take_count();
@@ -201,7 +196,6 @@ impl<M: Machine> VolumeMember<M> {
         list.len()
     }
 
-    /// Polls the queues in which this channel may have completions.
     pub(crate) fn run_queues(&mut self, look: PollScope, run: &mut SubmitContext<M>) {
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         let everywhere = look == PollScope::Everywhere;
@@ -264,13 +258,11 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Returns true if this channel must poll its own queue of the drive for its bios.
     fn looks_here(&self) -> bool {
         let handed = self.disk.worker_state.is_some() && self.disk.kind() == QueueKind::AnyThread;
         self.served_here || self.flushes || !handed || !self.disk.has_worker()
     }
 
-    /// Returns true if the channel has work at this drive and must not sleep.
     pub(crate) fn has_work(&self, owner: u64) -> bool {
         // In a queue that any thread may run, work matters only while bios are outstanding.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
@@ -297,7 +289,6 @@ impl<M: Machine> VolumeMember<M> {
         self.child_slots.leak();
     }
 
-    /// Records the first trace events of bios that were plugged before the recording began.
     #[cold]
     pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut SubmitContext<M>) {
         let (disk, mut place) = (&self.disk, PlugPlace::First);
@@ -313,7 +304,6 @@ impl<M: Machine> VolumeMember<M> {
         });
     }
 
-    /// Variant of [`VolumeMember::plug`] for a drive that is traced.
     #[inline]
     pub(crate) fn plug_traced(
         &mut self,

@@ -63,7 +63,6 @@ impl<M: Machine> Plug<M> {
         self.last.is_none() && self.list.is_empty()
     }
 
-    /// Returns the number of bios added since the last call, including merged ones.
     #[inline]
     pub(crate) fn take_count(&mut self) -> u32 {
         core::mem::take(&mut self.bios)

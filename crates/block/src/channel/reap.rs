@@ -28,8 +28,6 @@ struct ShownSlot<'a, M: Machine> {
 }
 
 impl<M: Machine> ShownSlot<'_, M> {
-    /// Passes a completed bio to the program's callback. Returns the bio's slot with the callback's
-    /// decision.
     #[inline(always)]
     fn show(
         mut self,
@@ -231,7 +229,6 @@ impl<M: Machine> Channel<M> {
         self.next_whole().or_else(|| self.next_finished(true))
     }
 
-    /// Returns the next completed bio that went to a drive without being split.
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {

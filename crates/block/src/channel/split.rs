@@ -24,11 +24,9 @@ use crate::trace::blktrace::EventCode;
 use crate::volume::placement::{DrivePart, VolumeRange};
 
 enum NextPart<M: Machine> {
-    /// The next part, in its child slot.
     Part(BioRef<M>),
     /// No part was made, because the drive with this index has no free child slot.
     NoRoom(u16),
-    /// All parts of the bio's present stage have been made.
     Made,
 }
 

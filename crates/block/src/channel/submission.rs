@@ -67,7 +67,6 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
-    /// Measures this channel's I/O: in `auto` mode, workers serve the volume if they are faster.
     pub(crate) chooser: Chooser,
     /// Index of the drive that is served first in the next batch. Changes from batch to batch,
     /// because later drives wait for earlier ones.
@@ -79,7 +78,6 @@ pub(crate) struct Submission<M: Machine> {
 }
 
 impl<M: Machine> Submission<M> {
-    /// Returns the number of bios accepted and not yet handed back.
     #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
         self.depth - self.free.len()
@@ -120,7 +118,6 @@ impl<M: Machine> Submission<M> {
         self.submit_slowly(slot);
     }
 
-    /// Makes the full checks of a bio that may not take the fast path.
     #[inline(never)]
     pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
         self.checks.check(bio, &self.volume).map_err(Reject::Invalid)?;
@@ -172,7 +169,6 @@ impl<M: Machine> Submission<M> {
         self.submit_parent(slot);
     }
 
-    /// Puts an unsplit bio into its drive's plug, or into the volume's plug in `per-volume` mode.
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
         if self.volume_plug.is_some() {
             return self.plug_request(slot);
@@ -194,7 +190,6 @@ impl<M: Machine> Submission<M> {
         self.members[usize::from(slot.member)].plug_traced(slot, drives, &mut self.run);
     }
 
-    /// Variant of [`Submission::admit`] for parts of split bios, which never take the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
         // Only parts get this submission time, so it is set just before they are plugged.
@@ -266,7 +261,6 @@ impl<M: Machine> Submission<M> {
         self.admit_held(all);
     }
 
-    /// Ends, with the status `Aborted`, the waiting bios for which `is_meant` returns true.
     pub(crate) fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         let mut aborted = self.throttle.take_unpaid(is_meant);
         while let Some(mut slot) = aborted.pop_front() {
@@ -310,7 +304,6 @@ fn flush_each<M: Machine>(members: &mut [VolumeMember<M>], run: &mut SubmitConte
     members.iter_mut().map(|member| member.flush(run)).sum()
 }
 
-/// Sets up the slot of a bio that goes to one drive unsplit.
 #[inline(always)]
 fn make_whole<M: Machine>(slot: &mut BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
     slot.member = member;

@@ -92,7 +92,6 @@ pub(crate) struct Throttle<M: Machine> {
 }
 
 impl<M: Machine> Throttle<M> {
-    /// Creates the throttle of a channel with `depth` slots. Waiting times are added to `ledger`.
     pub(crate) fn new(
         groups: Option<Arc<Groups<M>>>,
         ledger: &Arc<TenantLedger<M>>,
@@ -113,7 +112,6 @@ impl<M: Machine> Throttle<M> {
         }
     }
 
-    /// Returns true if the group table has changed since this throttle last copied it.
     #[inline(always)]
     pub(crate) fn is_old(&self) -> bool {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
@@ -336,7 +334,6 @@ impl<M: Machine> Throttle<M> {
         self.say(slot.bio.account_key.group, now_ns, |said| said.without(slot.q_ns));
     }
 
-    /// Reports a change in the number of a group's waiting bios to the group's account.
     fn say(
         &mut self,
         group: GroupId,

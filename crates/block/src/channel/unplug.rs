@@ -35,7 +35,6 @@ impl<M: Machine> Submission<M> {
         self.run.publish();
     }
 
-    /// Returns which threads serve a batch of `bios` bios.
     fn server_of(&mut self, serving: Serving, bios: u32) -> BatchServer {
         let drives = self.members.len() as u32;
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;

@@ -34,7 +34,6 @@ pub use request_lock::{QueuePlug, RequestLock};
 
 pub(crate) struct Baseline<M: Machine> {
     pub(crate) stack: Box<dyn BaselineStack<M>>,
-    /// Copy of the result of [`BaselineStack::has_two_levels`], for the I/O path.
     pub(crate) has_two_levels: bool,
 }
 

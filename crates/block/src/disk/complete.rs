@@ -69,7 +69,6 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         op == Op::Flush && self.flush_done()
     }
 
-    /// Sets the status of each bio of a chain, and returns the bio to its channel.
     #[inline(always)]
     pub(crate) fn end_bios(
         &mut self,
@@ -235,7 +234,6 @@ fn end_alike<M: Machine>(
     done.append(&mut ended);
 }
 
-/// Records completion events for the requests that [`end_alike`] is about to end.
 #[inline(never)]
 fn record_alike<M: Machine>(context: &mut QueueContext<'_, M>, equal: &EqualIos) {
     let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());

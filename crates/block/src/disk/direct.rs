@@ -60,7 +60,6 @@ fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool 
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
 
-/// Dispatches a batch on the fast path and collects the driver's completions.
 #[inline(never)]
 pub(crate) fn issue_batch<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,
@@ -106,7 +105,6 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     leave_and_end(context, serving);
 }
 
-/// Variant of [`issue_list`] for use while a trace is recorded.
 #[inline(never)]
 fn issue_recorded<M: Machine>(
     context: &mut QueueContext<'_, M>,
@@ -222,7 +220,6 @@ fn stage_single<'a, M: Machine>(
     Ok(())
 }
 
-/// Ends the requests that the driver completed while a single bio was dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -232,7 +229,6 @@ fn end_single<'a, M: Machine>(
     leave_and_end(&mut context, serving);
 }
 
-/// Releases the serve lock, and then ends the requests that the driver has completed.
 #[inline(always)]
 fn leave_and_end<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,

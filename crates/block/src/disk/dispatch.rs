@@ -213,7 +213,6 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         self.run.take_wake();
     }
 
-    /// Hands as many waiting requests as possible to the driver.
     fn dispatch(&mut self, serving: &mut ServeGuard<'_, M, HctxState<M>>) {
         let serve: &mut HctxState<M> = serving;
         let mut now_ns = core::mem::take(&mut serve.inserted_ns);

@@ -103,7 +103,6 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
     }
 }
 
-/// Returns how often bios moved from a worker's queue to other software queues.
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
     if let Some(worker_state) = &disk.worker_state {

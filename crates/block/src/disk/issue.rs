@@ -95,7 +95,6 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     sent
 }
 
-/// Hands a filled request to the driver. Returns the request if the driver is busy.
 #[inline(always)]
 fn hand_over<M: Machine>(
     (queue, in_flight): (&mut (dyn DriverQueue<M> + 'static), &mut InFlight),
@@ -150,7 +149,6 @@ impl<M: Machine> QueueContext<'_, M> {
         serve.requeued.push_front(rq);
     }
 
-    /// Makes the driver start the requests that were handed to it.
     #[inline(always)]
     pub(crate) fn commit(&mut self, serve: &mut HctxState<M>, sent: u32) {
         self.charge(sent);
@@ -159,7 +157,6 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Adds the simulated cost of handing `sent` requests to the driver, and counts them.
     #[inline(always)]
     pub(crate) fn charge(&self, sent: u32) {
         self.work(Stage::Dispatch, sent);

@@ -20,7 +20,6 @@ pub(crate) struct MadeLater<M: Machine, T> {
 }
 
 struct MakeState<M: Machine> {
-    /// 1 once the value is written, 0 before.
     is_made: M::Word,
     lock: M::Lock<()>,
 }

@@ -17,9 +17,7 @@ use crate::queue::HardwareQueue;
 pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) hctx: &'a HardwareQueue<M>,
-    /// State of the thread, shared by all queues at which the thread works.
     pub(crate) run: &'a mut SubmitContext<M>,
-    /// The statistics in which the thread counts its work at this queue.
     pub(crate) stats: &'a DiskStats<M>,
 }
 

@@ -17,14 +17,11 @@ use crate::queue::controller::queue_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
 
-/// Numbers of a disk's queues, known before the queues are made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueShape {
-    /// Hardware queues that the driver supports.
     pub(crate) hw: HwQueues,
     /// Number of software queues, and number of hardware queues other than the worker's.
     pub(crate) shared: (usize, usize),
-    /// Index of the worker's hardware queue, if the disk may have a worker.
     pub(crate) worker: Option<u16>,
 }
 
@@ -167,7 +164,6 @@ pub(crate) fn worker_queue<M: Machine>(
     }
 }
 
-/// Returns true if each software queue feeds exactly one hardware queue of its own.
 pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> bool {
     let same = config.software_queues == config.hardware_queues;
     same && config.software_queues == Spread::Core && ctxs == hctxs
@@ -186,7 +182,6 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// Returns the path of batches to the driver; `counts` are the software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),
@@ -198,7 +193,6 @@ pub(crate) fn path_of<M: Machine>(
     }
 }
 
-/// Returns the path of batches that bypass the software queue: the fast path where possible.
 pub(crate) fn bypass<M: Machine>(config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
     // The fast path sends no events to a trace sink, and does not limit the requests in flight.
     match config.trace.is_some() || first.depth_max != u32::MAX {

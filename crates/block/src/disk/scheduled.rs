@@ -127,7 +127,6 @@ fn set_all<M: Machine>(
     Ok(())
 }
 
-/// Replaces the scheduler of a hardware queue. With `None`, the queue has no scheduler afterwards.
 fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>) {
     let mut has_lost = false;
     hctx.change(|serve| {
@@ -145,7 +144,6 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
     hctx.ring();
 }
 
-/// Hands waiting requests to the driver in the scheduler's order. Returns the number handed over.
 pub(crate) fn dispatch<M: Machine>(
     context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,

@@ -64,7 +64,6 @@ pub(crate) struct SubmitContext<M: Machine> {
     /// True if the queue served last still has waiting work or requests in flight.
     pub(crate) left_busy: bool,
     pub(crate) accounts: ThreadAccounts<M>,
-    /// The thread's trace ring, while a trace is recorded.
     pub(crate) trace: Option<TraceWriter<M>>,
     pub(crate) trace_context: TraceContext,
 }
@@ -72,10 +71,8 @@ pub(crate) struct SubmitContext<M: Machine> {
 /// Values for trace events that the code emitting the events does not have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
-    /// Time of the last insertion into a queue while tracing.
     pub(crate) inserted_ns: u64,
     pub(crate) unplug: UnplugReason,
-    /// True if bios of the current batch have waited for limits.
     pub(crate) has_waited: bool,
 }
 
@@ -100,7 +97,6 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Sets the volume whose tenants the completed bios are accounted to.
     pub(crate) fn accounting_to(mut self, ledger: &Arc<TenantLedger<M>>) -> Self {
         self.accounts.tenants = Tenants::new(Some(Arc::clone(ledger)));
         self

@@ -27,9 +27,7 @@ use crate::trace::{TraceEvent, UnplugReason};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlugPlace {
-    /// The bio is the first in its plug.
     First,
-    /// The bio follows others in its plug.
     Later,
 }
 
@@ -47,13 +45,11 @@ impl<M: Machine> Disk<M> {
 }
 
 impl<M: Machine> Tracing<'_, M> {
-    /// Returns true if a sink or a recording receives events.
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         self.run.trace.is_some() || self.disk.config.trace.is_some()
     }
 
-    /// Emits one event about a bio, with the present time.
     #[inline]
     pub(crate) fn slot(&mut self, action: EventCode, bio: &BioSlot<M>) {
         if self.is_on() {
@@ -78,7 +74,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records a bio's first events: remapped, if there are several drives, and queued.
     pub(crate) fn record_entry(&mut self, bio: &BioSlot<M>, drives: usize) {
         let Some(writer) = &mut self.run.trace else { return };
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
@@ -155,7 +150,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Emits the events of a bio that was merged with the last chain of its plug.
     pub(crate) fn plug_merged(&mut self, kind: MergeKind, chain: &BioSlot<M>, drives: usize) {
         let merged = if kind == MergeKind::Back { last_of(chain) } else { chain };
         self.record_entry(merged, drives);
@@ -177,7 +171,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio was merged into the chain that now contains it.
     pub(crate) fn record_merge(&mut self, bio: &BioSlot<M>) {
         self.record(EventCode::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
@@ -203,7 +196,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the unplugging of `count` requests; `bio` belongs to one of them.
     pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
             UnplugReason::Explicit => TraceStep::One(EventCode::Unplug),

@@ -130,12 +130,10 @@ impl<M: Machine> WorkerDrive<M> {
         }
     }
 
-    /// Returns true if the queue has no work that only the worker can finish.
     pub(crate) fn is_idle(&self) -> bool {
         self.disk.kind == QueueKind::AnyThread || self.queue().is_empty()
     }
 
-    /// Returns the number of requests that the drive has from this worker's own queue.
     pub(crate) fn in_flight(&self, owner: u64) -> u32 {
         let mut in_flight = 0;
         if self.queue().is_owned_by(owner) {

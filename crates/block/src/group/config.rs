@@ -85,7 +85,6 @@ impl GroupLimits {
         self.rates().iter().all(|(_, rate, _)| rate.is_none())
     }
 
-    /// Returns name, value and smallest allowed value of each rate.
     fn rates(&self) -> [(&'static str, Option<u64>, u64); 6] {
         [
             ("iops", self.iops, 1),

@@ -26,7 +26,6 @@ pub(crate) const BUCKETS_PER_BIO: usize = 4;
 /// Cost of an I/O at one bucket, in units of 2^-`FRACTION_BITS` ns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LimitCost {
-    /// Fixed cost of each I/O.
     io: u64,
     /// Cost of each sector, in units of 2^-(`FRACTION_BITS` + `SECTOR_BITS`) ns.
     sector: u64,
@@ -45,7 +44,6 @@ impl LimitCost {
         LimitCost { io: 0, sector: rate.map_or(0, |rate| (whole / u128::from(rate.max(1))) as u64) }
     }
 
-    /// Returns true if the bucket has no limit.
     pub(crate) fn is_free(self) -> bool {
         self.io == 0 && self.sector == 0
     }
@@ -63,7 +61,6 @@ impl LimitCost {
     }
 }
 
-/// The costs of reads and writes at each bucket of a group, and the burst.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitCosts {
     read: [LimitCost; BUCKETS_PER_BIO],

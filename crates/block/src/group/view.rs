@@ -14,7 +14,6 @@ use crate::group::Groups;
 use crate::group::config::{LatencyTarget, Priority};
 use crate::group::gate::{LimitCosts, TokenBuckets};
 
-/// A thread's copy of one group's settings.
 pub(crate) struct GroupRow<M: Machine> {
     pub(crate) parent: Option<GroupId>,
     pub(crate) weight: u32,
@@ -36,7 +35,6 @@ impl<M: Machine> GroupView<M> {
         GroupView { version: 0, rows: Vec::new(), has_limits: false }
     }
 
-    /// Returns true if the table has changed since it was copied.
     #[inline(always)]
     pub(crate) fn is_old(&self, groups: &Groups<M>) -> bool {
         self.version != groups.version()

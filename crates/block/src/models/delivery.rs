@@ -14,7 +14,6 @@ use super::{bounded, holds_but_for, spawn};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 
-/// Threads deliver lists of these lengths; the channel's thread sleeps until it has all bios.
 fn deliver(lists: &[usize]) {
     let total: usize = lists.iter().sum();
     let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));

@@ -26,18 +26,13 @@ use crate::queue::request::{Dispatch, Request, Tag};
 use crate::volume::serving::{Serving, ServingConfig};
 use crate::volume::{Layout, Volume};
 
-/// The drive's record of requests, outside the model.
 #[derive(Default)]
 pub(super) struct DriveRecord {
-    /// True if no request may be handed to the drive.
     pub(super) closed: bool,
     /// Number of requests handed over so far.
     pub(super) seen: u32,
-    /// Number of requests handed over so far by hardware queue.
     pub(super) by_queue: [u32; 2],
-    /// True if requests stay inside the drive.
     pub(super) held: bool,
-    /// Number of requests inside the drive.
     pub(super) inside: u32,
 }
 
@@ -103,7 +98,6 @@ impl DriverQueue<Checked> for ModelQueue {
     }
 }
 
-/// Creates a volume of one model drive of this kind, whose queues share `depth` tags.
 pub(super) fn volume(
     kind: QueueKind,
     depth: u32,

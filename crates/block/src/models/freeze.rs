@@ -21,7 +21,6 @@ use crate::disk::{Disk, DiskConfig};
 use crate::queue::Spread;
 use crate::queue::driver::QueueKind;
 
-/// A thread reads while another freezes the disk, checks it, and unfreezes it.
 fn freeze(config: &DiskConfig<Checked>) {
     let (volume, notes) = volume(QueueKind::AnyThread, 1, config.clone());
     let theirs = Arc::clone(&volume);

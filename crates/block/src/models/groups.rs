@@ -29,7 +29,6 @@ fn limits() -> GroupLimits {
     GroupLimits { iops: Some(1_000), burst: Duration::from_millis(1), ..GroupLimits::default() }
 }
 
-/// Threads pass one token bucket, each at a time of its own.
 fn pass_a_gate(times_ns: &'static [u64]) {
     let buckets = Arc::new(TokenBuckets::<Checked>::new(0));
     let due = Arc::new(Mutex::new(Vec::new()));

@@ -26,7 +26,6 @@ fn read_one(volume: &Arc<Volume<Checked>>) {
     one(volume, Bio::read(0, Buffer::new(512)));
 }
 
-/// Submits a bio and sleeps until it completes.
 fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
     let mut channel = Channel::open(volume, small()).expect("its queues are served");
     channel.sub.run.hint = 0;
@@ -70,7 +69,6 @@ fn an_owner_that_goes_to_sleep_misses_no_work() {
     holds_but_for("owner asleep", explorer, &bugs, serve_another);
 }
 
-/// Threads share a queue that any thread may run.
 fn share_a_queue(threads: usize) {
     let (volume, notes) = volume(QueueKind::AnyThread, 2, DiskConfig::default());
     let reader = |_| {

@@ -66,7 +66,6 @@ fn volume() -> (Arc<Volume<Checked>>, Arc<CheckedLine<u64>>) {
     (Volume::single(disk).expect("one drive"), medium)
 }
 
-/// A thread reads beyond the old end while another makes the volume grow.
 fn grow_under_a_submitter() {
     let (volume, medium) = volume();
     let theirs = Arc::clone(&volume);

@@ -26,13 +26,10 @@ struct ServeModel {
     work: Vec<CheckedLine<u32>>,
 }
 
-/// The time at which lock statistics are enabled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MeterUse {
     Never,
-    /// Enabled while the threads run, and then disabled.
     ForAWhile,
-    /// Enabled while the threads run, and left enabled.
     On,
 }
 

@@ -23,7 +23,6 @@ use crate::queue::io_thread::IoThread;
 use crate::queue::tag::tests::waiter;
 use crate::queue::tag::{TagBatch, TagSet};
 
-/// Uses the request of each tag of a batch, and frees the tags.
 fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     let mut gather = TagBatch::EMPTY;
     // Two owners of a tag would race for the request's line.
@@ -106,7 +105,6 @@ fn whoever_waits_for_a_tag_is_woken() {
     holds_but_for("tag waiters, 2 threads", explorer, &bugs, || wait_and_wake(2));
 }
 
-/// Submitters on different CPUs, whose hardware queues share one tag; each waits for one read.
 fn share_a_tag(cpus: u32) {
     let (volume, notes) = volume(QueueKind::AnyThread, 1, DiskConfig::default());
     let reader = |cpu: u32| {
@@ -135,7 +133,6 @@ fn queue_waiting_for_a_shared_tag_is_run_by_its_giver() {
     holds_but_for("shared tag, 2 queues", explorer, &bugs, || share_a_tag(2));
 }
 
-/// Runs an owner's loop: polls, and sleeps when there is no work, until `is_done`.
 fn drive(channel: &mut Channel<Checked>, bell: &Doorbell<Checked>, is_done: impl Fn(u32) -> bool) {
     let mut handed = 0;
     loop {

@@ -30,7 +30,6 @@ fn bell() -> CheckedBell {
     Arc::new(Doorbell::new(CheckedParker::new()))
 }
 
-/// Creates the first drive's worker.
 fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
     let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: None });
     ensure(
@@ -40,7 +39,6 @@ fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
     worker
 }
 
-/// Opens a channel and hands over two bios, which are merged into one request.
 fn hand_over(volume: &Arc<Volume<Checked>>, thread: Option<IoThread<Checked>>) -> Channel<Checked> {
     let config = ChannelConfig { depth: 3, thread, ..ChannelConfig::default() };
     let mut channel = Channel::open(volume, config).expect("its queues are served");
@@ -49,7 +47,6 @@ fn hand_over(volume: &Arc<Volume<Checked>>, thread: Option<IoThread<Checked>>) -
     channel
 }
 
-/// Submits two adjacent bios for the worker, which are merged into one request.
 fn submit_two(channel: &mut Channel<Checked>) {
     for sector in 0..2 {
         ensure(channel.submit(Bio::read(sector, Buffer::new(512))).is_ok(), "refused");
@@ -57,13 +54,11 @@ fn submit_two(channel: &mut Channel<Checked>) {
     channel.flush();
 }
 
-/// Sleeps until `count` bios have completed.
 fn wait_for(channel: &mut Channel<Checked>, count: usize) {
     let handed = channel.wait(count, |done| ensure(done.status.is_ok(), "failed"));
     ensure(handed == count, "not all bios completed");
 }
 
-/// Serves until `done` returns true; sleeps whenever there is no work.
 fn serve_until(worker: &mut Worker<Checked>, done: impl Fn() -> bool) {
     while !done() {
         worker.turn();
@@ -73,7 +68,6 @@ fn serve_until(worker: &mut Worker<Checked>, done: impl Fn() -> bool) {
     }
 }
 
-/// A submitter hands a batch over to a worker that goes to sleep.
 fn asleep(kind: QueueKind) {
     let (volume, notes) = served_volume(kind);
     let mut worker = worker(&volume, bell());
@@ -119,7 +113,6 @@ fn a_worker_that_goes_to_sleep_misses_no_batch() {
     }
 }
 
-/// A worker leaves while a batch is handed over to it; the submitter sleeps.
 fn leave(kind: QueueKind) {
     let (volume, notes) = served_volume(kind);
     let bell = bell();

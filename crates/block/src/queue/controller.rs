@@ -128,10 +128,8 @@ impl<M: Machine> Clone for QueueTags<M> {
     }
 }
 
-/// The settings of a drive that determine its tags.
 #[derive(Clone, Copy)]
 pub(crate) struct TagSettings<'a, M: Machine> {
-    /// Controller that the drive is attached to, if any.
     pub(crate) controller: Option<&'a Controller<M>>,
     /// Number of tags that the drive uses, if fewer than its driver accepts.
     pub(crate) queue_depth: Option<u32>,
@@ -149,7 +147,6 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
     }
 }
 
-/// Largest number of tags in a tag set.
 const DEPTH_MAX: u32 = 65_536;
 
 /// Returns the number of requests that the drive accepts per queue, or in total with `PerDrive`.
@@ -170,7 +167,6 @@ pub(crate) fn lane_tags<M: Machine>(
     lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
-/// Creates the tags of `hctxs` hardware queues, within the limits of the drive and the controller.
 pub(crate) fn queue_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,

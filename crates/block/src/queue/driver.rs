@@ -491,7 +491,6 @@ impl CompletionBatch {
         CheckedRequests { tags, entries: &entries[..*checked], at: *taken, taken }
     }
 
-    /// Returns references to the checked requests that are left in the batch.
     pub(crate) fn looks<'a, M: Machine>(
         &'a mut self,
         tags: &'a TagSet<M>,
@@ -501,7 +500,6 @@ impl CompletionBatch {
         entries.iter().map(|(tag, status)| (unsafe { &*tags.lent(*tag) }, *status))
     }
 
-    /// Takes the next checked request out of the batch, with its status.
     #[inline(always)]
     pub(crate) fn take<M: Machine>(&mut self, tags: &TagSet<M>) -> Option<(RequestRef<M>, Status)> {
         let (rq, status) = self.rest(tags).take()?;

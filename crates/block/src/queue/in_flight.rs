@@ -69,7 +69,6 @@ impl InFlight {
         batch.set_checked();
     }
 
-    /// Returns a request that the driver has, for timeout checks and traces.
     pub(crate) fn lent<'a, M: Machine>(
         &'a mut self,
         tags: &'a TagSet<M>,
@@ -104,8 +103,6 @@ impl InFlight {
         pause_ns > 0
     }
 
-    /// Returns the first tag, from number `from` on, whose request was dispatched at least
-    /// `timeout_ns` ago.
     pub(crate) fn next_overdue(&self, from: u32, now_ns: u64, timeout_ns: u64) -> Option<Tag> {
         let is_overdue = |issued: u64| issued != 0 && now_ns.saturating_sub(issued) >= timeout_ns;
         let rest = self.issued_ns.get(from as usize..)?;
@@ -113,7 +110,6 @@ impl InFlight {
         Some(Tag(from + place as u32))
     }
 
-    /// Restarts the timeout of a request.
     pub(crate) fn restart(&mut self, tag: Tag, now_ns: u64) {
         self.issued_ns[tag.0 as usize] = stamp(now_ns);
     }

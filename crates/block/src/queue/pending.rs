@@ -41,7 +41,6 @@ impl<M: Machine> PendingQueues<M> {
         lanes.iter().map(part).collect()
     }
 
-    /// Marks that software queue `ctx` has bios.
     pub(crate) fn mark(&self, ctx: usize) {
         let (word, bit) = match self.own {
             None => (&self.words[ctx / 64], 1u64 << (ctx % 64)),
@@ -52,7 +51,6 @@ impl<M: Machine> PendingQueues<M> {
         word.fetch_or(bit, Order::Release);
     }
 
-    /// Calls `f` for each marked software queue and clears the marks.
     #[inline]
     pub(crate) fn take(&self, mut f: impl FnMut(usize)) {
         for (index, word) in self.words.iter().enumerate() {
@@ -77,7 +75,6 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Returns true if any software queue is marked.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         let mask = self.own.map_or(u64::MAX, |(bit, _)| bit);

@@ -66,7 +66,6 @@ pub struct Request<M: Machine> {
     op: Op,
     flags: OpFlags,
     pub(crate) state: RequestState,
-    /// The driver's last answer to this request.
     pub(crate) outcome: Dispatch,
 }
 
@@ -106,7 +105,6 @@ impl<M: Machine> Request<M> {
         core::mem::forget(self.chain.replace(head));
     }
 
-    /// Fills the request from a chain of bios that waited in a queue.
     pub(crate) fn fill_waited(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         self.fill(head, hctx, taken);
         self.state = RequestState::Waited;
@@ -149,7 +147,6 @@ impl<M: Machine> Request<M> {
             && bio.bio_set == bio_set
     }
 
-    /// Takes the bios out and makes the request idle.
     #[inline]
     pub(crate) fn empty(&mut self) -> BioRef<M> {
         self.state = RequestState::Idle;
@@ -247,7 +244,6 @@ impl<M: Machine> RequestRef<M> {
         RequestRef(NonNull::from(line))
     }
 
-    /// Simulates the cost of moving the request's cache line to this CPU.
     #[inline(always)]
     pub(crate) fn touch(&self) {
         // SAFETY: the tag set outlives its handles.

@@ -27,7 +27,6 @@ pub(crate) struct Sbitmap<M: Machine> {
     words: Box<[M::Word]>,
     /// log2 of the number of bits used in each word.
     shift: u32,
-    /// Mask of the bits used in each word.
     mask: u64,
     depth: u32,
 }
@@ -146,7 +145,6 @@ const fn low_bits(count: u32) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Returns the lowest `want` set bits.
 #[inline(always)]
 fn lowest(bits: u64, want: u32) -> u64 {
     if want == 1 {

@@ -284,7 +284,6 @@ pub trait Scheduler<M: Machine>: Send {
     fn drain(&mut self, left: &mut Leftover<M>);
 }
 
-/// A request in flight that came from a scheduler's chain.
 #[derive(Debug, Clone, Copy)]
 struct IssuedChain {
     /// Length of the chain in sectors; 0 if the request did not come from this scheduler.
@@ -392,13 +391,11 @@ impl<M: Machine> Scheduling<M> {
         equal && self.scheduler.pass(group, (list.len(), sectors), first.q_ns)
     }
 
-    /// Returns true if a single chain may bypass the scheduler.
     pub(crate) fn passes_single(&mut self, chain: &BioSlot<M>) -> bool {
         let ios = (1, chain.chain_sectors.into());
         self.len == 0 && self.scheduler.pass(chain.bio.account_key.group, ios, chain.q_ns)
     }
 
-    /// Hands chains, none of them flushes, to the scheduler. Calls `on_merge` for each merge.
     pub(crate) fn insert(
         &mut self,
         list: BioList<M>,
@@ -412,7 +409,6 @@ impl<M: Machine> Scheduling<M> {
         self.len -= batch.merged;
     }
 
-    /// Returns the chain that goes to the driver next.
     pub(crate) fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
         match self.picked.take() {
             Some(chain) => {
@@ -438,13 +434,11 @@ impl<M: Machine> Scheduling<M> {
         begins
     }
 
-    /// Asks the scheduler of hardware queue `hctx` to report its decisions, because a trace is
-    /// recorded.
+    /// Makes the scheduler of queue `hctx` report its decisions, because a trace is recorded.
     pub(crate) fn watch(&self, hctx: u16, now_ns: u64) {
         self.drive.watch(hctx.into(), now_ns);
     }
 
-    /// Takes the decisions that the scheduler reported since the last call.
     pub(crate) fn decisions(&self, hctx: u16) -> Vec<SchedulerMessage> {
         self.drive.decisions(hctx.into()).take()
     }
@@ -462,13 +456,11 @@ impl<M: Machine> Scheduling<M> {
         DriveMark(Arc::as_ptr(&self.drive).addr())
     }
 
-    /// Returns true if a chain that `next` named is of this drive.
     #[inline]
     pub(crate) fn is_own(&self, chain: &BioChain<M>) -> bool {
         chain.drive == self.mark()
     }
 
-    /// Records that a chain of `group`, named by `next`, starts or stops waiting for a tag.
     fn say_picked(&mut self, group: GroupId, next: ReportedWaits, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
@@ -483,7 +475,6 @@ impl<M: Machine> Scheduling<M> {
         holds.of(group, |account| drive.open(account))
     }
 
-    /// Records that a chain named by `next` becomes the request with this tag.
     pub(crate) fn issue(&mut self, chain: BioChain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
@@ -507,12 +498,10 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns true if any request of the scheduler is in flight.
     pub(crate) fn expects_any(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// Reports the completion of the request with this tag to the scheduler.
     pub(crate) fn completed(&mut self, tag: Tag, status: Status, done_ns: u64) {
         let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
         if issued.nr_sectors == 0 {
@@ -536,7 +525,6 @@ impl<M: Machine> Scheduling<M> {
         self.picked.as_deref()
     }
 
-    /// Takes out all chains that wait in the scheduler.
     pub(crate) fn empty(&mut self) -> BioList<M> {
         let mut left = Leftover { list: BioList::new(), drive: self.mark(), has_lost: false };
         if let Some(chain) = self.picked.take() {

@@ -24,10 +24,8 @@ const FLAG: u64 = 2;
 /// Bit set in addition to the other bits while the lock counts statistics.
 const METERED: u64 = 4;
 
-/// Name of the lock in lock statistics.
 const NAME: &str = "serve";
 
-/// A try-lock around a value, with a flag that makes the holder serve again.
 pub(crate) struct ServeLock<M: Machine, T: Send> {
     state: M::Word,
     value: M::Line<T>,
@@ -41,7 +39,6 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         ServeLock { state: M::Word::new(FREE), value, hold }
     }
 
-    /// Takes the lock if it is free.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn try_enter(&self) -> Option<ServeGuard<'_, M, T>> {
@@ -52,7 +49,6 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Returns true if the lock is held. The answer may be out of date at once.
     pub(crate) fn is_held(&self) -> bool {
         // Relaxed: callers check again before they rely on the answer.
         self.state.load(Order::Relaxed) & HELD != 0
@@ -75,7 +71,6 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Takes the lock, or gives up after `wait_ns`.
     #[inline]
     #[track_caller]
     pub(crate) fn enter_within(&self, wait_ns: u64) -> Option<ServeGuard<'_, M, T>> {
@@ -133,7 +128,6 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Takes the lock if only `METERED` is set. Clears `METERED` if statistics are off.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -213,7 +207,6 @@ fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
     }
 }
 
-/// Holder's guard. [`ServeGuard::leave`] or dropping the guard releases the lock.
 pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
     lock: &'a ServeLock<M, T>,
 }
@@ -239,7 +232,6 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Releases the lock if `METERED` is set, and clears `METERED` if statistics are off.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {

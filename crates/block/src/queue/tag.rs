@@ -18,7 +18,6 @@ use crate::chain::slot::BioRef;
 use crate::queue::request::{Request, RequestRef, Tag};
 use crate::queue::sbitmap::{Sbitmap, TagBits};
 
-/// A drive whose queues wait for tags. The tag set uses this trait to notify it.
 pub(crate) trait TagUser: Any + Send + Sync {
     /// Makes a thread that may run queue `hctx` try to take a tag. The queue is no longer in the
     /// list of waiters.
@@ -79,7 +78,6 @@ impl<M: Machine> TagSet<M> {
         self.map.take(hint, want).map(|bits| TagBatch { bits, base: self.map.number(bits.word, 0) })
     }
 
-    /// Takes a single tag, and returns its request.
     #[inline(always)]
     pub(crate) fn take_one(&self, hint: &mut u32) -> Option<RequestRef<M>> {
         self.take(hint, 1).and_then(|mut one| self.next(&mut one))
@@ -103,7 +101,6 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// Takes a request with a reserved tag, for a flush.
     pub(crate) fn take_reserved(&self) -> Option<RequestRef<M>> {
         let bits = self.reserved.take(&mut 0, 1)?;
         let bit = bits.mask.trailing_zeros();
@@ -199,7 +196,6 @@ impl<M: Machine> TagSet<M> {
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
     }
 
-    /// Returns true if a queue waits for a tag. Checked after tags were freed.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Order::SeqCst) != 0
@@ -238,7 +234,6 @@ impl<M: Machine> Drop for TagSet<M> {
 #[derive(Debug)]
 pub(crate) struct TagBatch {
     bits: TagBits,
-    /// Number of the first tag of the bitmap word.
     base: u32,
 }
 

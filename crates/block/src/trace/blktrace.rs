@@ -317,7 +317,6 @@ impl Record {
     }
 }
 
-/// Returns the `N` bytes at offset `at` of a record.
 fn word<const N: usize>(bytes: &[u8; RECORD_BYTES], at: usize) -> [u8; N] {
     let mut word = [0; N];
     word.copy_from_slice(&bytes[at..at + N]);

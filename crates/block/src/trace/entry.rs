@@ -68,11 +68,8 @@ pub(crate) enum TraceStep {
     One(EventCode),
     /// Completed (C), with a negative errno, or 0 for success.
     Complete(i16),
-    /// Queued and got a request (Q and G).
     QueueGet,
-    /// Remapped and queued (A and Q).
     RemapQueue,
-    /// Remapped, queued and got a request (A, Q and G in traces).
     RemapQueueGet,
     /// Inserted and dispatched (I and D), with the nanoseconds between both.
     InsertIssue(u16),
@@ -91,7 +88,6 @@ impl TraceStep {
         }
     }
 
-    /// Returns the number of events in the step.
     pub(crate) fn events(self) -> u64 {
         match self {
             TraceStep::One(_) | TraceStep::Complete(_) => 1,
@@ -101,7 +97,6 @@ impl TraceStep {
     }
 }
 
-/// The I/O that an event belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TraceSubject {
     /// Device, tenant and categories, packed by [`group_of`].
@@ -111,7 +106,6 @@ pub(crate) struct TraceSubject {
     pub(crate) bytes: u32,
 }
 
-/// Packs device, tenant and categories, which the I/Os of a batch mostly share.
 #[inline(always)]
 pub(crate) fn group_of(device: u32, tenant: u16, categories: u16) -> u64 {
     u64::from(device) | u64::from(tenant) << 32 | u64::from(categories) << 48
@@ -142,7 +136,6 @@ pub(crate) fn note_word(note: TraceNote) -> RingWord {
     [NOTE << KIND_SHIFT | what & VALUE, time_ns]
 }
 
-/// Returns the words with a driver's data, which precede the word of their step.
 pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + '_ {
     data.bytes().chunks(8).map(|chunk| {
         let mut bytes = [0; 8];
@@ -151,7 +144,6 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
     })
 }
 
-/// Decodes the words of a ring into entries in order of time.
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
     /// Dispatch (D) events to emit after the insert (I) events that were recorded with them.
@@ -163,7 +155,6 @@ pub(crate) struct RingDecoder {
 }
 
 impl RingDecoder {
-    /// Decodes one word, which yields no entry, one, or several.
     pub(crate) fn take(&mut self, word: RingWord, out: &mut Vec<TraceEntry>) {
         let value = word[0] & VALUE;
         let is_issue = word[0] >> KIND_SHIFT == STEP && (word[1] >> 32) as u8 == INSERT_ISSUE;

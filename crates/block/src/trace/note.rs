@@ -71,7 +71,6 @@ impl TraceNote {
         }
     }
 
-    /// Decodes the result of `parts`. Returns `None` for an unknown code.
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
         let hold = WaitReason::ALL.get((what >> 16) as usize & 0xffff).copied();

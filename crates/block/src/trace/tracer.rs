@@ -26,7 +26,6 @@ use crate::trace::note::{TraceMessage, TraceNote};
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
 /// Number of ring words for each event: the event itself, and its time, device and tenant.
 const WORDS_PER_EVENT: usize = 2;
-/// Number of ring words for a message about dropped events, with its time and device.
 const DROP_NOTE_WORDS: u64 = 2;
 const ENTRIES_AT_ONCE: usize = 1024;
 
@@ -61,7 +60,6 @@ unsafe impl<M: Machine> Sync for TraceRing<M> {}
 unsafe impl<M: Machine> Send for TraceRing<M> {}
 
 impl<M: Machine> TraceRing<M> {
-    /// Passes all published entries to `take`, at most [`ENTRIES_AT_ONCE`] in each call.
     fn read(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) {
         let mut decoder = self.reader.lock();
         // Acquire pairs with the Release of `publish`. Relaxed: only the reader writes `tail`.
@@ -109,7 +107,6 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Records an I/O that was remapped from sector `from`.
     #[inline]
     pub(crate) fn put_from(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep, from: u64) {
         if self.open(time_ns, of, step) {

@@ -16,7 +16,6 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
-    /// Creates the layout for drives of these sizes, in whole blocks.
     pub(crate) fn new(sizes: &[Sector]) -> Self {
         let mut end = 0;
         let start = |size: &Sector| {

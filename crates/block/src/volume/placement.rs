@@ -20,7 +20,6 @@ pub(crate) trait Placement {
     /// drives. `end` is the sector after the range.
     fn range(&self, sector: Sector, end: Sector) -> VolumeRange;
 
-    /// Returns the part of a range that lies on drive `member`; `None` if there is none.
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart>;
 
     /// Returns the number of sectors, from `at` on, that are contiguous on the drive that holds
@@ -32,7 +31,6 @@ pub(crate) trait Placement {
     fn moved(&self, sizes: &[Sector]) -> Option<(usize, Sector)>;
 }
 
-/// The part of a range that lies on one drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DrivePart {
     pub(crate) member: u16,
@@ -52,14 +50,12 @@ pub(crate) struct VolumeRange {
     pub(super) first: (u64, u16),
     /// Number of sectors of the first chunk that lie before the range.
     pub(super) within: u64,
-    /// Row and drive of the last chunk.
     pub(super) last: (u64, u16),
     /// Number of sectors of the last chunk that lie after the range.
     pub(super) short: u64,
 }
 
 impl DrivePart {
-    /// Returns the rest of the part, after its first `sectors` sectors.
     pub(crate) fn skip(self, sectors: SectorCount) -> DrivePart {
         let chunk = 1u64 << self.stride.chunk_shift;
         let place = self.dev_sector % chunk + u64::from(sectors);

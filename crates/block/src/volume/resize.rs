@@ -215,7 +215,6 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// Returns the drives that must grow before the volume can grow. `sizes` are their present sizes.
 fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> {
     let block = u64::from(volume.limits().logical_sectors());
     let (first, needs) = match volume.layout() {

@@ -120,7 +120,6 @@ const MEETING_NS: u64 = 250_000;
 /// Shortest time, in nanoseconds, for which a mode is measured. Multiplied by the number of active
 /// channels, because channels that share CPUs run one after the other.
 const WINDOW_NS: u64 = 1_000_000;
-/// Longest time in nanoseconds for which a mode is measured, for any number of channels.
 const WINDOW_NS_MAX: u64 = 50_000_000;
 /// Smallest number of batches that a mode must serve in a measuring window, because fewer batches
 /// would give a noisy rate.
@@ -144,12 +143,10 @@ const MARGIN_PERCENT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chooser {
-    /// I/O of the channel since its last update of the shared state.
     done: ChannelWork,
     meeting_ns: u64,
     /// Number of the measuring window in which this channel was last counted as active.
     window: u64,
-    /// True if workers serve large batches at present.
     workers: bool,
 }
 
@@ -203,7 +200,6 @@ pub(crate) struct ServingChoice {
     window: u64,
     /// Start of the current measuring window, in nanoseconds.
     since_ns: u64,
-    /// I/O of all channels in the current measuring window.
     done: ChannelWork,
     /// Number of active channels in the current measuring window and in the previous window.
     channels: [u64; 2],
@@ -238,7 +234,6 @@ impl ServingChoice {
         }
     }
 
-    /// Adds a channel's I/O up to `now_ns` to the current window.
     fn note(&mut self, done: ChannelWork, now_ns: u64) {
         self.done.bios += done.bios;
         self.done.batches += done.batches;
@@ -257,7 +252,6 @@ impl ServingChoice {
         }
     }
 
-    /// Returns the shortest length of a measuring window, in nanoseconds, for the active channels.
     fn shortest_ns(&self) -> u64 {
         let channels = self.channels[0].max(self.channels[1]).max(1);
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)

@@ -8,7 +8,6 @@ use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
 use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
-/// Chunks round robin over the drives.
 pub(crate) struct Stripe {
     /// log2 of the chunk size in sectors.
     chunk_shift: u32,

@@ -26,7 +26,6 @@ impl<M: Machine> Clearing<M> {
         Clearing { page, count: M::Word::new(0), spans }
     }
 
-    /// Registers a range that is about to be discarded or zeroed.
     pub(crate) fn join(&self, span: (u64, u64)) {
         self.spans.lock().push(span);
         self.count.fetch_add(1, Order::SeqCst);

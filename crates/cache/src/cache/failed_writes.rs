@@ -41,7 +41,6 @@ const PROBES: u32 = 3;
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
 const FINE: u64 = 0;
-/// State of a drive from a failed write until the drive works again.
 const FAILS: u64 = 1;
 /// State of a drive that became stuck, from then until the drive works again or fails a write.
 const WAS_STUCK: u64 = 2;
@@ -55,7 +54,6 @@ pub(crate) struct FailedWrites<M: Machine> {
     pages: M::Word,
     /// Number of pages whose writes a stuck drive may delay. Excluded from the dirty limit.
     inside: M::Word,
-    /// Number of times that a drive became stuck or recovered.
     stuck_changes: M::Word,
     /// 1 if no write may span two drives.
     is_cautious: M::Word,
@@ -68,7 +66,6 @@ pub(crate) struct FailedWrites<M: Machine> {
 pub(crate) enum DriveProgress {
     /// A write of the drive has ended in the last `STUCK_NS`, or no write is in flight.
     Answers,
-    /// Writes are in flight, and none has ended for `STUCK_NS`.
     Stuck,
 }
 
@@ -78,7 +75,6 @@ struct Member<M: Machine> {
     is_stuck: M::Word,
     /// Number of this drive's stranded pages.
     pages: M::Word,
-    /// Number of pages being written as probes (trial writes) to the drive.
     probing: M::Word,
     errors: M::Word,
     /// Number of the drive's successful writes, counted only while some drive is failing.
@@ -200,7 +196,6 @@ impl<M: Machine> FailedWrites<M> {
         matches!(self.state(member), FAILS | REFUSES)
     }
 
-    /// Counts `pages` (1 or -1) stranded pages of a drive.
     fn add(&self, member: usize, pages: i64) {
         self.members[member].pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
         self.pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
@@ -310,7 +305,6 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.add(member, -1);
     }
 
-    /// Updates the drives' states. Returns true if a state has changed.
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;

@@ -8,7 +8,6 @@
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Maximum delay of one completion, in nanoseconds.
 const HOLD_NS_MAX: u64 = 200_000_000;
 /// Minimum delay of a completion, in nanoseconds. Shorter delays are skipped, because a timer would
 /// cost more.

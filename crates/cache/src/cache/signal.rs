@@ -17,13 +17,11 @@ pub(crate) struct Signal<M: Machine> {
 }
 
 impl<M: Machine> Signal<M> {
-    /// Creates the signal of a queue. `bell` is the doorbell of the queue's thread.
     pub(crate) fn new(bell: &Arc<Doorbell<M>>) -> Arc<Signal<M>> {
         let (waits, woken) = (M::Word::new(0), M::Word::new(0));
         Arc::new(Signal { bell: Arc::clone(bell), waits, woken })
     }
 
-    /// Announces that the queue has blocked jobs, so that other threads wake it after a change.
     pub(crate) fn begin_wait(&self) {
         // SeqCst: the store precedes the queue's next check of its shards. Pairs with the load in
         // `wake`.
@@ -38,7 +36,6 @@ impl<M: Machine> Signal<M> {
         self.woken.load(Order::Acquire) != 0
     }
 
-    /// Returns true if the queue was woken since the last call.
     pub(crate) fn take_woken(&self) -> bool {
         self.is_woken() && self.woken.swap(0, Order::AcqRel) != 0
     }

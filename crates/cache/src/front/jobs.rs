@@ -16,14 +16,12 @@ use millrace_machine::Machine;
 pub(crate) enum JobStep {
     Read,
     Write,
-    /// Write data that became dirty in `epoch` or before to the volume.
     Sync {
         epoch: u64,
         scope: SyncScope,
     },
     /// Discard or write of zeroes: waits until no page of the range is being written to the volume.
     Clear,
-    /// The job waits for its last operation, which the volume below is executing.
     Below,
 }
 
@@ -43,13 +41,11 @@ pub(crate) struct CacheJob<M: Machine> {
     /// Remaining pages of a write-through request. The job copies these pages to memory once the
     /// request's earlier pages are on the volume.
     pub(crate) rest: Range<u64>,
-    /// Page before which the job has begun to write pages to the volume.
+    /// End of the request's pages that the job has begun to write to the volume.
     pub(crate) below_to: u64,
-    /// First page whose extent counts this job as a writer (`FailedPages::claims`).
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,
     pub(crate) status: Status,
-    /// Number of failed writes of the cache when the job was created.
     pub(crate) errors_before: u64,
     pub(crate) is_blocked: bool,
     pub(crate) is_clearing: bool,

@@ -49,9 +49,7 @@ pub(crate) struct CacheQueue<M: Machine> {
     pub(crate) fills: Slab<VolumeRead>,
     pub(crate) writeout: Writeout,
     pub(crate) reads: ReadState<M>,
-    /// Bios that wait because the channel to the volume below was full.
     unsent: VecDeque<Bio>,
-    /// Indexes of the jobs that wait until another thread makes progress.
     blocked: Vec<usize>,
     /// Writes whose completion is delayed to slow the writer down, each with the time at which the
     /// completion is due.

@@ -28,11 +28,9 @@ const FILL_BYTES: u64 = 1 << 20;
 enum PageLookup {
     /// All requested eighths of the page are in this frame.
     Hit(u32),
-    /// A read of the page from the volume is already in flight.
     Filling,
     /// The page must be read from the volume into this frame. The page is marked as being read.
     Missing(u32),
-    /// No frame is free, and no part of the page is in memory.
     NoMemory,
     /// Too many pages are being read from the volume, and no part of this page is in memory.
     Crowded,
@@ -70,7 +68,6 @@ fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// Copies the leading pages that are in memory. Returns the pages from the first miss on.
     #[inline]
     pub(crate) fn read_hits(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
         let mut cursor = Cursor::new(rq);
@@ -152,7 +149,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads consecutive pages from the volume straight into the request's memory.
     fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
         let rq = self.jobs[job].rq();
         let (at, into, _) = part_of(self.cache.page, rq, pages.start);
@@ -175,7 +171,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Begins read-ahead if a read of `pages` continues a sequential stream.
     pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
         let Some(ahead) = self.reads.streams.note(pages) else { return };
         let sectors = self.cache.sectors();

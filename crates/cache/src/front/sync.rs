@@ -76,7 +76,6 @@ impl<M: Machine> CacheQueue<M> {
         status
     }
 
-    /// Clears the marks of failed writes on the pages in the request's range.
     pub(crate) fn forget_failures(&self, rq: &Request<M>) {
         let (page, span) = (self.cache.page, span_of(rq));
         self.cache.any_extent(span, |shard, at| {

@@ -96,7 +96,6 @@ impl<'a, M: Machine> Cursor<'a, M> {
         }
     }
 
-    /// Returns the memory segments of the request's bytes `at` to `at + len_bytes`.
     pub(crate) fn cut(&mut self, at: usize, len_bytes: usize) -> Vec<Segment> {
         let (mut done, mut list) = (0, Vec::new());
         while done < len_bytes {

@@ -21,9 +21,7 @@ pub(crate) const ALL_PAGES: u16 = u16::MAX;
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Extent {
-    /// Frame of each page, or `NO_FRAME`.
     pub(crate) frames: [u32; EXTENT_PAGES],
-    /// Index of the extent in the volume.
     pub(crate) number: u64,
     /// For each page, a mask of its eighths that are in memory.
     pub(crate) valid: [u8; EXTENT_PAGES],
@@ -32,11 +30,9 @@ pub(crate) struct Extent {
     /// Pages that were hit since the CLOCK eviction last passed them.
     pub(crate) hit: u16,
     pub(crate) writing: u16,
-    /// Pages that are being read from the volume.
     pub(crate) filling: u16,
     /// Pages in `filling` that have changed since the read began. The data read are discarded.
     pub(crate) stale: u16,
-    /// Dirty pages that wait for failing drives (see failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
     pub(crate) is_listed: bool,
@@ -74,7 +70,6 @@ pub(crate) struct YoungPages {
 pub(crate) struct WriteEpochs {
     /// Epoch of the first group: the pages in `Extent::writing` that are not in `later`.
     pub(crate) epoch: u64,
-    /// Pages of the second group, whose write began during another write.
     pub(crate) later: u16,
     pub(crate) later_epoch: u64,
 }
@@ -127,7 +122,6 @@ impl Extent {
             && self.frames.iter().all(|frame| *frame == NO_FRAME)
     }
 
-    /// Returns the frame of a page if all eighths in the mask `wanted` are in memory.
     #[inline]
     pub(crate) fn frame_of(&self, page: usize, wanted: u8) -> Option<u32> {
         (self.valid[page] & wanted == wanted).then_some(self.frames[page])
@@ -146,7 +140,6 @@ impl Extent {
         self.dirty[page] == 0 && (self.writing | self.filling) & 1 << page == 0
     }
 
-    /// Returns the indexes of the extent's pages in the volume.
     pub(crate) fn page_range(&self) -> Range<u64> {
         let first = self.number * EXTENT_PAGES as u64;
         first..first + EXTENT_PAGES as u64

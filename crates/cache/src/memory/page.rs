@@ -9,7 +9,6 @@ use core::ops::{Range, RangeInclusive};
 
 use crate::memory::extent::{EXTENT_PAGES, WHOLE, runs};
 
-/// Page size in bytes unless the logical block of the volume below is larger.
 const PAGE_BYTES_MIN: u32 = 4096;
 const EIGHTHS_SHIFT: u32 = 3;
 
@@ -20,7 +19,6 @@ pub(crate) struct PageSize {
 }
 
 impl PageSize {
-    /// Returns the page size for a volume with logical blocks of `block_bytes`.
     pub(crate) fn over(block_bytes: u32) -> PageSize {
         PageSize { shift: (block_bytes.max(PAGE_BYTES_MIN) / PAGE_BYTES_MIN).ilog2() }
     }
@@ -54,13 +52,11 @@ impl PageSize {
         sector >> (self.shift + EIGHTHS_SHIFT)
     }
 
-    /// Returns the pages that the sectors `sector..end` touch.
     #[inline]
     pub(crate) fn pages_of(self, sector: u64, end: u64) -> Range<u64> {
         self.page_at(sector)..self.page_at(end + self.sectors() - 1)
     }
 
-    /// Returns the mask of a page's eighths that lie in the sectors `sector..end`.
     #[inline]
     pub(crate) fn mask_of(self, page: u64, sector: u64, end: u64) -> u8 {
         let start = self.start_of(page);

@@ -56,7 +56,6 @@ pub(crate) enum WriteOutcome {
 }
 
 impl WriteOutcome {
-    /// Combines the results of two writes that each carried a part of a page.
     pub(crate) fn and(self, other: WriteOutcome) -> WriteOutcome {
         match (self, other) {
             (WriteOutcome::Failed(_), _) | (_, WriteOutcome::Ok) => self,
@@ -66,10 +65,8 @@ impl WriteOutcome {
     }
 }
 
-/// Result of the check whether an extent of the dirty list is due for write-back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
-    /// Collect the pages in this bit mask (`Shard::collect_one`).
     Pages(u16),
     /// Collect the pages in this bit mask, although other pages of the extent wait for a drive.
     Beside(u16),
@@ -84,11 +81,9 @@ const FIRST: usize = 0;
 const LAST: usize = 1;
 
 pub(crate) struct Shard {
-    /// Indexes in `extents`, by extent number.
     table: HashTable<(u64, u32)>,
     extents: Vec<Extent>,
     free_extents: Vec<u32>,
-    /// Index of the shard's first frame in the cache.
     first: u32,
     owners: Vec<FrameOwner>,
     free: Vec<u32>,
@@ -480,7 +475,6 @@ impl Shard {
         self.stranded as usize >= self.owners.len()
     }
 
-    /// Returns the dirty list, the longest dirty extent first.
     pub(crate) fn listed(&self) -> impl Iterator<Item = u32> {
         let some = |at: u32| (at != NO_EXTENT).then_some(at);
         let behind = move |at: &u32| some(self.extents[*at as usize].neighbours[LAST]);
@@ -505,7 +499,6 @@ impl Shard {
         }
     }
 
-    /// Returns the oldest epoch with data that are not on the volume.
     pub(crate) fn oldest_epoch(&self) -> Option<u64> {
         self.epochs.front().map(|(epoch, _)| *epoch)
     }

@@ -27,7 +27,6 @@ const HINT_BYTES: usize = 512;
 struct PendingHit<M: Machine> {
     rq: NonNull<Request<M>>,
     page: u64,
-    /// Index of the extent in its shard.
     at: u32,
 }
 

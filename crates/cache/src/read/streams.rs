@@ -31,7 +31,6 @@ pub(crate) struct StreamDetector {
     streams: [SequentialStream; STREAMS],
     clock: u64,
     hand: usize,
-    /// Size of the first and of the largest read-ahead window, in pages.
     pages_first: u64,
     pages_max: u64,
 }
@@ -45,7 +44,6 @@ impl StreamDetector {
         StreamDetector { streams, clock: 0, hand: 0, pages_first: page.fit(FIRST_BYTES), pages_max }
     }
 
-    /// Records a read of these pages. Returns the pages to read ahead, if any.
     pub(crate) fn note(&mut self, pages: &Range<u64>) -> Option<Range<u64>> {
         if self.pages_max == 0 {
             return None;

@@ -19,7 +19,6 @@ use crate::memory::shard::{DuePages, Shard};
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
 /// Amount of data in flight, in bytes, of which each drive may use an equal share. The rest of

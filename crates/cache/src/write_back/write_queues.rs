@@ -53,7 +53,6 @@ pub enum WriteLists {
 struct WriteQueue {
     ready: VecDeque<usize>,
     inside: usize,
-    /// Number of pages in writes that are ready or in flight.
     pages: usize,
     /// True if a write of this queue has ended since the last call of [`WriteQueues::turn`].
     has_moved: bool,
@@ -67,7 +66,6 @@ struct WriteQueue {
 }
 
 impl WriteQueues {
-    /// Creates the queues of a volume's drives. Each drive gets at least one slot.
     pub(crate) fn new(drives: usize, config: FlusherConfig) -> WriteQueues {
         let of = (0..=drives).map(|_| WriteQueue::default()).collect();
         let places = config.drive_writes.max(1) as usize;
@@ -137,7 +135,6 @@ impl WriteQueues {
         queue.ready.push_front(number);
     }
 
-    /// Frees the slot of a write.
     pub(crate) fn ended(&mut self, member: u16, pages: usize) {
         let queue = self.queue_mut(member);
         (queue.inside, queue.pages) = (queue.inside - 1, queue.pages - pages);
@@ -172,7 +169,6 @@ impl WriteQueues {
         self.of.iter().any(|queue| queue.is_stuck)
     }
 
-    /// Returns the earliest time at which a drive will count as stuck if it completes nothing.
     pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
         let has_some = self.of.iter().filter(|queue| queue.inside > 0 && !queue.is_stuck);
         has_some.map(|queue| queue.moved_ns.saturating_add(STUCK_NS)).min()
@@ -203,7 +199,6 @@ impl WriteQueues {
         self.of[drive].pages >= pages / self.drives()
     }
 
-    /// Returns true if some drive's queue has used up its equal share of `pages`.
     pub(crate) fn has_full(&self, pages: usize) -> bool {
         (0..self.drives()).any(|drive| self.is_full(drive, pages))
     }

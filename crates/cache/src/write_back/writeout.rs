@@ -57,7 +57,6 @@ unsafe impl Send for WriteBio {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteSlot {
     Waits,
-    /// The write is in flight and occupies a slot.
     Taken,
     /// The write is in flight, and its slot was freed by `Writeout::cut`.
     None,
@@ -69,7 +68,6 @@ pub(crate) struct Writeout {
     pub(crate) write_queues: WriteQueues,
     is_cut: bool,
     is_single: bool,
-    /// Number of pages whose write has started and not ended.
     pages: usize,
 }
 

@@ -59,7 +59,6 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     ServePlan { warnings, ..plan }
 }
 
-/// Assigns drives to volumes, each drive to one volume. Returns the drives that no volume uses.
 fn volumes<'a>(
     volumes: &'a [(VolumeDraft, KeyLines)],
     (drives, names): (&'a [LocatedDrive], &SectionNames<'_>),
@@ -97,7 +96,6 @@ fn volumes<'a>(
     unused.map(|(drive, _)| drive).collect()
 }
 
-/// Groups the exports by NBD address. Reports exports of one address that have the same name.
 fn listeners(
     config: &ServeConfig,
     lines: &PlanLines,

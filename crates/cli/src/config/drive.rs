@@ -99,7 +99,6 @@ fn in_one_text(section: &mut Section<'_>, text: &str) -> Option<Spec> {
     text.parse().map_err(wrong).ok()
 }
 
-/// Reads a drive from a section that has `driver` and the driver's keys.
 fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
     section.lines.line = section.lines.at("driver");
     let Some(driver_keys) = millrace_drives::known_keys(driver) else {

@@ -193,7 +193,6 @@ fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
     }
 }
 
-/// Parses `role`. Returns true if the frontend creates the socket.
 fn role(text: &str) -> Result<bool, String> {
     words::choice("role", text, &[("server", false), ("client", true)])
 }

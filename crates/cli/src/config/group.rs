@@ -16,7 +16,6 @@ use super::document::Section;
 use super::key_lines::KeyLines;
 use super::words::{self, MILLISECOND_NS, SECOND_NS, count_text, size_text};
 
-/// Least bandwidth limit in bytes per second: one page.
 const BANDWIDTH_MIN: u64 = 4096;
 /// Largest bandwidth limit in bytes per second, and largest IOPS limit.
 const BANDWIDTH_MAX: u64 = 1 << 50;

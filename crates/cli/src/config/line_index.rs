@@ -5,7 +5,6 @@
 
 #[derive(Debug)]
 pub struct LineIndex {
-    /// Byte offsets of the line feeds, ascending.
     line_feeds: Vec<usize>,
 }
 

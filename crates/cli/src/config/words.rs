@@ -22,7 +22,6 @@ pub use millrace_console::words::{
 use millrace_machine::{Machine, Native};
 
 pub const MILLISECOND_NS: u64 = 1_000_000;
-/// Port that IANA has assigned to NBD.
 const NBD_PORT: u16 = 10809;
 /// Default port of the metrics page: the first of the range that Prometheus exporters use.
 const METRICS_PORT: u16 = 9100;

@@ -46,7 +46,6 @@ use start::source::Source;
 use start::startup::Startup;
 use start::{drives, thread_count};
 
-/// Longest time for I/O in flight to finish after a stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 const FEW_THREADS: &str = "this configuration needs more threads than the system allows: cannot \

@@ -36,7 +36,6 @@ const CONNECT: &str = "name the daemon's control socket, which it prints when it
 pub struct DaemonRefusal {
     pub kind: String,
     pub message: String,
-    /// Message with the daemon's socket and the verb in front.
     text: String,
 }
 

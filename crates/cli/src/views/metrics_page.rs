@@ -100,7 +100,6 @@ pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Formats labels in braces, with their values escaped; an empty text without labels.
 fn braced(labels: &[(&str, impl AsRef<str>)], le: Option<&str>) -> String {
     let pairs = labels.iter().map(|(name, value)| (*name, value.as_ref()));
     let pairs = pairs.chain(le.map(|le| ("le", le)));

@@ -32,7 +32,6 @@ const LOGGED_BYTES_MAX: usize = 500;
 pub struct Session {
     /// Connected socket in non-blocking mode. A `File` reads and writes both kinds of socket.
     socket: File,
-    /// True for a client of the control socket, false for one of the metrics page.
     is_control: bool,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -47,7 +46,6 @@ pub struct Session {
     pending: Option<PendingAnswer>,
 }
 
-/// Answer that another thread computes, because it may take long and other clients must not wait.
 struct PendingAnswer {
     done: UnixStream,
     reply: Receiver<Vec<u8>>,
@@ -169,7 +167,6 @@ impl Session {
         Ok(true)
     }
 
-    /// Sends output. Returns true if nothing is left to send.
     fn send(&mut self) -> io::Result<bool> {
         while self.sent < self.output.len() {
             match self.socket.write(&self.output[self.sent..]) {
@@ -188,7 +185,6 @@ impl Session {
         Ok(true)
     }
 
-    /// Reads once from the socket. Returns false if nothing has arrived.
     fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = [0; READ_BYTES];
         match self.socket.read(&mut buffer) {

@@ -25,7 +25,6 @@ use super::session::{Session, turn_away};
 const CLIENTS_MAX: usize = 32;
 /// Time for which the listeners are not polled after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Minimum time between two warnings that clients must wait for descriptors.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -110,7 +109,6 @@ impl ViewLoop {
         true
     }
 
-    /// Returns the poll timeout: the time to the first deadline, or `None` without deadlines.
     fn limit(&self, now: Instant) -> Option<Duration> {
         let deadlines = self.sessions.iter().filter_map(Session::deadline);
         let first = deadlines.chain(self.paused_until).min()?;

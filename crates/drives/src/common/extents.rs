@@ -28,7 +28,6 @@ impl SectorExtents {
         SectorExtents { extents: Vec::new(), at: sector, end: sector + nr_sectors }
     }
 
-    /// Returns true if the list covers the whole range or has reached `EXTENTS_MAX`.
     pub(crate) fn is_full(&self) -> bool {
         self.at >= self.end || self.extents.len() >= EXTENTS_MAX
     }

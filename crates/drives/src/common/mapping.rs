@@ -20,7 +20,6 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len_bytes` bytes. Returns an error if there is not enough address space.
     pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
         let whole = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::map_sparse(whole).map_err(|error| {
@@ -36,7 +35,6 @@ impl Mapping {
         self.region.start().as_ptr().wrapping_add(offset as usize)
     }
 
-    /// Executes a read or a write: copies the data from or to the request's memory.
     pub(crate) fn transfer<M: Machine>(&self, rq: &Request<M>) {
         let mut offset = rq.sector() << 9;
         for segment in rq.segments() {
@@ -72,7 +70,6 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
     }
 
-    /// Copies a range from another mapping of the same size.
     pub(crate) fn copy_from(&self, other: &Mapping, offset: u64, len_bytes: u32) {
         let from = other.at(offset, len_bytes.into());
         // SAFETY: checked to lie inside the other mapping, which is not this one.

@@ -13,7 +13,6 @@ use millrace_block::{DriverData, Moment, Status, Tag};
 pub(crate) struct Outcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,
-    /// Number of entries of `taken` that `next` has returned.
     seen: usize,
 }
 

@@ -25,7 +25,6 @@ pub(crate) fn opener(store: impl Display, index: u16) -> Result<Current, Error> 
     })
 }
 
-/// Wakes the I/O thread that sleeps on this eventfd.
 pub(crate) fn wake_up(wake: &OwnedFd) {
     // A write fails only if the counter is full, and then the thread is awake already.
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());

@@ -20,7 +20,6 @@ pub(crate) struct SparseStore {
 }
 
 impl SparseStore {
-    /// Creates a store of zeroes. Returns an error if there is not enough address space.
     pub(crate) fn new(size_bytes: u64) -> Result<SparseStore, Error> {
         let granules = size_bytes.div_ceil(1 << GRANULE_SHIFT);
         let written = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -78,7 +77,6 @@ impl SparseStore {
         }
     }
 
-    /// Returns at most `EXTENTS_MAX` extents, from the start of the range.
     pub(crate) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let mut list = SectorExtents::new(sector, nr_sectors);
         while !list.is_full() {

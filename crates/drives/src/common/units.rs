@@ -6,13 +6,11 @@
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Texts about sizes, rates, counts or times for error messages.
 struct Quantity {
     form: &'static str,
     /// Description of a number without a fraction, as in "a whole number of bytes".
     whole: &'static str,
     unit: &'static str,
-    /// A large valid number, shown as an example.
     large: &'static str,
 }
 
@@ -147,7 +145,6 @@ fn text(number: u64, units: &[(&str, u64)]) -> String {
     unit.map_or_else(|| number.to_string(), |(name, unit)| format!("{}{name}", number / unit))
 }
 
-/// Returns the number of bytes that a unit stands for, or `None` if it is unknown.
 fn unit_bytes(unit: &str) -> Option<u64> {
     if matches!(unit, "" | "b" | "B") {
         return Some(1);

@@ -40,7 +40,6 @@ pub(crate) fn split_outside(text: &str, separator: char) -> Option<Vec<&str>> {
     (depth == 0).then_some(pieces)
 }
 
-/// Returns a value without the parentheses around it, if there are any.
 pub(crate) fn unwrapped(text: &str) -> &str {
     match text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
         Some(inside) if split_outside(inside, ',').is_some() => inside,

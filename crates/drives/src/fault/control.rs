@@ -203,7 +203,6 @@ impl FaultState {
         self.is_dead.load(Ordering::SeqCst)
     }
 
-    /// Returns true if the drive is dead or has any rule.
     pub(crate) fn may_strike(&self) -> bool {
         self.is_dead() || !lock_unpoisoned(&self.rules).list.is_empty()
     }

@@ -16,7 +16,6 @@ use millrace_machine::{Machine, Native};
 
 use super::control::{FaultState, Verdict};
 
-/// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
 #[derive(Clone, Copy, Default)]
@@ -27,7 +26,6 @@ struct TagState {
     deadline_ns: u64,
     /// If set, the request is stuck until `FaultState::releases` exceeds this number.
     stuck_at: Option<u64>,
-    /// Number of power cuts that had happened when the request was submitted.
     cuts: u64,
     inside: bool,
     /// True if the inner drive has accepted the request.
@@ -40,7 +38,6 @@ pub(crate) struct FaultQueue {
     /// Queue of the drive below. `None` if the simulated cache executes the requests.
     inner: Option<Box<dyn DriverQueue<Native>>>,
     tags: Box<[TagState]>,
-    /// Requests that the inner queue has completed and this queue holds back.
     held: Vec<(Tag, Status)>,
     ready: VecDeque<(Tag, Status)>,
     scratch: CompletionBatch,

@@ -23,7 +23,6 @@ pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 pub(crate) enum Engine {
     Ring(ThreadBound<Ring>),
     Inline(RawFd),
-    /// Records the operations and changes the results of another engine, for tests.
     #[cfg(test)]
     Script(Box<super::tests::Scripted>),
 }

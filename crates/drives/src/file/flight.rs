@@ -16,7 +16,6 @@ use crate::common::pieces::{self, PIECES};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FileOperation {
-    /// No operation: the tag is free.
     #[default]
     Idle,
     Read,
@@ -57,7 +56,6 @@ impl Flight {
         Flight { memory: pieces::list(), ..Flight::default() }
     }
 
-    /// Sets the range and memory segments of a request. Adjacent segments are joined.
     #[inline]
     pub(crate) fn fill(&mut self, work: FileOperation, rq: &Request<Native>) {
         self.work = work;
@@ -68,7 +66,6 @@ impl Flight {
         pieces::take(&mut self.memory, rq);
     }
 
-    /// Returns true if a segment violates the alignment that direct I/O needs.
     #[inline]
     pub(crate) fn is_misaligned(&self, address_mask: usize, length_mask: usize) -> bool {
         let wrong = |piece: &iovec| {
@@ -133,7 +130,6 @@ impl Flight {
         progress
     }
 
-    /// Makes the next operations write zeroes from a shared buffer.
     pub(crate) fn fall_back_to_zeroes(&mut self, zeroes: &Buffer) {
         self.work = FileOperation::Zeroes;
         let iov_base = zeroes.as_ptr().cast_mut().cast();

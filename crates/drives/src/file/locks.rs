@@ -160,7 +160,6 @@ fn share(file: &File, byte: i64) -> io::Result<bool> {
     }
 }
 
-/// Returns true if another process has locked a byte.
 fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
     let found = byte_lock(file, libc::F_OFD_GETLK, (byte, libc::F_WRLCK))?;
     Ok(found.is_some_and(|found| found.l_type != libc::F_UNLCK as libc::c_short))

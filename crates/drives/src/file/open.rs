@@ -379,7 +379,6 @@ fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
     Error::system(format!("{path}: size={asked}: {why}"), error.raw_os_error())
 }
 
-/// Returns a warning if the file system has too little free space for the file's size.
 fn too_full(file: &File, config: &FileConfig, size_bytes: u64) -> Option<String> {
     let free_bytes = probe::free_bytes(file).filter(|free_bytes| *free_bytes < size_bytes)?;
     let (path, asked, free) = (config.path.display(), size_text(size_bytes), free_bytes >> 20);

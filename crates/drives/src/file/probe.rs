@@ -32,7 +32,6 @@ const BLKGETSIZE64: u64 = 0x8008_1272;
 /// complete.
 const MERGE_BYTES: u64 = 128 << 10;
 
-/// Alignment that direct I/O requires, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirectAlign {
     pub(crate) memory: u32,
@@ -60,7 +59,6 @@ pub(crate) struct Geometry {
     pub(crate) identity: (u64, u64),
 }
 
-/// Reads the size, limits and identity of an open file or block device.
 pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {
@@ -176,7 +174,6 @@ fn statx_align(file: &File) -> Option<DirectAlign> {
     is_known.then_some(DirectAlign { memory, offset })
 }
 
-/// Returns the smallest alignment of offset and memory with which a trial read succeeds.
 fn probe_align(file: &File) -> Option<DirectAlign> {
     let mut buffer = Buffer::new(8192);
     [512u32, 4096].into_iter().find_map(|unit| {

@@ -294,7 +294,6 @@ impl DriverQueue<Native> for FileQueue {
         self.flights[tag.0 as usize].bounce.is_some()
     }
 
-    /// Returns the result of the last system call in the notation of strace.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         completion_data(moment, format_args!("= {}", self.flights[tag.0 as usize].result))
     }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::controller::ModelController;
 use super::rotating::ModelDisk;
 
-/// Maximum time in a setting, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Storage of a simulated drive's data.

@@ -25,15 +25,12 @@ pub struct ModelController {
 /// Limits of a controller; 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ControllerLimits {
-    /// Number of tags for all drives of the controller.
     pub(crate) tags: u32,
     /// Bandwidth of the link in each direction.
     pub(crate) bytes_per_s: u64,
-    /// Time for which a command occupies the controller.
     pub(crate) command_ns: u64,
 }
 
-/// Limits that a drive's spec sets for its controller.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerOptions {
     pub(crate) tags: Option<u32>,
@@ -99,7 +96,6 @@ impl ModelController {
         Ok(made)
     }
 
-    /// Passes a command through the controller at `now_ns`. Returns its arrival time at the drive.
     pub(crate) fn book_command(&self, now_ns: u64) -> u64 {
         if self.limits.command_ns == 0 {
             return now_ns;
@@ -156,7 +152,6 @@ impl ControllerPort {
         granted
     }
 
-    /// Returns tags to the controller.
     pub(crate) fn give(&self, count: u32) {
         if self.controller.limits.tags > 0 {
             let mut ports = lock_unpoisoned(&self.controller.ports);

@@ -41,7 +41,6 @@ impl DuplexLink {
         DuplexLink { to_host, from_host }
     }
 
-    /// Occupies the link with the transfer of an I/O's data, if it has any.
     pub(crate) fn book(&mut self, now_ns: u64, io: ModelIo) -> BookedTransfer {
         match io.kind {
             ModelIoKind::Read => self.to_host.book(now_ns, io.nr_sectors),
@@ -68,7 +67,6 @@ impl BookedTransfer {
         }
     }
 
-    /// Returns the time at which the transfer ends, for data that are ready at `ready_ns`.
     pub(crate) fn end_ns(self, ready_ns: u64) -> u64 {
         (ready_ns + self.transfer_ns).max(self.free_ns)
     }

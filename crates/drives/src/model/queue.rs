@@ -26,7 +26,6 @@ pub(super) struct ModelQueue {
     /// Completion time, sequence number and tag of the requests in service, earliest first.
     busy: BinaryHeap<Reverse<(u64, u64, Tag)>>,
     next_number: u64,
-    /// Service time of each tag's request in nanoseconds, for traces.
     service_ns: Box<[u64]>,
 }
 

@@ -76,7 +76,6 @@ impl Timing {
         }
     }
 
-    /// Returns the completion time of a write whose data arrive at `here_ns`.
     fn write(&mut self, here_ns: u64, io: ModelIo) -> u64 {
         let buffer = self.config.buffer_bytes;
         if buffer == 0 {
@@ -103,7 +102,6 @@ impl Timing {
         u64::from(self.config.units) * (u64::from(self.config.page_bytes) >> 12)
     }
 
-    /// Occupies the units that hold the I/O's pages. Returns the time at which all have finished.
     fn occupy(&mut self, from_ns: u64, io: ModelIo, page_ns: u64) -> u64 {
         let (first, pages) = pieces_of(io, u64::from(self.config.page_bytes) >> 9);
         let page_ns = self.vary(page_ns);
@@ -119,7 +117,6 @@ impl Timing {
         last_ns
     }
 
-    /// Returns a unit's time with jitter and tail latency applied.
     fn vary(&mut self, base_ns: u64) -> u64 {
         let mut time_ns = base_ns;
         if self.config.jitter > 0.0 {

@@ -13,10 +13,8 @@ const LIFE_MIN: Duration = Duration::from_secs(1);
 /// the pause.
 const PAUSE_MIN_MS: u64 = 10;
 const PAUSE_MAX_MS: u64 = 1000;
-/// Minimum time between two log lines of the same kind.
 const LOG_PERIOD: Duration = Duration::from_secs(30);
 
-/// Limits how often a line is logged. Holds the time of the last logged line.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(Option<Instant>);
 

@@ -29,7 +29,6 @@ const CHUNK_BYTES: usize = 4096;
 /// Maximum number of bytes that a server may send during the negotiation; enough for a long list of
 /// exports.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Time limit of one attempt to connect to one address.
 const CONNECT: Duration = Duration::from_secs(5);
 const HUNG_UP: &str = "the server hung up; its log may say why";
 
@@ -47,7 +46,6 @@ pub(crate) struct Target {
 pub(crate) enum Purpose {
     Transmit,
     Status,
-    /// Connection for a query of the export's properties.
     Ask,
 }
 

@@ -23,7 +23,6 @@ use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
 
-/// Reason of a flush failure that the drive itself causes after a reconnect.
 const FLUSH_TROUBLE: &str = "the drive reconnected to its server after writes that no flush covers";
 const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
@@ -57,7 +56,6 @@ impl Promise {
         }
     }
 
-    /// Returns an error that names the promised property which the session's export lacks, if any.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
         // Relaxed: the size only grows, and a connection with a smaller size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
@@ -88,7 +86,6 @@ impl Promise {
     }
 }
 
-/// Returns the names of the transmission flags that are in `had` and not in `has`.
 fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
     let words = [
         (TransmissionFlags::FLUSH, "flush"),
@@ -179,7 +176,6 @@ impl NbdState {
         is_first
     }
 
-    /// Logs, at limited intervals, that the server accepts each reconnect but answers nothing.
     pub(crate) fn say_requests_fail(&self, text: &str) {
         if lock_unpoisoned(&self.reports.futility).allows(Instant::now()) {
             lock_unpoisoned(&self.backoff).requests_fail();
@@ -193,7 +189,6 @@ impl NbdState {
         backoff.is_logged().then(|| backoff.short)
     }
 
-    /// Records that the server has accepted a connection of this generation.
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
@@ -268,7 +263,6 @@ impl NbdState {
         self.durability.stopping.load(Ordering::Relaxed) && !self.durability.unflushed.exist()
     }
 
-    /// Returns the generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
         // SeqCst pairs with `end`: a caller that reads the new generation also sees the reason for
         // it. If a write is acknowledged during `end`, at least one thread sees the other's store.

@@ -16,12 +16,10 @@ use crate::common::pieces;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FlightState {
-    /// The tag is free.
     #[default]
     Idle,
     Waiting,
     Sending,
-    /// The request was sent and waits for the server's answer.
     Sent,
     /// Another queue of the drive sends the request, because this queue has no connection.
     Forwarded,
@@ -39,7 +37,6 @@ pub(crate) struct Flight {
     pub(crate) silence: bool,
     /// Queue and tag that a forwarded request belongs to; `None` for the queue's own requests.
     origin: Option<Origin>,
-    /// `Origin::id` of the last time that the request was forwarded to another queue.
     pub(crate) forwarding: u64,
 }
 
@@ -63,13 +60,11 @@ impl Flight {
         }
     }
 
-    /// Moves the request out for another queue to send. `origin` names this queue and tag.
     pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
         (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
         Forwarded { origin, request: std::mem::replace(&mut self.request, NbdRequest::EMPTY) }
     }
 
-    /// Takes back a forwarded request that no queue has taken.
     pub(crate) fn take_back(&mut self, forwarded: Forwarded) {
         (self.state, self.request) = (FlightState::Waiting, forwarded.request);
     }
@@ -102,7 +97,6 @@ impl Flight {
         status
     }
 
-    /// Sets the command, range and memory segments of a request. Adjacent segments are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
         (self.state, self.answered) = (FlightState::Waiting, None);
         (self.expired, self.silence) = (false, false);
@@ -120,7 +114,6 @@ impl Flight {
         self.link == link && matches!(self.state, FlightState::Sending | FlightState::Sent)
     }
 
-    /// Returns true if the request changes data that are durable only after a later flush.
     pub(crate) fn needs_flush(&self) -> bool {
         let writes = !matches!(self.request.command, Command::Read | Command::Flush);
         writes && self.request.flags & CMD_FLAG_FUA == 0
@@ -132,8 +125,6 @@ impl Flight {
         self.request.command == Command::Flush || self.request.flags & CMD_FLAG_FUA != 0
     }
 
-    /// Calls `each` with the segments of `len` bytes of the request's memory, starting at byte
-    /// `at`.
     fn for_part(&self, at: u64, len: u64, mut each: impl FnMut(*mut u8, usize)) {
         let (mut skip, mut left) = (at as usize, len as usize);
         for piece in &self.request.memory {
@@ -151,7 +142,6 @@ impl Flight {
         assert!(left == 0, "a part of a request lies outside of its memory");
     }
 
-    /// Appends the segments of `len` bytes of the request's memory, starting at byte `at`.
     pub(crate) fn part(&self, at: u64, len: u64, into: &mut Vec<iovec>) {
         self.for_part(at, len, |start, iov_len| {
             into.push(iovec { iov_base: start.cast(), iov_len });

@@ -23,7 +23,6 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// Number of bytes to receive into the buffer before or after the payload of a long read. The
 /// number is small, because payload in the buffer must be copied.
 const HEADER_BYTES: usize = 512;
-/// Reads of at least this many bytes count as long.
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 
 pub(crate) struct Inbound {
@@ -34,7 +33,6 @@ pub(crate) struct Inbound {
     msg: Box<msghdr>,
     /// Number of bytes that the receive in flight writes straight into a request's memory.
     direct: u64,
-    /// True while the receive operation is in flight.
     pub(crate) is_busy: bool,
 }
 
@@ -132,7 +130,6 @@ impl Inbound {
         self.end += bytes - direct as usize;
     }
 
-    /// Records that the receive operation failed or that the server closed the connection.
     pub(crate) fn broken(&mut self) {
         (self.is_busy, self.direct) = (false, 0);
     }

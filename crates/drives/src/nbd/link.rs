@@ -71,7 +71,6 @@ pub(crate) struct LinkContext<'a> {
     pub(crate) shared: &'a Arc<NbdState>,
     pub(crate) ring: &'a Ring,
     pub(crate) flights: &'a mut [Flight],
-    /// Indexes of the requests that wait for a connection.
     pub(crate) waiting: &'a mut VecDeque<u32>,
     pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
@@ -123,7 +122,6 @@ impl NbdLink {
         self.state == LinkState::Up
     }
 
-    /// Returns true if the link can take requests.
     pub(crate) fn takes(&self, shared: &NbdState) -> bool {
         self.state == LinkState::Up
             && !self.outbound.is_busy
@@ -229,7 +227,6 @@ impl NbdLink {
         self.arm(context);
     }
 
-    /// Processes all plaintext that the TLS session has.
     fn unseal(
         &mut self,
         session: &mut Session,
@@ -346,7 +343,6 @@ impl NbdLink {
         }
     }
 
-    /// Advances the link's state after an operation or a reconnecting thread has ended.
     pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
         // Each query of the deadline also detects whether the process was suspended.
         self.fruitless.as_mut().map(Deadline::left_ns);

@@ -33,7 +33,6 @@ pub(crate) struct Outbound {
     first: usize,
     msg: Box<msghdr>,
     batch: Vec<u32>,
-    /// True while the send operation is in flight.
     pub(crate) is_busy: bool,
 }
 

@@ -34,7 +34,6 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum sleep in one reactor iteration while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Flights of other queues' requests, at the end of `NbdQueue::flights`.
 struct GuestFlights {
     max: usize,
     free: Vec<u32>,
@@ -260,7 +259,6 @@ impl NbdQueue {
         }
     }
 
-    /// Completes flushes without sending them, because there is nothing to flush.
     #[cold]
     fn end_needless_flushes(&mut self) {
         let NbdQueue { flights, waiting, done, .. } = self;

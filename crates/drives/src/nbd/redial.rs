@@ -33,7 +33,6 @@ pub(crate) enum Outcome {
     Changed(String),
 }
 
-/// Time limit of a reconnecting thread, and requirements for its connection.
 #[derive(Debug)]
 pub(crate) struct Patience {
     pub(crate) generation: u32,
@@ -69,7 +68,6 @@ impl Redial {
         let _detached = Native::spawn("millrace-nbd", None, body);
     }
 
-    /// Returns the outcome that the thread has reported since the last call, if any.
     pub(crate) fn take(&self) -> Option<Outcome> {
         lock_unpoisoned(&self.state).outcome.take()
     }

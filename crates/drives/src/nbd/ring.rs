@@ -35,7 +35,6 @@ impl Ring {
         self.handle.pending(self.source) == 0
     }
 
-    /// Runs one iteration of the reactor, for a queue that is being dropped.
     pub(crate) fn turn(&self, wait: Wait) -> io::Result<usize> {
         self.handle.turn(wait)
     }

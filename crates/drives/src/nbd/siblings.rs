@@ -26,16 +26,13 @@ use millrace_nbd::Command;
 
 use crate::common::owner_queues::wake_up;
 
-/// Queue and tag that a forwarded request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) queue: usize,
     pub(crate) tag: u32,
-    /// Unique number of this forwarding.
     pub(crate) id: u64,
 }
 
-/// A request to the server, which one queue may forward to another.
 #[derive(Debug)]
 pub(crate) struct NbdRequest {
     pub(crate) command: Command,
@@ -90,7 +87,6 @@ pub(crate) enum QueueMessage {
     Expired(u64),
 }
 
-/// Permission to use an export over several connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionSharing {
     /// Several connections may be used: a flush on one of them covers the writes of all, or nothing
@@ -106,7 +102,6 @@ pub(crate) struct SiblingQueues {
     up: AtomicUsize,
     /// Number of connections that the open queues need.
     all: AtomicUsize,
-    /// Number of requests in `SiblingState::pending`.
     pending: AtomicUsize,
     state: Mutex<SiblingState>,
 }
@@ -123,7 +118,6 @@ struct SiblingState {
 }
 
 impl SiblingState {
-    /// Returns true if a connection may be used while `open` others are open.
     fn admits(&self, sharing: ConnectionSharing, open: usize) -> bool {
         open == 0 || sharing == ConnectionSharing::WithOthers && !self.is_sole
     }
@@ -137,7 +131,6 @@ impl SiblingState {
 struct QueueState {
     /// Wakes the queue's thread; `None` while the queue is not open.
     wake: Option<Arc<OwnedFd>>,
-    /// Number of the queue's connections that are up.
     up: usize,
     /// Number of the queue's open sockets, of any generation.
     open: usize,
@@ -246,7 +239,6 @@ impl SiblingQueues {
         lock_unpoisoned(&self.state).queues[queue].open -= 1;
     }
 
-    /// Counts a connection of a queue as no longer up.
     pub(crate) fn connection_down(&self, queue: usize, generation: u32) {
         let mut state = lock_unpoisoned(&self.state);
         if generation != state.generation {
@@ -330,7 +322,6 @@ impl SiblingQueues {
         None
     }
 
-    /// Moves the messages of a queue to the end of `into`. `has_mail` is the queue's flag.
     pub(crate) fn take_mail(
         &self,
         queue: usize,

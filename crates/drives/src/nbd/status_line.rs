@@ -21,7 +21,6 @@ use crate::common::extents::{DATA, ExtentState, SectorExtents, all_data};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time for which a server that failed to answer is not asked again.
 const QUIET: Duration = Duration::from_secs(30);
-/// Maximum length of one query, in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum length of a reply, in bytes; longer ones count as failures.
 const REPLY_BYTES_MAX: usize = 1 << 20;

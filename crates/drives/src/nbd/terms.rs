@@ -10,7 +10,6 @@ use millrace_nbd::client::ClientSession;
 use super::{NbdConfig, OnServerRestart};
 use crate::common::units::size_text;
 
-/// Returns the flags of the first connection that every later connection must have, too.
 pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
     let mut promised = TransmissionFlags::new();
     for flag in [
@@ -26,7 +25,6 @@ pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
     promised
 }
 
-/// Checks that the export fits the settings.
 pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
     let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
     if session.block_min > 65_536 {

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use super::backoff::LogLimit;
 
-/// Reason why a new connection is not used beside an open one.
 pub(crate) const NOT_SHARED: &str =
     "the server does not say that a flush covers several connections (multi-conn)";
 
@@ -25,7 +24,6 @@ pub(crate) struct ReconnectTrouble {
     why: Option<String>,
     said: Option<String>,
     limit: LogLimit,
-    /// Number of connections that were up at the last check.
     seen_up: usize,
     /// Number of connections that were up when missing connections were last logged.
     said_up: usize,
@@ -63,7 +61,6 @@ impl ReconnectTrouble {
         self.why.is_some()
     }
 
-    /// Returns the reason why connections are missing, or `None` if all are up.
     pub(crate) fn text(&self, (up, all): (usize, usize)) -> Option<String> {
         let why = self.why.as_deref().unwrap_or("a connection is being made");
         match up {

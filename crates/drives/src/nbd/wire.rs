@@ -155,7 +155,6 @@ impl CancellableSocket {
         Ok(())
     }
 
-    /// Repeats `attempt` until it moves bytes, the deadline passes, or the wait is cancelled.
     fn wait_for(
         &mut self,
         deadline: &mut Deadline<Native>,

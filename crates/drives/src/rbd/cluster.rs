@@ -61,7 +61,6 @@ pub(crate) fn system(config: &RbdConfig, doing: &str, error: &io::Error) -> Erro
 }
 
 impl Cluster {
-    /// Connects to the cluster and opens the image's pool.
     pub(crate) fn connect(
         functions: &'static Functions,
         config: &RbdConfig,
@@ -139,7 +138,6 @@ impl Cluster {
         self.pool.unwrap_or(std::ptr::null_mut())
     }
 
-    /// Returns a text that identifies the cluster and the pool.
     pub(crate) fn place(&self) -> String {
         let mut fsid = [0u8; 64];
         // SAFETY: connected handles, and a buffer of the stated length.

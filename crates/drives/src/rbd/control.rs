@@ -55,7 +55,6 @@ pub(crate) struct KnownImage {
     pub(crate) snapshot_id: u64,
     /// Parent overlap in bytes: the length of the part whose data may be in the parent image.
     pub(crate) overlap_bytes: u64,
-    /// True if the drive has taken the exclusive lock.
     pub(crate) is_locked: bool,
 }
 
@@ -90,7 +89,6 @@ impl ControlThread {
         self.order(ControlOrder::Look)
     }
 
-    /// Asks which ranges of the image hold data. The cluster may take any time to answer.
     pub(super) fn data(&self, range: Range<u64>) -> Receiver<Data> {
         self.order(|sender| ControlOrder::Data(range, sender))
     }
@@ -167,9 +165,7 @@ struct CurrentImage {
     features: u64,
 }
 
-/// Reason for which a check did not find the image.
 enum LookError {
-    /// The image, or the snapshot that the drive serves, was removed.
     Gone(&'static str),
     System(io::Error),
 }

@@ -31,13 +31,11 @@ const EXTENTS_MAX: usize = 4096;
 pub(crate) struct RbdImage {
     pub(crate) cluster: Arc<Cluster>,
     handle: Handle,
-    /// True if the image has a watch on its header.
     pub(crate) is_watched: bool,
     /// Callback for changes of the image; kept until the handle is closed.
     updates: OnceLock<Updates>,
 }
 
-/// A callback that is registered for changes of an image, with librbd's number for it.
 struct Updates {
     number: u64,
     _call: Box<UpdateCall>,
@@ -300,7 +298,6 @@ unsafe extern "C" fn updated(call: *mut c_void) {
     unsafe { (*call.cast::<UpdateCall>())() }
 }
 
-/// Byte ranges with data that `note_extent` has collected inside `range`.
 struct ExtentList {
     range: Range<u64>,
     list: Vec<Range<u64>>,

@@ -13,7 +13,6 @@ use libc::{iovec, size_t, ssize_t};
 use libloading::Library;
 use millrace_block::{Error, ErrorKind};
 
-/// File names of both libraries, with the versions of their interfaces.
 const RBD: &str = "librbd.so.1";
 const RADOS: &str = "librados.so.2";
 
@@ -66,7 +65,6 @@ impl Watcher {
 
 macro_rules! functions {
     ($($library:ident $name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
-        /// Functions of librados and librbd that drives use, under their C names.
         #[derive(Clone, Copy)]
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*

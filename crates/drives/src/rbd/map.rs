@@ -61,7 +61,6 @@ impl HoleMap {
 }
 
 impl RbdState {
-    /// Returns the ranges of the image that may hold data. Waits for the cluster.
     pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);
         if self.is_limited() {

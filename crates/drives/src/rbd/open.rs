@@ -29,12 +29,9 @@ const DISCARD_BYTES: u64 = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Additional time after the time limit, for the cluster to report why connecting failed.
 const GRACE: Duration = Duration::from_secs(2);
-/// Maximum time for a cancelled opening to close what it has opened.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
-/// Maximum time to wait for the image's size.
 const SIZE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Text that says what the opening thread waits for, and what to do about it.
 #[derive(Clone)]
 struct WaitStage(Arc<Mutex<String>>);
 
@@ -44,7 +41,6 @@ impl WaitStage {
     }
 }
 
-/// Runs `work` on a thread of its own and waits for it, up to `time`.
 fn within<T: Send + 'static>(
     config: &RbdConfig,
     time: Duration,
@@ -205,7 +201,6 @@ fn learn(image: &RbdImage, config: &RbdConfig) -> Result<ImageFacts, Error> {
     Ok(ImageFacts { size_bytes, object_bytes, discard_bytes, identity, id, caches })
 }
 
-/// Returns the state of the image with which later checks compare it.
 fn known(
     image: &RbdImage,
     config: &RbdConfig,
@@ -236,7 +231,6 @@ fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
     })
 }
 
-/// Returns warnings for the user: that changes are noticed late, or that other clients may write.
 fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> {
     let name = &config.image;
     let mut all = Vec::new();

@@ -33,7 +33,6 @@ impl Spec {
         self.read(key, |text| parse(text).ok_or_else(|| expected.to_owned()))
     }
 
-    /// Parses the value of a key with `parse`, whose error states the expected values.
     pub(crate) fn read<T>(
         &self,
         key: &str,

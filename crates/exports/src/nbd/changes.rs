@@ -21,14 +21,12 @@ use crate::mailbox::lock;
 /// Time limit for the I/O threads to switch to the new exports. A thread may exceed the limit if a
 /// drive blocks it.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval between two checks of whether all I/O threads serve the new exports.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// A prepared change of a running server's exports and listeners.
 pub struct ExportChange {
     exports: Arc<Exports>,
     renewal: Option<CertificateWatcher>,
-    /// Listening addresses in the order of the configuration.
     listens: Vec<Listen>,
     /// Sockets of new listeners, with their listener numbers.
     bound: Vec<(usize, Listener)>,

@@ -130,7 +130,6 @@ pub(crate) struct RefusedRequest {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TurnUsage {
     read_bytes: usize,
-    /// True if received requests are left for the next iteration of the event loop.
     pub(crate) has_more: bool,
     /// True if the client has read no replies for a while. The client may want to send more first.
     pub(crate) reads_late: bool,
@@ -158,7 +157,6 @@ impl TurnUsage {
     }
 }
 
-/// Properties of the export that a connection was granted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExportSession {
     pub(crate) session: Session,
@@ -167,13 +165,11 @@ pub(crate) struct ExportSession {
     pub(crate) lane: u32,
     /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Logical block size of the volume in bytes.
     pub(crate) block_bytes: u32,
     pub(crate) group: GroupId,
 }
 
 impl ExportSession {
-    /// Returns true if a request begins or ends within a logical block, as the export permits.
     #[inline]
     pub(crate) fn is_unaligned(&self, request: &Request) -> bool {
         let within = (request.offset | request.length) & u64::from(self.block_bytes - 1);
@@ -296,7 +292,6 @@ impl Connection {
         }
     }
 
-    /// Returns true if the connection may take another request now.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         (self.in_flight as usize) < BATCH_REPLIES
@@ -313,7 +308,6 @@ impl Connection {
         }
     }
 
-    /// Returns true if the server takes no requests because too many reply bytes are unsent.
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
         let listens = self.phase == ConnectionPhase::Transmission && !self.input.busy;
@@ -417,7 +411,6 @@ impl Connection {
             && self.in_flight == replies
     }
 
-    /// Starts the connection's next send and receive, as its phase demands.
     pub(crate) fn pump(&mut self, ring: &SocketRing, tickets: &mut Tickets, pool: &mut BufferPool) {
         match self.phase {
             ConnectionPhase::Handshake => self.pump_negotiation(ring),

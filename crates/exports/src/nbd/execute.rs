@@ -49,7 +49,6 @@ pub(crate) struct WorkerContext {
 }
 
 pub(crate) enum TakeResult {
-    /// The request is answered or in flight.
     Done,
     /// The write has a ticket with this ID, and waits for its payload from the client.
     Awaits(u32),
@@ -61,7 +60,6 @@ pub(crate) enum TakeResult {
     NoMemory,
 }
 
-/// A request that was checked, with the session of its client.
 #[derive(Clone, Copy)]
 pub(crate) struct ClientRequest<'a> {
     pub(crate) granted: &'a ExportSession,
@@ -186,7 +184,6 @@ impl WorkerContext {
         self.start(conn, Ticket { len_bytes, bio_bytes: len_bytes, memory, ..ticket })
     }
 
-    /// Submits the request of a ticket, or makes the ticket wait for its payload.
     #[inline]
     fn start(&mut self, conn: &mut Connection, ticket: Ticket) -> TakeResult {
         let op = ticket.op;
@@ -199,7 +196,6 @@ impl WorkerContext {
         TakeResult::Done
     }
 
-    /// Sends a success reply to a request that needs no work.
     fn succeed(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
         let reply = request.reply();
         conn.in_flight += 1;

@@ -34,7 +34,6 @@ const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
 pub(crate) struct ServedVolume {
     pub(crate) volume: Arc<Volume<Native>>,
-    /// Lock table of ranges being written, used once a client writes partial blocks.
     pub(crate) ranges: RangeLocks,
     /// True once a client has used an export of the volume. The volume may then need a flush.
     was_used: AtomicBool,
@@ -88,9 +87,7 @@ pub(crate) struct Export {
     pub(crate) name: String,
     pub(crate) info: ExportInfo,
     pub(crate) served: Arc<ServedVolume>,
-    /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Counter of failed requests at the volume's drives, kept when the configuration changes.
     pub(crate) faults: Arc<IoErrorCounter>,
     pub(crate) group: ClientGroup,
     /// Certificate names of the clients that may use the export. `None` admits all clients.
@@ -108,7 +105,6 @@ impl Export {
         }
     }
 
-    /// Returns the size in bytes that is announced to new clients.
     pub(crate) fn size_bytes(&self) -> u64 {
         told_bytes(&self.served.volume)
     }
@@ -271,7 +267,6 @@ impl Exports {
         self.catalogs.iter().position(is_its)
     }
 
-    /// Returns the exports of a listener, or `None` if it was removed.
     pub(crate) fn catalog(&self, listener: usize) -> Option<&ListenerCatalog> {
         self.catalogs.get(listener)?.as_deref()
     }
@@ -281,7 +276,6 @@ impl Exports {
         catalogs.filter(|(_, catalog)| catalog.is_some()).map(|(number, _)| number)
     }
 
-    /// Counts a failed request of a disconnected client at the first export of the volume.
     #[cold]
     pub(crate) fn note_fault(&self, served: &Arc<ServedVolume>, status: Status) {
         let mut exports = self.list.iter();

@@ -48,7 +48,6 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Binds a socket. An error names the address.
     pub(crate) fn bind(listen: &Listen, access: &SocketAccess) -> Result<Listener, Error> {
         let wrong = |text: &str| Error::new(ErrorKind::InvalidSetting, format!("{listen}: {text}"));
         if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {

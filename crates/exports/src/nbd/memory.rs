@@ -36,7 +36,6 @@ pub fn trim_heap() {
     };
 }
 
-/// Read-only zeroes, shared by all replies that consist of zeroes.
 #[derive(Debug)]
 pub(crate) struct Zeroes(Region);
 
@@ -49,7 +48,6 @@ impl Zeroes {
         self.0.start().as_ptr()
     }
 
-    /// Returns a bio on the area of zeroes, for drives that never touch payload (null drives).
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server.
@@ -114,7 +112,6 @@ pub(crate) struct BufferPool {
     handle: Handle,
     /// One arena for each size class, so that long buffers leave memory for short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
-    /// Limit of memory that is mapped but not in use, in bytes.
     idle_bytes_max: usize,
     /// Minimum, since the last `give_back_unneeded`, of the mapped memory not in use, in bytes.
     idle_bytes_least: usize,
@@ -151,7 +148,6 @@ impl BufferPool {
         self.thread
     }
 
-    /// Returns the bytes of regions without a buffer in use.
     #[inline]
     pub(crate) fn idle_bytes(&self) -> usize {
         self.arenas.iter().map(BufferArena::idle_bytes).sum()
@@ -219,7 +215,6 @@ impl BufferPool {
         }
     }
 
-    /// Returns a buffer's bytes to its memory account. The request no longer waits for a limit.
     #[inline]
     pub(crate) fn leave_account(&mut self, buffer: &mut PoolBuffer) {
         if let Some(account) = buffer.account.take() {
@@ -270,7 +265,6 @@ impl BufferPool {
         }
     }
 
-    /// Unmaps a region without a buffer in use. Returns its size in bytes.
     fn unmap(&mut self, arena: usize, region: u32) -> usize {
         let handle = &self.handle;
         let Some(bytes) = self.arenas[arena].unmap(region, |note| {

@@ -23,11 +23,9 @@ pub(crate) struct CertificateWatcher {
     _stop: Sender<()>,
 }
 
-/// Certificates and the listeners that use them, for log messages.
 struct WatchedCertificates {
     config: Arc<ServerConfig>,
     address: String,
-    /// Expiry state that was last logged for each certificate.
     said: Vec<(String, Expiry)>,
 }
 
@@ -64,7 +62,6 @@ fn run(mut watched: Vec<WatchedCertificates>, stopped: &Receiver<()>) {
     }
 }
 
-/// Returns each certificate configuration once, with the addresses of its listeners.
 fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
     let mut watched = Vec::<WatchedCertificates>::new();
     for listener in listeners {

@@ -88,7 +88,6 @@ impl SocketRing {
         self.push(index, KIND_RECEIVE, Op::Recv { fd, buf, len });
     }
 
-    /// Starts a receive like [`SocketRing::receive`], into the segments of `msg`.
     pub(crate) fn receive_message(&self, index: usize, fd: RawFd, msg: *mut libc::msghdr) {
         self.push(index, KIND_RECEIVE, Op::RecvMsg { fd, msg, flags: 0 });
     }
@@ -99,7 +98,6 @@ impl SocketRing {
         self.push(index, KIND_SEND, Op::Send { fd, buf, len, flags: 0 });
     }
 
-    /// Starts a send like [`SocketRing::send`], of the segments of `msg`.
     pub(crate) fn send_message(&self, index: usize, fd: RawFd, msg: *const libc::msghdr) {
         self.push(index, KIND_SEND, Op::SendMsg { fd, msg, flags: 0 });
     }
@@ -116,7 +114,6 @@ impl SocketRing {
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
     }
 
-    /// Closes a descriptor without outstanding operations.
     pub(crate) fn close(&self, fd: RawFd) {
         self.push(0, KIND_OTHER, Op::Close { fd });
     }
@@ -165,7 +162,6 @@ pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
     net::getpeername(borrowed(fd)).ok()??.try_into().ok()
 }
 
-/// Returns process ID and user ID of a Unix socket's peer.
 pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
     let peer = sockopt::socket_peercred(borrowed(fd)).ok()?;
     Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
@@ -210,7 +206,6 @@ pub(crate) fn set_send_buffer(fd: RawFd) {
     }
 }
 
-/// Closes a descriptor that never became a connection.
 pub(crate) fn close_now(fd: RawFd) {
     // SAFETY: the descriptor was just accepted and is known to nobody else.
     unsafe { libc::close(fd) };

@@ -25,7 +25,6 @@ use crate::stop::StopOrder;
 pub(crate) struct ShutdownState {
     pub(crate) stop: StopOrder,
     pub(crate) failed: FailedFlag,
-    /// Number of threads that have completed their final flush.
     pub(crate) flushed: AtomicUsize,
 }
 
@@ -42,7 +41,6 @@ impl Drop for FlushPart {
 pub(crate) struct Connections {
     pub(crate) max: u32,
     pub(crate) open: AtomicU32,
-    /// Number of open connections that have no export yet.
     pub(crate) negotiating: AtomicU32,
 }
 
@@ -79,7 +77,6 @@ impl fmt::Debug for NegotiationCount {
 pub(crate) struct ServedExports {
     current: Mutex<Arc<Exports>>,
     version: AtomicU64,
-    /// Version number of the exports that each thread serves, by thread number.
     by_thread: Vec<AtomicU64>,
 }
 
@@ -101,7 +98,6 @@ impl ServedExports {
         self.version.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Returns the current exports and their version if thread `thread` still serves older exports.
     pub(crate) fn newer(&self, thread: usize) -> Option<(Arc<Exports>, u64)> {
         let served = self.by_thread[thread].load(Ordering::SeqCst);
         if self.version.load(Ordering::SeqCst) == served {
@@ -121,10 +117,8 @@ impl ServedExports {
 }
 
 pub(crate) enum ThreadMessage {
-    /// A connection that thread 0 accepted: socket, and number of the listener.
     Connection(RawFd, usize),
     Report(Sender<ClientReport>),
-    /// Disconnect the client of this number, and report it.
     Disconnect(u16, Sender<ClientReport>),
     /// Answer to an on-demand request of the connection with this index and serial number.
     Answer {
@@ -163,7 +157,6 @@ impl ServerState {
         self.served.current()
     }
 
-    /// Returns the socket of a listener, or `None` if it is closed.
     pub(crate) fn socket(&self, listener: usize) -> Option<RawFd> {
         lock(&self.sockets).get(listener)?.as_ref().map(Listener::fd)
     }
@@ -185,7 +178,6 @@ impl ServerState {
         self.connections.open.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns true if more than half of the permitted connections are still negotiating.
     pub(crate) fn is_full_of_handshakes(&self) -> bool {
         // Relaxed: no other memory access depends on this counter.
         self.connections.negotiating.load(Ordering::Relaxed) > self.connections.max / 2

@@ -36,7 +36,6 @@ pub(crate) struct Submitter {
     pub(crate) done: Vec<(u32, Status)>,
     /// True if a bio was submitted since the thread last polled for completions.
     pub(crate) fresh: bool,
-    /// Connections that wait for memory and should be retried.
     pub(crate) retry: Vec<usize>,
     /// True if waiting writes, of this or another thread, were granted their ranges.
     pub(crate) ranges_changed: bool,
@@ -103,7 +102,6 @@ impl Submitter {
         }
     }
 
-    /// Submits requests that waited for space in the channel. Returns true if any was submitted.
     fn submit_waiting(&mut self, lane: usize) -> bool {
         let mut moved = false;
         while let Some(id) = self.lanes[lane].waiting.front().copied() {
@@ -136,7 +134,6 @@ impl Submitter {
         true
     }
 
-    /// Polls all channels, gathers completions and submits waiting requests.
     pub(crate) fn poll(&mut self) {
         for index in 0..self.lanes.numbers() {
             loop {

@@ -29,7 +29,6 @@ impl ListenTls {
 pub(crate) struct TlsSession {
     pub(crate) session: Session,
     drained: bool,
-    /// True once the negotiation was informed that TLS is established.
     pub(crate) told: bool,
 }
 

@@ -16,7 +16,6 @@ use super::on_demand::OnDemandState;
 pub(crate) struct VisibleExports<'a> {
     catalog: &'a ListenerCatalog,
     peer: Option<&'a PeerNames>,
-    /// Reason why the export that the client named last was refused.
     refused: RefCell<Option<String>>,
     demand: &'a OnDemandState,
 }
@@ -42,7 +41,6 @@ impl<'a> VisibleExports<'a> {
         }
     }
 
-    /// Returns the reason why the client was refused an existing export, if any.
     pub(crate) fn take_refused(self) -> Option<String> {
         self.refused.into_inner()
     }

@@ -52,14 +52,12 @@ pub(crate) struct Worker {
     pub(crate) number: usize,
     pub(crate) conns: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
-    /// Connections to check before the next iteration of the loop.
     pub(crate) touched: Vec<usize>,
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
     /// Deadline, index and serial number of negotiating connections, oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
-    /// Value of [`ServerState::changes`] when this thread last checked for changes.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
     pub(crate) flush_part: Option<FlushPart>,

@@ -47,7 +47,6 @@ struct VringState {
     /// Eventfds of the ring. The I/O thread that serves the ring takes the eventfds for kicks and
     /// interrupts.
     notifiers: Notifiers,
-    /// True while an I/O thread serves the ring.
     served: bool,
 }
 
@@ -61,11 +60,8 @@ pub(crate) struct Device {
     memory: Arc<GuestMemory>,
     inflight: Option<Inflight>,
     vrings: Vec<VringState>,
-    /// Connection for messages to the frontend.
     link: Arc<FrontendLink>,
-    /// True once the frontend has begun a session on this connection.
     owned: bool,
-    /// True once the frontend has requested the number of queues.
     asked_queues: bool,
     /// True once the frontend has read the configuration space, so that it knows the size.
     config_read: bool,

@@ -71,7 +71,6 @@ pub(crate) struct ExportContext {
     /// after a reset or a reconnect.
     pub(crate) write_back: AtomicBool,
     pub(crate) unflushed: Arc<UnflushedWrites>,
-    /// Number of threads that may have requests in flight.
     pub(crate) serving: AtomicU16,
     /// Lock around all queues if they share one thread and one lock (`Threads::Shared`).
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
@@ -97,7 +96,6 @@ struct IdleState {
     /// Polling state: for any work (index 0), for the guests' reaction to answers (index 1).
     polling: [Polling; 2],
     share: CpuShare,
-    /// True if answers were published since the last wait.
     answered: bool,
     /// Time polled without finding work since the last sleep, in nanoseconds.
     spun_ns: u64,
@@ -110,7 +108,6 @@ pub(crate) struct IoThread {
     kicks: KickPoller,
     /// Queues by index. A queue keeps its index, because completions carry the index.
     queues: Vec<Option<ServedQueue>>,
-    /// Index of the queue from which requests are taken first.
     first: usize,
     common: Arc<ExportContext>,
     state: Arc<ThreadState>,
@@ -128,9 +125,7 @@ struct ServedQueue {
     queue: Box<Queue>,
     counters: Arc<QueueCounters>,
     kick: Option<usize>,
-    /// Number of requests that were available at the start of this loop iteration.
     available: u32,
-    /// True once the queue's failure was logged.
     reported: bool,
 }
 
@@ -215,7 +210,6 @@ impl IoThread {
         Ok(moved > 0 || holds)
     }
 
-    /// Returns true if the available requests should wait for more before they are submitted.
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
         // A guest on this CPU submits nothing while this thread runs.
@@ -236,7 +230,6 @@ impl IoThread {
         false
     }
 
-    /// Takes available requests into the channel. Returns their number.
     #[inline]
     fn take(&mut self) -> u32 {
         // Each queue may fill its whole share of the channel if drives complete later, or if the
@@ -307,7 +300,6 @@ impl IoThread {
         Ok(if delivered > 0 || self.channel.has_work() { self.poll() } else { 0 })
     }
 
-    /// Checks for rare events: stopped and broken queues, timeouts, counters.
     fn look_after(&mut self) {
         let queues = &mut self.queues;
         self.kicks.take(|place| {

@@ -29,7 +29,6 @@ pub(crate) struct ExportLog {
     repeats: Arc<Mutex<VecDeque<RepeatedLine>>>,
 }
 
-/// A logged line, whose repetitions are suppressed for some time.
 #[derive(Debug)]
 struct RepeatedLine {
     text: String,

@@ -47,18 +47,15 @@ pub(crate) struct DeviceFlags {
 }
 
 pub(crate) struct Queue {
-    /// Index of the queue in its device.
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: Notifiers,
     /// Channel for the index of the ring's next request, set while the queue is stopping.
     pub(crate) stopping: Option<Sender<u16>>,
-    /// Reason why the queue is out of service.
     pub(crate) broken: Option<String>,
     /// Counters of the queue. `in_flight` counts requests that were taken and not answered yet.
     pub(crate) stats: QueueStats,
     ring: SplitRing,
-    /// True if the ring's memory was removed by the frontend and unmapped.
     is_lost: bool,
     chain: DescriptorChain,
     slots: Box<[RequestSlot]>,
@@ -94,7 +91,6 @@ pub(crate) struct QueueParts {
     pub(crate) flags: Arc<DeviceFlags>,
 }
 
-/// Location of a queue's ring in guest memory, and the positions in the ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingParts {
     pub(crate) areas: RingAreas,

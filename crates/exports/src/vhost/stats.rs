@@ -68,7 +68,6 @@ impl PublishedStats {
         }
     }
 
-    /// Returns the values that were published last.
     pub(crate) fn read(&self) -> VhostStats {
         let mut thread: ThreadStats = self.thread.read();
         let read = |queue: &(u16, Arc<QueueCounters>)| (queue.0, queue.1.read());

@@ -19,7 +19,6 @@ const LEFT: u64 = 0x5555_5555_5555_5555;
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     free: [u64; WORDS],
-    /// Bit mask of the orders of the free blocks.
     orders: u16,
     used: u16,
     /// True if a block was given back since halves were last joined.
@@ -90,7 +89,6 @@ impl Blocks {
         }
     }
 
-    /// Returns the start of a block, in bytes from the region's start.
     #[inline]
     pub(super) fn offset(node: u16, order: u8) -> usize {
         usize::from(node - (1 << (WHOLE - order))) * (BUFFER_BYTES_MIN << order)
@@ -132,14 +130,12 @@ impl Blocks {
     }
 }
 
-/// Returns the range of words in `Blocks::free` that hold the bits of this order.
 #[inline]
 fn words(order: u8) -> std::ops::Range<usize> {
     let first = 1_usize << (WHOLE - order);
     first / 64..(2 * first).div_ceil(64)
 }
 
-/// Returns the mask of this order's bits in each word that `words` returns.
 #[inline]
 fn bits(order: u8) -> u64 {
     let first = 1_u32 << (WHOLE - order);

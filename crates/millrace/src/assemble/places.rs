@@ -90,7 +90,6 @@ impl Places {
         free.map(|()| opened)
     }
 
-    /// Replaces a `Busy` error by `SameFile` if a recorded drive has the same data.
     fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);

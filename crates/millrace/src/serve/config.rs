@@ -26,7 +26,6 @@ const THREADS_DEFAULT_MAX: usize = 4;
 /// Minimum default for the number of a guest's queues, even on a machine with fewer CPUs.
 const QUEUES_DEFAULT_MIN: usize = 16;
 
-/// Default time for which a file of an exported directory stays open without clients.
 const CLOSE_AFTER: Duration = Duration::from_secs(10);
 
 /// Configuration of all drives, volumes and exports of a server.
@@ -211,7 +210,6 @@ pub struct ServerConfig {
 }
 
 impl Default for ServerConfig {
-    /// Returns the defaults: one I/O thread per CPU, at most 4, and the NBD server's limits.
     fn default() -> ServerConfig {
         let default = nbd::ServerConfig::default();
         ServerConfig {
@@ -399,7 +397,6 @@ impl ServeConfig {
         io_threads.into_iter().map(|threads| threads.saturating_add(own)).collect()
     }
 
-    /// Returns for each volume the number of I/O threads that have queues of its drives.
     pub(super) fn io_threads(&self) -> Vec<u16> {
         let mut of_guests: HashMap<&str, u16> = HashMap::new();
         for export in &self.exports {
@@ -412,7 +409,6 @@ impl ServeConfig {
     }
 }
 
-/// Refuses settings that an export of a directory cannot have.
 fn check_directory(export: &ExportConfig, directory: &ExportDirectory) -> Result<(), String> {
     if export.guests.is_some() || !export.volume.is_empty() {
         return Err("the files of a directory are served over NBD; it has no volume and no \

@@ -45,7 +45,6 @@ pub(super) struct FileList {
 }
 
 impl ExportDirectory {
-    /// Returns the drive spec of a file.
     pub(super) fn spec(&self, path: &Path, access: FileAccess) -> Result<Spec, SpecError> {
         let read_only = if access == FileAccess::ReadOnly { "on" } else { "off" };
         let own = [

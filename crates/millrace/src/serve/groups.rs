@@ -32,7 +32,6 @@ impl ServedGroups {
         ServedGroups { groups: Arc::clone(groups), seats: Vec::new() }.followed_by(config)
     }
 
-    /// Returns the groups for the exports of `config`, with the existing groups of single clients.
     pub(super) fn followed_by(&self, config: &ServeConfig) -> Result<ServedGroups, StartError> {
         let groups = &self.groups;
         let mut served = ServedGroups { groups: Arc::clone(groups), seats: Vec::new() };
@@ -48,7 +47,6 @@ impl ServedGroups {
         Ok(served)
     }
 
-    /// Returns the group for clients of an export.
     pub(super) fn of_export(&self, export: &ExportConfig) -> ClientGroup {
         let group = self.groups.find(export.group_name()).unwrap_or_default();
         match self.seats_of(group) {
@@ -65,7 +63,6 @@ impl ServedGroups {
         above.and_then(|parent| self.groups.config(parent)).unwrap_or(config).name
     }
 
-    /// Closes a group that no client uses, and its child groups for single clients.
     pub(super) fn close(&self, name: &str) -> Result<(), Error> {
         let group = find_group(&self.groups, name)?;
         self.children(group).try_for_each(|child| self.groups.close(child))?;
@@ -97,7 +94,6 @@ impl ServedGroups {
         self.seats.iter().any(|seats| seats.is_left(group))
     }
 
-    /// Returns the group with this name, unless its client has left.
     fn find(&self, name: &str) -> Result<GroupId, Error> {
         let group = find_group(&self.groups, name)?;
         if self.is_left(group) {

@@ -54,7 +54,6 @@ impl ListenerConfig {
 }
 
 impl ServeConfig {
-    /// Returns the first entry in `listener_settings` for an address, if there is one.
     fn settings_of(&self, listen: &Listen) -> Option<&ListenerConfig> {
         self.listener_settings.iter().find(|one| one.listen == *listen)
     }
@@ -104,7 +103,6 @@ impl ServeConfig {
         Ok(listeners)
     }
 
-    /// Checks the settings of addresses for contradictions.
     pub(super) fn check_listeners(&self) -> Result<(), StartError> {
         for (number, listener) in self.listeners().iter().enumerate() {
             let listen = &listener.listen;
@@ -130,15 +128,12 @@ impl ServeConfig {
         Ok(())
     }
 
-    /// Returns true if the address admits only clients that the server can identify.
     fn knows_clients(&self, listen: &Listen) -> bool {
         let tls = self.tls_of(listen);
         let by_certificate = tls.is_some_and(|tls| tls.required && tls.files.client_ca.is_some());
         by_certificate || self.access_of(listen).allow.is_some()
     }
 
-    /// Checks that the addresses of an export require the client certificates that `tls_allow`
-    /// refers to.
     pub(super) fn check_tls_allow(&self, export: &ExportConfig) -> Result<(), String> {
         let Some(names) = &export.tls_allow else { return Ok(()) };
         if names.is_empty() {

@@ -26,13 +26,10 @@ use super::{Server, Servers};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::Opened;
 
-/// Time for which a list of a directory's files is reused for further requests.
 const LIST_AGE: Duration = Duration::from_secs(1);
 
-/// Open files of directories, and recent listings.
 #[derive(Default)]
 pub(super) struct OpenFiles {
-    /// Map from the name of an export to its open file.
     files: HashMap<String, OpenFile>,
     /// Recent listings and the times at which they were made. The key is [`FileTask::list_key`].
     lists: HashMap<String, (Instant, Arc<Vec<String>>)>,
@@ -59,9 +56,7 @@ impl OpenFiles {
 
 struct OpenFile {
     identity: (u64, u64),
-    /// Time since which no client uses the file.
     unused_since: Option<Instant>,
-    /// Time for which the file stays open without clients.
     close_after: Duration,
     /// True while the file is being flushed. The file is then closed unless a client requests it.
     is_closing: bool,
@@ -85,9 +80,7 @@ pub struct FileChanges {
 /// Client's request that requires a search in directories.
 pub struct FileTask {
     request: ExportRequest,
-    /// Directories that may have the file and are not searched yet.
     directories: Vec<Candidate>,
-    /// Number of queues that a file's drive gets.
     queues: u16,
     /// Key of the client's listing: the NBD address and its directories.
     list_key: String,
@@ -107,11 +100,9 @@ struct Candidate {
 enum FoundExport {
     /// The file is already open, with this export name.
     Open(String),
-    /// The task has opened the file.
     New(Box<NewFile>),
 }
 
-/// File that was opened and is not served yet.
 struct NewFile {
     parent: ExportConfig,
     directory: ExportDirectory,
@@ -397,7 +388,6 @@ impl Server {
         config
     }
 
-    /// Serves an opened file to the clients that requested it. Returns the name of its export.
     fn serve_new(
         &mut self,
         new: NewFile,
@@ -466,7 +456,6 @@ impl Server {
         server.add_on_demand(config).map_err(|error| error.to_string())
     }
 
-    /// Closes a flushed file without clients.
     fn remove_file(&mut self, key: &str, failures: &mut Vec<String>) {
         if let Some(server) = &mut self.servers.nbd {
             server.remove_on_demand(key);
@@ -484,7 +473,6 @@ impl Server {
     }
 }
 
-/// Sorts the names and removes duplicates and names of configured exports of the address.
 fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
@@ -527,7 +515,6 @@ fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
     }
 }
 
-/// Passes the positions of the served exports in the configuration to the servers.
 fn follow_files(servers: &mut Servers, config: &ServeConfig) {
     let is_served = |export: &ExportConfig| {
         !export.nbd.is_empty() && !matches!(export.on_demand, Some(OnDemand::Directory(_)))

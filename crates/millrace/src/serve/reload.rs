@@ -43,7 +43,6 @@ pub struct ReloadOptions<'a> {
 }
 
 impl Default for ReloadOptions<'_> {
-    /// Returns options for a reload that disconnects nobody.
     fn default() -> Self {
         ReloadOptions {
             dry_run: false,
@@ -83,12 +82,10 @@ pub enum ReloadError {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,
-    /// Number of I/O threads of NBD and of virtual machines together.
     all: u16,
 }
 
 impl VolumeQueues {
-    /// Returns a map from a volume's name to the numbers of queues of its drives.
     pub(super) fn of(config: &ServeConfig) -> HashMap<String, VolumeQueues> {
         let nbd = config.nbd_threads();
         let volumes = config.volumes.iter().zip(config.io_threads());
@@ -314,7 +311,6 @@ impl Server {
         }
     }
 
-    /// Ends the worker threads of volumes that are about to be closed. Adds errors to `failures`.
     pub(super) fn end_workers(
         &mut self,
         volumes: &[Arc<Volume<Native>>],

@@ -31,7 +31,6 @@ pub struct Servers {
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
-    /// Clients that wait for exports on demand.
     pub(super) requests: ExportRequests,
     /// Number of vhost-user-blk exports started so far, which determines the next client number.
     tenants: u16,
@@ -106,7 +105,6 @@ impl Observers {
 debug_fields!(Servers, exports);
 debug_fields!(Observers, exports);
 
-/// Exports and listeners for the NBD server, with the exports' indexes in the configuration.
 pub(super) struct NbdParts {
     pub(super) exports: Vec<nbd::ExportConfig>,
     pub(super) listeners: Vec<nbd::ListenConfig>,
@@ -293,13 +291,11 @@ impl Servers {
         firsts.find(|first| is_free(*first))
     }
 
-    /// Stops exports to virtual machines while others are served. Returns the errors.
     pub(super) fn remove_guests(&mut self, names: &[&str], timeout: Duration) -> Vec<String> {
         self.guests.retain(|one| !names.contains(&one.export.as_str()));
         self.vhost.remove(names, timeout)
     }
 
-    /// Updates the positions of the served exports after the configuration changed.
     pub(super) fn follow(&mut self, config: &ServeConfig, nbd_places: Vec<usize>) {
         // The running exports to virtual machines are listed in the order in which they were
         // started.

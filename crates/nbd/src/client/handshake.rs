@@ -82,7 +82,6 @@ pub struct ClientHandshake {
     wants_allocation: bool,
     wants_tls: bool,
     no_zeroes: bool,
-    /// True once the size and flags of the export are known.
     described: bool,
     session: ClientSession,
     known: Vec<String>,

@@ -112,7 +112,6 @@ fn accept(fd: RawFd) -> i32 {
     sys::result_of(returned as isize)
 }
 
-/// Returns the descriptor and the byte count of a `MSG_WAITALL` operation.
 fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
     match *op {
         Op::Send { fd, len, flags, .. } if flags & libc::MSG_WAITALL != 0 => {

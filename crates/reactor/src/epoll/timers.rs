@@ -39,7 +39,6 @@ impl Timers {
         None
     }
 
-    /// Completes with result 0 every timer whose deadline is not after `now_ns`.
     pub(crate) fn expire(&mut self, now_ns: u64, table: &mut Table) {
         while self.next(table).is_some_and(|deadline_ns| deadline_ns <= now_ns) {
             if let Some(Reverse((_, key))) = self.heap.pop() {

@@ -15,7 +15,6 @@ use crate::table::OperationKey;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
-/// Initial capacity for waiters in one direction of a descriptor; servers need one or two.
 const ROOM: usize = 2;
 
 pub(crate) struct Descriptor {
@@ -54,7 +53,6 @@ impl Waiters {
         self.waiting += 1;
     }
 
-    /// Removes a waiting operation. Returns false if the operation was not waiting.
     pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: OperationKey) -> bool {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return false };
         let queue = queue(descriptor, direction);

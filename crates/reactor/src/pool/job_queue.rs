@@ -24,7 +24,6 @@ struct JobLane {
     running: usize,
     /// True if the lane (a drive's job queue) is closed. The lane is freed after its last job.
     retired: bool,
-    /// True if the pool keeps a thread for this drive.
     reserved: bool,
     /// Time, in nanoseconds, since which jobs of the drive wait and none is running.
     starved_since_ns: u64,
@@ -167,7 +166,6 @@ impl JobQueue {
         at.asleep
     }
 
-    /// Withdraws the request for a wake-up that `sleep` made.
     pub(super) fn awake(&mut self, inbox: u32) {
         self.inboxes[inbox as usize].asleep = false;
     }
@@ -180,7 +178,6 @@ impl JobQueue {
         }
     }
 
-    /// Cancels a job that no thread has started. Returns false if there is no such job.
     pub(super) fn cancel(&mut self, lane: u32, inbox: u32, key: OperationKey) -> bool {
         let jobs = &mut self.lanes[lane as usize].jobs;
         let Some(at) = jobs.iter().position(|job| job.key == key && job.inbox == inbox) else {
@@ -208,7 +205,6 @@ impl JobQueue {
         Some(job)
     }
 
-    /// Returns the drive's lane that an existing thread should serve next.
     fn next_lane(&self) -> Option<u32> {
         let shared = match self.refused_until_ns {
             Some(_) => self.limits.shared.min(self.threads.saturating_sub(1)),
@@ -300,7 +296,6 @@ impl JobQueue {
         (self.threads, self.coming) = (self.threads - 1, self.coming - 1);
     }
 
-    /// Updates the entry of a drive's lane in `ready`.
     fn relist(&mut self, lane: u32, now_ns: u64) {
         self.unlink(lane);
         let at = &mut self.lanes[lane as usize];

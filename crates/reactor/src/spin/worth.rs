@@ -64,7 +64,6 @@ pub(super) struct SpinTrial {
     wins: u32,
     /// Result of the last trial: true if spinning improved throughput.
     chosen: bool,
-    /// Number of windows until the next trial.
     hold: u32,
 }
 
@@ -97,7 +96,6 @@ impl SpinTrial {
         }
     }
 
-    /// Records a long wait, and begins a new window.
     pub(super) fn paused(&mut self, now_ns: u64, bytes: u64) {
         self.window = TrialWindow { start_ns: now_ns, start_bytes: bytes, waits: 0 };
     }

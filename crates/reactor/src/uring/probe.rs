@@ -18,7 +18,6 @@ use std::os::fd::AsRawFd;
 pub(crate) const BUFFER_SLOTS: u16 = 1024;
 /// Sizes to try for the table of registered files, largest first (RLIMIT_NOFILE may limit it).
 const FILE_SLOTS: [u32; 3] = [1024, 256, 64];
-/// Opcode `IORING_REGISTER_RING_FDS` of io_uring_register.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 
 pub(crate) struct OpenedRing {
@@ -28,7 +27,6 @@ pub(crate) struct OpenedRing {
     pub(crate) ring_index: Option<u32>,
 }
 
-/// Opens the best ring that the kernel allows. The error names the call that was refused.
 pub(crate) fn open(entries: u32) -> io::Result<OpenedRing> {
     let (ring, mut features) = set_up(entries)?;
     check_features(&ring)?;

@@ -9,7 +9,6 @@ use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags, TimeoutFlags, Timespec};
 use std::ptr;
 
-/// Builds the entry of a file operation, with an unregistered or a registered descriptor.
 macro_rules! entry {
     ($file:expr, |$name:ident| $operation:expr) => {
         match $file {
@@ -94,7 +93,6 @@ fn build_file(op: &Op) -> Option<Entry> {
     Some(entry)
 }
 
-/// Builds the one-shot poll that waits until a refused socket operation can be tried again.
 pub(crate) fn build_poll(op: &Op) -> Option<Entry> {
     let (fd, direction) = op.readiness()?;
     Some(opcode::PollAdd::new(Fd(fd), direction.poll_events() as u32).build())

@@ -18,7 +18,6 @@ pub(crate) struct Tables {
     free_files: Vec<u32>,
     free_buffers: Vec<u16>,
     pub(crate) lent: LentRegions,
-    /// True if the ring supports vectored I/O on registered buffers.
     pub(crate) takes_vectors: bool,
 }
 
@@ -133,7 +132,6 @@ impl Tables {
         }
     }
 
-    /// Registers all pieces of a lent region, up to the first that the kernel refuses.
     pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         while let Some(piece) = self.lent.unregistered(region) {
             // SAFETY: the lender keeps the region mapped until its indexes are cleared.

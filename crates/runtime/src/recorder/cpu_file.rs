@@ -18,13 +18,11 @@ use millrace_machine::Machine;
 
 use super::{DEVICE_NAME, RecorderConfig};
 
-/// Size of the longest trace record in bytes: a record with driver-specific data.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
 const _: () = assert!(DriverData::BYTES >= RemapData::BYTES && DriverData::BYTES >= NAME_BYTES);
 const BUFFER_BYTES: usize = 1 << 18;
 /// Size of a submitter's name in bytes, including the terminating zero.
 const NAME_BYTES: usize = 16;
-/// Maximum size of a message in bytes, as in the kernel.
 const MESSAGE_BYTES_MAX: usize = 128;
 
 pub(super) struct CpuFile {
@@ -32,11 +30,9 @@ pub(super) struct CpuFile {
     pub(super) file: BufWriter<File>,
     cpu: u32,
     sequence: u32,
-    /// Tenants whose names are in the file already.
     named: Vec<u32>,
     /// Events not written yet, because older events may still arrive.
     pub(super) held: Vec<TraceEntry>,
-    /// Function that returns the machine's time, in nanoseconds.
     now: fn() -> u64,
 }
 
@@ -74,7 +70,6 @@ impl CpuFile {
         Ok(())
     }
 
-    /// Writes a message about a device, truncated to the maximum size.
     fn say(&mut self, device: u32, time_ns: u64, mut text: String) -> io::Result<()> {
         let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));

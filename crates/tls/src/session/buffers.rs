@@ -12,7 +12,7 @@ pub const INPUT_BYTES: usize = 264 * 1024;
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
 /// Maximum length of a record in bytes, with header, tag, and a key update before the record.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Unconsumed bytes are moved to the buffer's front before a receive if fewer than this number.
+/// Number of unconsumed bytes below which a receive first moves the bytes to the buffer's front.
 const MOVE_BYTES_MAX: usize = 4096;
 
 pub(super) struct Incoming {
@@ -46,7 +46,6 @@ impl Incoming {
         &mut self.buffer[self.end..]
     }
 
-    /// Adds the `bytes` bytes just received to the buffer, and returns these bytes as a slice.
     pub(super) fn received(&mut self, bytes: usize) -> &[u8] {
         let before = self.end;
         assert!(
@@ -132,7 +131,6 @@ impl Outgoing {
         self.control.len()
     }
 
-    /// Moves waiting messages of rustls into the buffer, as far as they fit.
     pub(super) fn settle(&mut self) {
         if self.control.is_empty() {
             return;

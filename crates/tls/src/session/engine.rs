@@ -20,7 +20,6 @@ use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
 use crate::error::Error;
 
-/// Maximum length of a close notification, with a key update before it, in bytes.
 const CLOSE_BYTES_MAX: usize = 1024;
 
 pub(super) enum Engine {
@@ -37,18 +36,14 @@ pub(super) enum TurnOutcome {
     /// Number of plaintext bytes that were written to the caller's memory. Further plaintext is
     /// kept in the session.
     Plain(usize),
-    /// The state machine advanced; the caller must call again.
     GoOn,
-    /// Nothing can be done before more ciphertext is received.
     Blocked,
 }
 
 pub(super) struct TurnResult {
     pub(super) step: Result<TurnOutcome, rustls::Error>,
-    /// TLS messages that must be sent to the peer.
     pub(super) control: Vec<u8>,
     pub(super) peer_closed: bool,
-    /// True once the handshake is over.
     pub(super) can_write: bool,
     /// Number of bytes that the requested [`WriteAction`] wrote. `None` if rustls has to handle
     /// another state first.
@@ -67,7 +62,6 @@ impl TurnResult {
     }
 }
 
-/// Action to take once rustls allows this side to write.
 pub(super) enum WriteAction<'a> {
     Nothing,
     /// Encrypt the bytes of the first slice as a record into the second.

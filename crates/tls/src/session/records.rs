@@ -21,15 +21,12 @@ use super::RECORD_BYTES;
 use super::buffers::Incoming;
 use super::engine::{PlaintextSink, TurnOutcome, TurnResult, WriteAction};
 
-/// Length of a record header in bytes: type, version and length.
 const HEADER_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
 const BODY_BYTES_MAX: usize = RECORD_BYTES + 256;
-/// Longest handshake message that is assembled from records, in bytes.
 const MESSAGE_BYTES_MAX: usize = 0xffff;
 const IDLE_RECORDS_MAX: u32 = 32;
 
-/// Error caused by the peer, and the alert to send for it.
 type PeerError = (Error, Option<AlertDescription>);
 
 pub(super) struct RecordLayer {
@@ -40,12 +37,10 @@ pub(super) struct RecordLayer {
     sealed_max: u64,
     /// Beginning of a handshake message that continues in the next record.
     message: Vec<u8>,
-    /// Number of records since the last one with plaintext.
     idle_records: u32,
     peer_closed: bool,
 }
 
-/// Secrets from which the keys after a key update are derived.
 pub(super) enum KeySecrets {
     Server(KernelConnection<ServerConnectionData>),
     Client(KernelConnection<ClientConnectionData>),
@@ -54,7 +49,6 @@ pub(super) enum KeySecrets {
 struct DirectionKeys {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
-    /// Number of records decrypted or encrypted with this key.
     records: u64,
 }
 
@@ -112,8 +106,6 @@ impl KeySecrets {
 }
 
 impl RecordLayer {
-    /// Creates a record layer that continues a session of rustls, at the boundary between two
-    /// records.
     pub(super) fn new(keys: ExtractedSecrets, secrets: KeySecrets) -> Result<RecordLayer, Error> {
         let suite = secrets.suite();
         Ok(RecordLayer {
@@ -131,7 +123,6 @@ impl RecordLayer {
         self.secrets.suite()
     }
 
-    /// Decrypts or encrypts one record for [`super::engine::Engine::turn`].
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
@@ -163,7 +154,6 @@ impl RecordLayer {
         TurnResult { step, control, peer_closed: self.peer_closed, can_write: true, written }
     }
 
-    /// Decrypts the next record, if it is complete.
     fn open(
         &mut self,
         incoming: &mut Incoming,
@@ -198,7 +188,6 @@ impl RecordLayer {
         Ok(step.map_or(TurnOutcome::GoOn, TurnOutcome::Plain))
     }
 
-    /// Handles the content of a record. Returns true if it is plaintext.
     fn heed(
         &mut self,
         kind: ContentType,
@@ -248,7 +237,6 @@ impl RecordLayer {
         Err((Error::AlertReceived(alert), answer))
     }
 
-    /// Handles messages after the handshake: key updates, and tickets, which are ignored.
     fn heed_messages(&mut self, content: &[u8], control: &mut Vec<u8>) -> Result<(), PeerError> {
         self.message.extend_from_slice(content);
         let whole = std::mem::take(&mut self.message);
@@ -299,7 +287,6 @@ impl RecordLayer {
         Ok(())
     }
 
-    /// Encrypts a record of plaintext, after a key update if the key has reached its limit.
     fn seal_plain(&mut self, plain: &[u8], room: &mut [u8]) -> Result<usize, Error> {
         let mut written = 0;
         if self.sealing.records >= self.sealed_max {
@@ -309,7 +296,6 @@ impl RecordLayer {
         Ok(written + self.seal(ContentType::ApplicationData, plain, &mut room[written..])?)
     }
 
-    /// Encrypts a record of TLS itself, such as an alert, and appends it to `to`.
     fn say(&mut self, kind: ContentType, content: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
         let start = to.len();
         to.resize(start + sealed_bytes(content.len()), 0);
@@ -335,7 +321,6 @@ impl RecordLayer {
 /// Key update message that does not ask the peer to update its key.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
-/// Returns the length of an encrypted record with this many bytes of content.
 fn sealed_bytes(content: usize) -> usize {
     HEADER_BYTES + content + 1 + TAG_BYTES
 }

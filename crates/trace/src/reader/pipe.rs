@@ -17,7 +17,6 @@ const WINDOW_BYTES: usize = 32 << 20;
 /// Time within which a CPU's events must arrive; blktrace collects them twice a second.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Maximum number of CPUs for which missing events are counted.
 const CPUS_MAX: usize = 4_096;
 
 pub(super) struct PipeReader<R> {
@@ -76,7 +75,6 @@ impl<R: Read> PipeReader<R> {
         &self.file
     }
 
-    /// Returns the number of events that arrived too late to be sorted.
     pub(super) fn late(&self) -> u64 {
         self.late
     }
@@ -105,7 +103,6 @@ impl<R: Read> PipeReader<R> {
     }
 }
 
-/// Returns the memory that an event takes in the window: item, key and data, in bytes.
 fn bytes_of(item: &TraceRecord) -> usize {
     size_of::<((u64, u64), TraceRecord)>() + item.data.len()
 }

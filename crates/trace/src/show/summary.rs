@@ -54,7 +54,6 @@ struct Counts {
     merged: IoTally,
 }
 
-/// Counts of one CPU, by direction; passthrough commands have counts of their own.
 #[derive(Debug, Clone, Copy, Default)]
 struct CpuCounts {
     ways: [Counts; 2],
@@ -192,7 +191,6 @@ impl TraceCounts {
 /// Name that blkparse gives to a trace read from standard input.
 const STREAM: &str = "stdin";
 
-/// Prefixes for powers of 1000. Sizes in KiB start with K.
 const PREFIXES: [&str; 5] = ["", "K", "M", "G", "P"];
 
 /// Formats a number in at least 8 columns, scaled by prefixes of 1000 while it is above a million.
@@ -206,18 +204,15 @@ fn short(mut number: u64, prefixes: &[&str]) -> String {
     format!("{number:8}{prefix}")
 }
 
-/// Prints one row of blkparse's summary: a read cell and a write cell.
 fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
     let [(read, write), (left, right)] = [(names[0], names[1]), (&cells[0], &cells[1])];
     let _ = writeln!(text, " {read:17}{left}{gap} {write:18}{right}");
 }
 
-/// Formats a number of I/Os and their total length.
 fn sized(tally: &IoTally) -> String {
     format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
 }
 
-/// Formats a number of I/Os without their length.
 fn counted(tally: &IoTally) -> String {
     short(tally.count, &PREFIXES)
 }
@@ -242,7 +237,6 @@ fn put(text: &mut String, title: &str, cpu: &CpuCounts, depth_max: Option<[u64; 
     row(text, ["IO unplugs:", "Timer unplugs:"], cells, "\t");
 }
 
-/// Prints the rows of passthrough commands, if there were any.
 fn passed(text: &mut String, cpu: &CpuCounts) {
     let of = |way: &Counts| [way.queued, way.issued, way.requeued, way.completed];
     if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {

@@ -15,7 +15,6 @@ use millrace::Volume;
 use millrace_block::Disk;
 use millrace_machine::Native;
 
-/// Interval between two checks for messages of drives.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of notes shown per drive; further notes are only counted.
 const SHOWN_MAX: usize = 5;

@@ -24,7 +24,6 @@ use worker_pool::{SeedRange, SeedTotals};
 use super::interrupt::{self, INTERRUPTED};
 use millrace_console::{ProgressBar, say};
 
-/// Maximum number of violations that are shrunk and shown in full.
 const SHOWN_MAX: usize = 3;
 
 #[derive(Debug, Serialize)]
@@ -84,7 +83,6 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     Ok(if sums.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Runs the scenario that the user gave, without looking for smaller ones.
 fn one(
     scenario: Scenario,
     subject: WorkerTask<'_>,
@@ -101,7 +99,6 @@ fn one(
     Ok((sums, findings))
 }
 
-/// Returns the first violation of each kind, with its scenario shrunk.
 fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<ReportedViolation>> {
     let mut list: Vec<ReportedViolation> = Vec::new();
     for (seed, violation) in &sums.found {

@@ -51,7 +51,6 @@ Parts of msst15: null, nvme, gap, threads, ablations, effects, dearer
 Parts of ols02: dm, readv, dsw, calls, native, ablations
 Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";
 
-/// A paper with its selected parts, in the paper's order.
 #[derive(Debug, Clone)]
 struct PaperSelection {
     paper: &'static Paper,
@@ -74,7 +73,6 @@ impl PaperSelection {
         is_same
     }
 
-    /// Refuses a mechanism that the selected experiments do not simulate.
     fn check_without(&self, without: &[Mechanism]) -> Result<()> {
         let known = match without {
             [] => Vec::new(),
@@ -134,7 +132,6 @@ impl FromStr for PaperSelection {
     }
 }
 
-/// Returns the parts that a list names, each once, in the paper's order.
 fn parts_of(list: &str, paper: &Paper) -> Result<Vec<&'static str>, String> {
     let named: Vec<&str> = list.split([',', ':']).collect();
     if named.contains(&"") {
@@ -222,7 +219,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(1))
 }
 
-/// Returns each paper once, with all its parts that were selected.
 fn each_paper(wanted: &[PaperSelection]) -> Vec<PaperSelection> {
     let mut each: Vec<PaperSelection> = Vec::new();
     for one in wanted {
@@ -275,7 +271,6 @@ fn page_of(
     Ok(page)
 }
 
-/// Returns the file of a paper's page: `output` itself, or a file in the directory `output`.
 fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> PathBuf {
     if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }

@@ -51,7 +51,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Arguments that select the input traces, of any format.
 #[derive(Debug, clap::Args)]
 struct TraceInput {
     /// Trace files, gzipped or not, names of recordings, or - for standard input; several are

@@ -25,7 +25,6 @@ struct Payload {
     last: bool,
 }
 
-/// Buffer of received bytes that are not parsed yet.
 #[derive(Debug)]
 pub(crate) struct Replies {
     buffer: Box<[u8]>,
@@ -35,7 +34,6 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
-    /// Creates a buffer of `bytes` bytes that begins with the bytes left over from the negotiation.
     pub(crate) fn new(bytes: usize, rest: &[u8]) -> Replies {
         let mut buffer = vec![0; bytes].into_boxed_slice();
         buffer[..rest.len()].copy_from_slice(rest);
@@ -74,7 +72,6 @@ impl Replies {
         Ok(received)
     }
 
-    /// Parses one piece of payload or one header. Returns false if more bytes are needed.
     fn step(
         &mut self,
         style: ReplyStyle,
@@ -182,7 +179,6 @@ fn lookup(pending: &mut [Option<Pending>], cookie: u64) -> io::Result<(u32, &mut
     Ok((index, in_flight(pending, index)?))
 }
 
-/// Returns the range of a read's buffer to which a chunk belongs.
 fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, usize)> {
     let wrong = || {
         invalid(format!("a chunk of {length} bytes at {offset}, which the read did not request"))

@@ -11,7 +11,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Socket events that end a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     ToReceive,
@@ -33,7 +32,6 @@ impl Socket {
         at_once(retry_on_intr(|| send(&self.0, bytes, flags)))
     }
 
-    /// Sends all bytes, and waits for room where necessary.
     pub(crate) fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.send(bytes)? {
@@ -58,7 +56,6 @@ impl Socket {
         }
     }
 
-    /// Waits for bytes and appends them to `input`.
     pub(crate) fn receive_some(&self, input: &mut Vec<u8>) -> io::Result<()> {
         let mut room = [0; 4096];
         loop {
@@ -81,7 +78,6 @@ impl Socket {
         Ok(!(fds[0].revents() - PollFlags::OUT).is_empty())
     }
 
-    /// Waits until one of several sockets has bytes to receive, but at most for `most`.
     pub(crate) fn wait_any(sockets: &[&Socket], most: Duration) -> io::Result<()> {
         let mut fds: Vec<_> =
             sockets.iter().map(|socket| PollFd::new(&socket.0, PollFlags::IN)).collect();
@@ -97,7 +93,6 @@ impl Socket {
     }
 }
 
-/// Returns the bytes that a nonblocking call transferred, or `None` if the call would have blocked.
 fn at_once(outcome: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(bytes) => Ok(Some(bytes)),

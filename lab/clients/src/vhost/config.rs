@@ -5,7 +5,6 @@
 
 use millrace_exports::virtio::{config, feature};
 
-/// Features that the client accepts if a server offers them.
 pub(crate) const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO

@@ -91,11 +91,8 @@ pub struct RingLayout {
     pub used: usize,
     /// Offset of the indirect tables, one for each slot; unused with chained descriptors.
     pub(crate) tables: usize,
-    /// Offset of the request headers, one for each slot.
     pub(crate) headers: usize,
-    /// Offset of the status bytes, one for each slot.
     pub(crate) statuses: usize,
-    /// Offset of the buffers, one for each slot.
     pub(crate) data: usize,
     /// Distance from one buffer to the next, in bytes.
     pub(crate) data_stride: usize,

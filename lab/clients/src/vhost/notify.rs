@@ -23,7 +23,6 @@ pub(super) enum WakeReason {
     Late,
 }
 
-/// File descriptors by which a queue and its server wake each other.
 #[derive(Debug)]
 pub(super) struct Notify {
     pub(super) kick: EventFd,
@@ -32,7 +31,6 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Creates the eventfds and the epoll instance. `stream` is the connection to the server.
     pub(super) fn new(stream: &UnixStream) -> io::Result<Notify> {
         let (kick, call) = (EventFd::new(EVENTFD_FLAGS)?, EventFd::new(EVENTFD_FLAGS)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -50,8 +48,6 @@ impl Notify {
         let _ = self.kick.write(1);
     }
 
-    /// Waits until one of several queues has been interrupted or disconnected, but at most for
-    /// `most`.
     pub(super) fn wait_any(notifies: &[&Notify], most: Duration) -> io::Result<()> {
         let epolls = notifies.iter().map(|notify| PollFd::new(&notify.epoll, PollFlags::IN));
         match poll(&mut epolls.collect::<Vec<_>>(), Some(&timespec(most))) {
@@ -60,7 +56,6 @@ impl Notify {
         }
     }
 
-    /// Waits for an interrupt or the end of the connection, but at most for `most`.
     pub(super) fn wait(&self, most: Duration) -> io::Result<WakeReason> {
         let most = timespec(most);
         let empty = epoll::Event {

@@ -22,11 +22,9 @@ use super::ring::{DriverRing, RingError};
 /// Number of times that one `wait` polls the ring before it returns, so that the caller can do
 /// other work.
 const LOOKS: u32 = 128;
-/// Number of waits without a completion after which the CPU is yielded to the server.
 const WAITS_PER_YIELD: u32 = 32;
 /// Number of waits without a completion after which the connection is checked: some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
-/// Maximum time that a server may take to complete any request.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connection and memory that all queues of a client share. Every queue keeps them alive.
@@ -249,8 +247,6 @@ impl Queue {
         self.notify.kick();
     }
 
-    /// Called after polls without a completion. Yields the CPU and checks the connection now and
-    /// then.
     #[cold]
     fn pause(&mut self) -> Result<(), ClientError> {
         if self.ring.recheck_kick() {

@@ -87,12 +87,10 @@ impl Shape {
     const TO_DRIVER: u64 = 1;
     const TO_DEVICE: u64 = 2;
 
-    /// Returns the number of bytes of data; 0 if there is no descriptor for data.
     pub(crate) const fn bytes(self) -> u32 {
         (self.0 >> 2) as u32
     }
 
-    /// Returns true if the device writes the data buffer, as for a read.
     pub(crate) const fn to_driver(self) -> bool {
         self.0 & 3 == Shape::TO_DRIVER
     }

@@ -68,7 +68,6 @@ pub struct DriverRing {
     memory: NonNull<u8>,
     layout: RingLayout,
     options: RingOptions,
-    /// Guest-physical address of `memory`, which the device uses.
     gpa_base: u64,
     slots: Box<[Slot]>,
     /// Index of the next entry of the available ring; `published` is the index that the device
@@ -223,7 +222,6 @@ impl DriverRing {
         self.is_kick_due(unconfirmed)
     }
 
-    /// Returns the number of entries that may still need a kick.
     #[inline(always)]
     fn unconfirmed(&self) -> u16 {
         self.published.wrapping_sub(self.confirmed).min(self.in_flight)
@@ -337,7 +335,6 @@ impl DriverRing {
         unsafe { self.memory.add(offset) }
     }
 
-    /// Rewrites the descriptors of a slot.
     #[cold]
     fn write_chain(&mut self, slot: u16, shape: Shape) {
         assert!(shape.bytes() <= self.options.data_bytes, "more than a slot has");

@@ -143,7 +143,6 @@ fn strain_drives(scenario: &mut Scenario, random: &mut Random) {
     }
 }
 
-/// Makes one drive hang, and removes every other cause of delay for writers to other drives.
 fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
     let plain = ServingSpec::default();
     if let Some(cache) = &mut scenario.cache {

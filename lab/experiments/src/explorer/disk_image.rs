@@ -139,7 +139,6 @@ impl DiskImage {
         self.is_after(dead_us, now_ns) && !self.is_after(back_us, now_ns)
     }
 
-    /// Returns `done_ns`. If the drive stalls at that time, returns the end of the stall.
     pub(super) fn after_stall(&self, done_ns: u64) -> u64 {
         let Some([at_us, for_us]) = self.faults.stall_us else { return done_ns };
         let from_ns = self.start_ns + u64::from(at_us) * NS_PER_US;
@@ -173,7 +172,6 @@ impl DiskImage {
         self.dirty.iter().map(|sector| (*sector, cells[*sector as usize].last().0)).collect()
     }
 
-    /// Completes a flush: marks the changes that `begin_flush` returned as durable.
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let changes = &mut self.cells[*sector as usize].0;

@@ -235,7 +235,6 @@ impl ModelQueue {
         status
     }
 
-    /// Reads the stamps from a request's memory, and checks the request against the limits.
     fn take_memory(
         &self,
         oracle: &mut Oracle,

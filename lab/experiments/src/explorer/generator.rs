@@ -81,7 +81,6 @@ impl Scenario {
         scenario
     }
 
-    /// Draws the serving mode and its disturbances.
     fn be_served(&mut self, random: &mut Random) {
         let (drives, cpus) = (self.drives.len(), self.machine.cpus());
         self.serving = ServingSpec::of_seed(random, drives, cpus);
@@ -121,7 +120,6 @@ impl Scenario {
         self.disturb(random, &[20, 100, 500, 2_000], what);
     }
 
-    /// Draws whether drives get schedulers that change under I/O.
     fn be_scheduled(&mut self, random: &mut Random) {
         if self.layer.stack != StackSpec::Mq || !random.per_mille(250) {
             return;

@@ -105,11 +105,9 @@ impl History {
 pub(super) enum After {
     /// All changes that were acknowledged before the event with this number.
     Event(u64),
-    /// The change made by the bio with this index.
     Bio(u32),
 }
 
-/// Returns true if a change that `after` selects overwrote the change that ended at event `ended`.
 fn overwritten(
     bios: &[BioRecord],
     mut changes: impl Iterator<Item = u32>,

@@ -30,7 +30,6 @@ pub struct Violation {
     pub detail: String,
 }
 
-/// Address range of memory: first byte, and the byte past its end.
 pub(super) type MemoryRange = (usize, usize);
 
 #[derive(Debug, Clone)]
@@ -56,7 +55,6 @@ pub(super) struct BioRecord {
     expects: ExpectedStatus,
 }
 
-/// Statuses that a correct block layer may return for a bio, or must return.
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
     /// Bit set: statuses of failed requests that may have been parts of the bio.
@@ -128,7 +126,6 @@ pub(super) struct Oracle {
     events: u64,
     plan: FaultPlan,
     leftovers: Leftovers,
-    /// For each channel, true once a disturbance has told the submitter to drop the channel.
     pub(super) stop: Vec<bool>,
     pub(super) violation: Option<Violation>,
     pub(super) ios: u64,
@@ -215,7 +212,6 @@ impl Oracle {
         }
     }
 
-    /// Returns true if a stalled drive may delay the bio.
     fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
         // A page cache completes writes without a drive, but no other operation.
         let waits = self.plan.all || self.plan.cached && bio.op != Op::Write;

@@ -147,7 +147,6 @@ impl Scenario {
         }
     }
 
-    /// Profile: the serving mode changes repeatedly while drives with few tags are quiesced.
     fn be_switched(&mut self, random: &mut Random) {
         if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
             // A mode switch would take too long, because a freeze waits for stuck requests.

@@ -164,7 +164,6 @@ fn start_threads(state: &Arc<RunState>) -> Vec<SimThread> {
     threads
 }
 
-/// Checks that no request, tag or bio is left after all threads have ended.
 fn finish(state: &Arc<RunState>) {
     let used = |state: &RunState| state.disks().any(|disk| disk.tags_in_use() > 0);
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
@@ -212,7 +211,6 @@ fn finish(state: &Arc<RunState>) {
     oracle.check_end();
 }
 
-/// Returns true if the times of the stages sum up to the I/Os' total time.
 fn adds_up(op: &OpSnapshot) -> bool {
     let stages = [&op.q2g, &op.g2i, &op.i2d];
     let before_d: u64 = stages.iter().map(|state| state.sum_ns()).sum();

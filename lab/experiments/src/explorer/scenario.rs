@@ -24,7 +24,6 @@ const HELD_NS: u64 = 4_000_000_000;
 /// the cache. While failed pages take up almost all of the dirty limit, a write gets a few pages
 /// every 0.1 s.
 const HELD_BY_FAILURES_NS: u64 = 4 * HELD_NS;
-/// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
 
 /// A machine, a volume on it, the channels that use it, and the faults and disturbances.
@@ -200,12 +199,10 @@ impl FaultSpec {
         *self == FaultSpec::default()
     }
 
-    /// Returns true if the drive stalls, or fails all I/O, for a while.
     pub(super) fn stalls(&self) -> bool {
         self.stall_us.is_some() || self.dead_for_us > 0
     }
 
-    /// Returns true if some request may fail.
     pub(super) fn fails(&self) -> bool {
         let once = self.dead_us.is_some() || self.once_us.is_some();
         self.errors > 0 || self.bad.is_some() || once
@@ -425,7 +422,6 @@ impl Scenario {
         Ok(())
     }
 
-    /// Returns the largest logical block size of the drives, in sectors.
     pub(super) fn block_sectors(&self) -> u32 {
         self.drives.iter().map(|drive| drive.limits.block / 512).max().unwrap_or(1)
     }

@@ -80,7 +80,6 @@ impl SchedulerSpec {
     }
 }
 
-/// Test scheduler: first come, first served, with a delay of `delay_ns`.
 struct DelayScheduler {
     chains: VecDeque<BioChain<Simulated>>,
     delay_ns: u64,

@@ -23,7 +23,6 @@ const FAIR_START_NS: u64 = 2_000_000;
 const FAIR_WINDOW_IOS: f64 = 80.0;
 
 impl Scenario {
-    /// Draws whether bios belong to groups.
     pub(super) fn be_grouped(&mut self, random: &mut Random) {
         if !random.per_mille(200) {
             return;
@@ -177,7 +176,6 @@ impl GroupEnds {
         }
     }
 
-    /// Describes the first group that exceeded its limit; `None` if no group did.
     fn excess(&self, scenario: &Scenario) -> Option<String> {
         let lifts = |d: &Disturbance| {
             matches!(

@@ -23,7 +23,6 @@ const PLAIN: [(&str, u32); 10] = [
     ("weight", 100),
     ("priority", 1),
 ];
-/// Settings that the shrinker never changes.
 const FIXED: [&str; 6] = ["seed", "block", "sectors", "size_kib", "dirty_kib", "dirty_age_us"];
 
 /// Returns scenarios with one part left out, the largest parts first. All of them are valid and

@@ -41,7 +41,6 @@ pub(super) struct RunState {
     pub(super) start_ns: u64,
     pub(super) up: SimWord,
     pub(super) busy: SimWord,
-    /// Wakes the watchdog when the last submitter ends.
     pub(super) watchdog: SimParker,
     pub(super) workers: Vec<WorkerHandle>,
     /// 1 while the volume switches its serving mode.
@@ -63,7 +62,6 @@ impl RunState {
         self.bells.iter().for_each(|bell| bell.ring());
     }
 
-    /// Returns true if a request is in flight that only its queue's I/O thread can complete.
     fn owned_in_use(&self) -> bool {
         let owned =
             |d: &Disk<Simulated>| self.scenario.cache.is_some() || d.kind() == QueueKind::OwnerOnly;
@@ -91,7 +89,6 @@ pub(super) struct Submitter {
     groups: Random,
     foreign: BTreeMap<u64, OwnedPieces>,
     bell: Option<SimDoorbell>,
-    /// A bio to submit again, which the block layer rejected because too much I/O was waiting.
     refused: Option<(u64, Bio)>,
 }
 
@@ -146,7 +143,6 @@ impl Submitter {
         Some(IoThread { number: self.index as u16, owner: self.index as u64 + 1, bell, turn: None })
     }
 
-    /// Creates this I/O thread's queues, and waits until all I/O threads have done so.
     fn bring_up(&self) {
         let Some(thread) = self.io_thread() else { return };
         for disk in self.state.volume.disks() {
@@ -197,7 +193,6 @@ impl Submitter {
         }
     }
 
-    /// Serves this thread's queues until all drives work again and this thread's own I/O is done.
     fn await_recovery(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else { return };
         let back_ns = self.state.start_ns + self.state.scenario.recovered_ns();
@@ -236,7 +231,6 @@ impl Submitter {
         (id, made.bio.with_group(group))
     }
 
-    /// Submits a bio. Returns false if the block layer is too busy and rejected the bio.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
         let known_sectors = lock_oracle(&self.state.oracle).map.told;

@@ -28,7 +28,6 @@ pub(super) struct Workload {
     closing: u32,
 }
 
-/// Memory of a foreign bio, which the submitter owns, and the list of the memory's segments.
 pub(super) struct OwnedPieces {
     buffer: Buffer,
     list: Vec<Segment>,
@@ -141,8 +140,6 @@ impl Workload {
         (block, count)
     }
 
-    /// Divides `nr` sectors into memory segments of whole blocks. Returns the segments' lengths in
-    /// bytes.
     fn pieces(&mut self, nr: u64) -> Vec<usize> {
         let mut blocks = nr / self.block_sectors;
         let mut pieces = Vec::new();

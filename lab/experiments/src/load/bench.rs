@@ -67,7 +67,6 @@ impl Interrupt {
 }
 
 impl Plan {
-    /// Returns the number of blocks that the row uses on a device of `bytes` bytes.
     pub(crate) fn blocks(&self, bytes: u64) -> u64 {
         self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
     }
@@ -306,7 +305,6 @@ fn run_job(
     Ok(result)
 }
 
-/// Returns true if a bio may become several requests.
 fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
     volume.disks().len() > 1
         || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors

@@ -22,7 +22,6 @@ use crate::load::workload::{Rw, Workload};
 
 /// Size in bytes of an I/O in runs that measure I/Os per second.
 const SMALL_BYTES: u32 = 4 << 10;
-/// Size in bytes of an I/O in runs that measure bytes per second.
 const LARGE_BYTES: u32 = 1 << 20;
 /// Largest number of I/Os of `LARGE_BYTES` in flight, which is enough to keep any drive busy.
 const LARGE_DEPTH_MAX: u32 = 32;

@@ -18,7 +18,6 @@ pub(crate) struct ChannelTarget<'a> {
     pub(crate) channel: &'a mut Channel<Native>,
     pub(crate) iodepth: u32,
     pub(crate) bs_bytes: u32,
-    /// Bio that the block layer rejected, to be submitted later.
     pub(crate) spare: Option<Bio>,
 }
 

@@ -42,7 +42,6 @@ pub(crate) enum DataMemory {
     OfClient,
 }
 
-/// Slot whose request has completed, and the error status if the request failed.
 pub(crate) type DoneSlot<F> = (u32, Option<F>);
 
 pub(crate) trait Client: Sized {
@@ -59,7 +58,6 @@ pub(crate) trait Client: Sized {
         done: &mut Vec<DoneSlot<Self::Failure>>,
     ) -> Result<(), BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;
-    /// Waits until one of `clients` may have a completed request, or until `most` has passed.
     fn wait_any(clients: &mut [Self], most: Duration) -> Result<(), BenchError>;
     fn counters(&mut self) -> Counters;
 }

@@ -21,7 +21,6 @@ const IOS_PER_REPORT: u64 = 1024;
 pub(crate) struct StopCondition {
     pub(crate) ios: Option<u64>,
     pub(crate) stop: AtomicBool,
-    /// Number of I/Os that all jobs have completed so far, for a progress bar.
     pub(crate) done: AtomicU64,
 }
 
@@ -37,7 +36,6 @@ pub(crate) struct JobResult {
 }
 
 impl JobResult {
-    /// Counts an error, and keeps the text of the first one.
     #[cold]
     pub(crate) fn fail(&mut self, text: impl FnOnce() -> String) {
         self.errors += 1;
@@ -47,7 +45,6 @@ impl JobResult {
 
 /// An I/O of a job. The job submits it again, with the same memory, after each completion.
 pub(crate) trait JobIo {
-    /// Sets the operation, the offset and the start time of the next submission.
     fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64);
     fn stamp_ns(&self) -> u64;
     fn op(&self) -> Op;
@@ -71,7 +68,6 @@ pub(crate) trait Target {
     /// Calls `aim` for up to `most` idle I/Os and submits these I/Os. Returns the number of
     /// accepted I/Os.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
-    /// Passes completions to `to`, and returns the number of completions.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for request timeouts. Called from time to time while I/Os are in flight.
@@ -229,7 +225,6 @@ pub(crate) struct Job<T> {
 }
 
 impl<T: Target> Job<T> {
-    /// Runs the job until it must stop, then waits for the I/Os in flight.
     pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
         let Job { target, aim, measure } = self;

@@ -47,7 +47,6 @@ fn check(client: &NbdClient, plan: &Plan) -> Result<(), BenchError> {
     check_verify(plan, size)
 }
 
-/// Longest sleep of a client between two checks for replies.
 const WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Connection {

@@ -24,7 +24,6 @@ fn word(block: &[u8], range: Range<usize>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Blocks that a job wrote, each with the generation of its last write.
 #[derive(Debug)]
 pub(crate) struct WrittenBlocks {
     bs_bytes: u32,
@@ -75,7 +74,6 @@ impl WrittenBlocks {
         self.blocks.get(&block).is_some_and(|last| last.in_flight)
     }
 
-    /// Records that the write of `block` has completed.
     #[cold]
     pub(crate) fn landed(&mut self, block: u64) {
         if let Some(last) = self.blocks.get_mut(&block) {
@@ -104,7 +102,6 @@ impl WrittenBlocks {
         self.blocks.keys().copied()
     }
 
-    /// Compares data read back from `block` with the last write of the block.
     pub(crate) fn check(
         &self,
         block: u64,

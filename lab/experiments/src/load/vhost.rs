@@ -86,7 +86,6 @@ pub(crate) fn ring_size(plan: &Plan) -> Result<(u16, u16), BenchError> {
     Ok((depth, depth.next_power_of_two().max(RING)))
 }
 
-/// Largest number of queues that vhost-user can address.
 const QUEUES_MAX: u16 = 256;
 
 fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {

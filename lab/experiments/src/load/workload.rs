@@ -21,7 +21,6 @@ pub enum Rw {
     RandRead,
     RandWrite,
     RandRw {
-        /// Percentage of reads, 0 to 100.
         read_percent: u8,
     },
 }
@@ -172,7 +171,6 @@ impl Offsets {
     }
 }
 
-/// Returns a number below `count`, from the low half of `random`.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
     ((random & u64::from(u32::MAX)) * count) >> 32

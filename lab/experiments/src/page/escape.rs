@@ -17,7 +17,6 @@ pub(super) fn escape(text: &str) -> String {
     html
 }
 
-/// Converts an id to the form used in links.
 pub(super) fn anchor(id: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     id.chars().map(plain).collect()

@@ -49,7 +49,6 @@ impl HeatCells {
     }
 }
 
-/// Returns the number of the colour that shows a count, on a logarithmic scale.
 fn step(count: u64, most: u64) -> usize {
     if most <= 1 {
         return STEPS - 1;

@@ -15,7 +15,6 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 40.0;
 const COLOURS: usize = 8;
-/// Largest number of points of a line for which the symbols have their full size.
 const MANY_POINTS: usize = 24;
 
 /// Returns the names of a figure's series in order of first use, which decides their colours.
@@ -138,7 +137,6 @@ fn class(kind: SeriesKind) -> &'static str {
     }
 }
 
-/// Returns the SVG of a point: by `colour`, a circle, square, triangle or diamond.
 fn shape(colour: usize, (x, y): (f64, f64), size: f64) -> String {
     let (left, top, wide) = (x - size, y - size, 2.0 * size);
     match colour % 4 {

@@ -60,7 +60,6 @@ impl Axis {
         self
     }
 
-    /// Returns the pixel of a value; None if the axis cannot show it.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         let share = match self.scale {
             Scale::Linear => (value - self.least) / (self.most - self.least),
@@ -93,7 +92,6 @@ fn round_step(step: f64) -> f64 {
     steps.into_iter().find(|round| *round >= step * 0.999).unwrap_or(10.0 * power)
 }
 
-/// Formats a value with three digits and the unit's prefix.
 pub(super) fn short(value: f64, unit: Unit) -> String {
     let steps: &[(f64, &str)] = match unit {
         Unit::Plain => &[],

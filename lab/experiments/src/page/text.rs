@@ -47,7 +47,6 @@ struct PanelUnit {
 }
 
 impl PanelUnit {
-    /// Chooses the unit by the largest number of the panel.
     fn of(panel: &Panel) -> PanelUnit {
         let ys = panel.series.iter().flat_map(|series| &series.points).map(|(_, y)| y.abs());
         let most = ys.filter(|y| y.is_finite()).fold(0.0, f64::max);
@@ -120,7 +119,6 @@ fn data_table(table: &DataTable) -> String {
     }
 }
 
-/// Width, in characters, up to which the cells of a first column are not wrapped.
 const FIRST_MOST: usize = 42;
 
 /// Returns the smallest width of a column, in characters, with blanks at both sides: the width of
@@ -223,7 +221,6 @@ fn wrapped_under(label: &str, text: &str) -> String {
 
 const WIDTH: u16 = 100;
 
-/// Wraps words into lines of at most `WIDTH` characters. All lines but the first are indented.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -29,7 +29,6 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/atc17.toml")));
 
-/// Names of the parts that use a file system or a page cache.
 const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 
 pub(super) fn paper() -> Paper {
@@ -60,7 +59,6 @@ const LENGTH_NS: u64 = 100_000_000;
 const LONG_NS: u64 = 1_000_000_000;
 /// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
-/// Time, from the start of the run, for which the page shows tag samples.
 const TAGS_SHOWN_NS: u64 = 2_000_000;
 /// Number of runs, with different seeds, for rows whose rate depends much on the seed.
 const DRAWS: u64 = 5;
@@ -128,7 +126,6 @@ enum Program {
 #[serde(default, deny_unknown_fields)]
 struct Point {
     rig: Rig,
-    /// Number of drives in use; `None` means all drives of the rig.
     drives: Option<u32>,
     #[serde(deserialize_with = "parsed")]
     rw: Rw,
@@ -152,7 +149,6 @@ struct Point {
     task: Option<Program>,
     #[serde(skip)]
     without: Vec<Mechanism>,
-    /// Number of this run among the runs of one row, which differ in their seeds.
     #[serde(skip)]
     draw: u64,
 }

@@ -14,9 +14,7 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
-    /// Name of a metric or formula, and the settings to change in the current point.
     Name(String, Table),
-    /// A function call, with all arguments joined into one list.
     Call(String, Vec<Formula>),
     /// `each(NAMES: FORMULA)`: the formula's values for all combinations of the settings NAMES.
     Each(Vec<String>, Box<Formula>),
@@ -25,7 +23,6 @@ pub(super) enum Formula {
 
 pub(super) trait Names {
     fn formula(&self, name: &str) -> Option<&Formula>;
-    /// Returns the values of the list `name`; each is a table of settings.
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
     /// Returns the metric that a point measured, or `None` if the point was not run.
     fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>>;
@@ -40,7 +37,6 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// If the remaining text begins with `symbol`, consumes the symbol and returns true.
     fn takes(&mut self, symbol: &str) -> bool {
         self.rest = self.rest.trim_start();
         let Some(rest) = self.rest.strip_prefix(symbol) else { return false };
@@ -52,7 +48,6 @@ impl<'a> Parser<'a> {
         true
     }
 
-    /// Consumes and returns the longest prefix of characters for which `of` returns true.
     fn run(&mut self, of: fn(char) -> bool) -> &'a str {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|c| !of(c)).unwrap_or(self.rest.len());
@@ -245,7 +240,6 @@ pub(super) fn product(axes: impl Iterator<Item = Vec<Table>>) -> Vec<Table> {
     })
 }
 
-/// Texts by name that a template may contain in addition to settings.
 pub(super) type Texts = BTreeMap<String, String>;
 
 /// Fills a template. `{FORMULA:.2}` shows a list of numbers with two decimals each, `{FORMULA:+.2}`

@@ -148,7 +148,6 @@ impl Mechanism {
         }
     }
 
-    /// Switches the mechanism off in a machine's model. Changes nothing if the machine lacks it.
     pub(crate) fn take_from(self, model: &mut Model) {
         let cache = &mut model.cache;
         match self {

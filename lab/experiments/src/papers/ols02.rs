@@ -78,7 +78,7 @@ fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
 }
 
 const CPUS: u32 = 8;
-/// Size of a read of the microbenchmark, in bytes, as the paper gives it.
+/// Size of a read of the microbenchmark, as the paper gives it.
 const READ_BYTES: u32 = 65_536;
 /// Number of disks on each host adapter, as the paper gives it.
 const DISKS: u32 = 8;
@@ -95,7 +95,6 @@ struct Step {
     unit: Option<u32>,
     #[serde(default)]
     bounce: bool,
-    /// Disks that share the request queues' lock (`lock`) and the drivers' lock (`drivers`).
     #[serde(deserialize_with = "word")]
     lock: LockScope,
     #[serde(deserialize_with = "word")]
@@ -120,7 +119,6 @@ struct Load {
 struct Point {
     step: Step,
     load: Load,
-    /// Part of the model that is left out to measure its effect, or `nothing`.
     #[serde(default)]
     without: String,
     #[serde(skip)]

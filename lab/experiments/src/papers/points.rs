@@ -56,7 +56,6 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     where
         Self: Sized;
 
-    /// Returns the rows of a table that the paper's module computes without formulas.
     fn rows(_results: &Results<Self>, _point: &Self, _name: &str) -> Vec<Vec<String>>
     where
         Self: Sized,
@@ -68,7 +67,6 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     where
         Self: Sized;
 
-    /// Returns this point with one mechanism of [`Point::OWN`] switched off.
     fn without(self, _mechanism: Mechanism) -> Self
     where
         Self: Sized,
@@ -80,12 +78,10 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
 
     fn task(&self) -> String;
 
-    /// Returns the point's amount of work relative to other points.
     fn work(&self) -> u32;
 
     fn run(&self, model: &Model, seed: u64) -> Result<Self::Measurement, BenchError>;
 
-    /// Returns the number of cache-line and lock events in a point's simulation.
     fn events(seen: &Self::Measurement) -> u64;
 }
 
@@ -165,7 +161,6 @@ pub(crate) fn run_without<P: Point>(
     point.run(&model, seed)
 }
 
-/// Returns the mechanisms of points and machines that can be switched off in these parts.
 pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
     let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
     let models = models(distinct(points.iter().map(P::machine)).into_iter())?;

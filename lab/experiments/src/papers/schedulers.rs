@@ -59,7 +59,6 @@ struct Settings {
     threads: u32,
     #[serde(default)]
     others: u32,
-    /// Queue depth of clients whose kind does not set a depth.
     #[serde(default = "usual_depth")]
     depth: u32,
     /// Rate limit of each group in I/Os per second.
@@ -112,7 +111,6 @@ fn usual_weight() -> u32 {
 struct Point {
     drive: String,
     scheduler: SchedulerKind,
-    /// Kinds of clients, each with its number of clients.
     loads: Vec<(Load, u32)>,
     groups: bool,
     depth: u32,

@@ -95,13 +95,11 @@ struct FigureSpec {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PanelSpec {
-    /// Axes of settings. Each combination of their values gives a panel.
     #[serde(default)]
     each: Vec<Axis>,
     title: String,
     /// Name of the list whose values are on the x axis, and the label of the axis.
     x: (String, String),
-    /// Label, unit and scale of the y axis.
     y: (String, Unit, Scale),
     #[serde(rename = "line")]
     lines: Vec<LineSpec>,
@@ -114,10 +112,8 @@ struct PanelSpec {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LineSpec {
-    /// Axes of settings. Each combination of their values gives a line.
     #[serde(default)]
     each: Vec<Axis>,
-    /// Settings of the panels that show the line.
     #[serde(default)]
     only: Table,
     name: String,
@@ -137,7 +133,6 @@ fn ours() -> SeriesKind {
 #[serde(deny_unknown_fields)]
 struct TableSpec {
     part: String,
-    /// Axes of settings. Each combination of their values gives a table.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -165,16 +160,13 @@ struct RowSpec {
 struct CheckSpec {
     id: String,
     kind: CheckKind,
-    /// Statement of the paper, whose numbers are in `numbers`.
     paper: String,
     #[serde(default)]
     numbers: Vec<f64>,
     #[serde(default)]
     at: Table,
-    /// Points that maximise a formula, by the name that the check's texts and formulas use.
     #[serde(default)]
     best: BTreeMap<String, BestSpec>,
-    /// Formula for our numbers, which are compared with `numbers`.
     ours: Option<Formula>,
     /// Template for our result in words. Without a template, the numbers are shown.
     text: Option<String>,
@@ -189,7 +181,6 @@ struct CheckSpec {
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// Formula whose largest value selects the point. `None` selects by the field `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -212,7 +203,6 @@ impl<'de> Deserialize<'de> for Formula {
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
-    /// Numbers of the check that is being evaluated, by name.
     numbers: BTreeMap<String, Formula>,
 }
 
@@ -296,7 +286,6 @@ impl Sheet {
         self.expand_from(&Table::new(), axes)
     }
 
-    /// Returns each combination of the axes' values, added to `settings`.
     fn expand_from(&self, settings: &Table, axes: &[Axis]) -> Vec<Table> {
         axes.iter().fold(vec![settings.clone()], |all, axis| {
             let of = |one: &Table| match axis {
@@ -342,7 +331,6 @@ impl<P: Point> Evidence<'_, P> {
         self.sheet.figures.iter().flat_map(of_spec).collect()
     }
 
-    /// Returns the combinations of `each` for which the template `name` gives the name `part`.
     fn in_part(&self, each: &[Axis], name: &str, part: &str) -> Vec<Table> {
         let mut settings = self.sheet.expand(each);
         settings.retain(|settings| self.text(name, settings) == part);
@@ -470,7 +458,6 @@ impl<P: Point> Evidence<'_, P> {
         Some(check.with_note(filled(&spec.note)?))
     }
 
-    /// Finds the point with the largest `spec.by`. Returns the point's `spec.of` and text.
     fn best(&self, spec: &BestSpec, at: &Table) -> Option<(f64, String)> {
         let mut best: Option<(f64, f64, Table)> = None;
         for settings in self.sheet.expand_from(at, &spec.over) {

@@ -33,7 +33,6 @@ const SPANS: [(Span, f64); 5] = [
     (Span::D2C, 25.327e-6),
     (Span::Q2C, 26.503e-6),
 ];
-/// The paper's average time from dispatch to completion (D2C), in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
 /// Largest fraction of an I/O's total time (Q2C) that software steps may take in a passing check.
 const SHARE_MOST: f64 = 0.10;

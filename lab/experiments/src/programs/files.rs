@@ -30,7 +30,6 @@ pub(super) struct FileSet {
 #[derive(Debug, Default)]
 struct Lists {
     there: Vec<File>,
-    /// Index in `there` of each slot's file; `None` for a free slot.
     places: Vec<Option<usize>>,
     free: Vec<u64>,
 }
@@ -124,7 +123,6 @@ impl FileSet {
         access.write((file.slot / INODES * PAGE_SECTORS, PAGE_SECTORS));
     }
 
-    /// Appends pages to a file, up to the end of its slot.
     pub(super) fn append<M: Host>(&self, access: &mut Access<'_, M>, mut file: File, pages: u64) {
         let until = (file.pages + pages).min(self.slot_pages());
         if let Some(span) = self.span(file, (file.pages, until)) {

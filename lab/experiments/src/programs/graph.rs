@@ -31,7 +31,6 @@ const LENGTH_NS: u64 = 100_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
-    /// The reads of one pass in order, each with its first page and number of pages.
     reads: Arc<[(u64, u64)]>,
     threads: u32,
 }

@@ -37,7 +37,6 @@ const NAMES: [(&str, Task); 9] = [
 /// Smallest volume for a program, in bytes: enough for a server's files, or for the tree and the
 /// archive of `tar` and `untar`.
 const BYTES_MIN: u64 = 16 << 30;
-/// Number of reads that a thread of `pagerank` has in flight.
 const GRAPH_DEPTH: u32 = 64;
 /// Number of I/Os in flight in a read or write call of a program other than `pagerank`.
 const CALLS: u32 = 4;

@@ -17,7 +17,7 @@ use super::files::FileSet;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, Program};
 
-/// Mean total size, in bytes, of a set's files. The cache has `CACHE_BYTES` of memory.
+/// Mean total size of a set's files.
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
 const LENGTH_NS: u64 = 200_000_000;
@@ -35,7 +35,6 @@ pub enum Kind {
     Proxy,
 }
 
-/// File operation of a server. Each thread repeats its list of operations.
 #[derive(Debug, Clone, Copy)]
 enum Flow {
     CreateWhole,

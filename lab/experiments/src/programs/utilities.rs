@@ -69,7 +69,6 @@ impl Utility {
         }
     }
 
-    /// Reads or writes the files of a tree in order, together with the tree's archive.
     fn pack<M: Host>(&self, access: &mut Access<'_, M>) {
         let mut random = Random::new(self.1);
         let (name_ns, change_ns) = (access.costs().name_ns(), access.costs().change_ns());

@@ -34,10 +34,8 @@ const SLEEP_NS: u64 = 50_000_000;
 const LOOK_NS: u64 = 200_000;
 /// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
-/// Time between two calls of the progress callback, in nanoseconds.
 const PROGRESS_NS: u64 = 100_000_000;
 
-/// An I/O that was admitted and has not ended.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     io: Routed,
@@ -76,11 +74,9 @@ pub(crate) struct Engine<'a, T, F> {
     /// Slots of I/Os that wait for no other I/O, in the order in which they became ready.
     ready: VecDeque<u32>,
     flight: Flight,
-    /// Next I/O of the trace, already taken from the feed but not due yet.
     next: Option<Routed>,
     /// Number of times that the engine could not send a ready I/O for lack of room.
     held: u64,
-    /// Time at which the engine last had no free slot for an I/O, in nanoseconds.
     full_ns: u64,
     begin_ns: u64,
     ending: EndOfReplay,

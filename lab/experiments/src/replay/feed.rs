@@ -14,7 +14,6 @@ use super::route::{Item, Router};
 use crate::load::bench::BenchError;
 use crate::trace::TraceSource;
 
-/// Largest number of I/Os that are read ahead.
 const AHEAD: usize = 8_192;
 
 #[derive(Debug)]
@@ -33,7 +32,6 @@ pub(crate) trait Feed {
     fn wait(&mut self, most: Duration);
 }
 
-/// Reads an I/O from the trace whenever the engine asks for one.
 pub(crate) struct Inline<S>(pub(crate) Router<S>);
 
 impl<S: TraceSource> Feed for Inline<S> {
@@ -46,9 +44,7 @@ impl<S: TraceSource> Feed for Inline<S> {
 
 pub(crate) struct ReadAhead {
     items: Receiver<Result<Item, BenchError>>,
-    /// Item that `wait` has received, to be returned by `next`.
     first: Option<Result<Item, BenchError>>,
-    /// Thread that reads the trace; `None` once the end was reported.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,7 +70,6 @@ impl ReadAhead {
         Ok(ReadAhead { items, first: None, thread: Some(thread) })
     }
 
-    /// Ends the feed, because the trace has ended or the reading thread has panicked.
     fn end(&mut self) -> Result<FeedItem, BenchError> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Err(_)) => Err(BenchError::Panicked),

@@ -33,12 +33,10 @@ pub(crate) enum FittedRange {
         len_bytes: u64,
         /// True if the I/O was enlarged to whole blocks of the target.
         aligned: bool,
-        /// True if the I/O's address was changed to fit the I/O into the target.
         moved: bool,
     },
     /// The I/O lies past the target's end, and the user has chosen no `Fit`.
     Outside,
-    /// The I/O is left out, because it lies past the target's end.
     Skipped,
     /// The I/O is left out, because it is longer than the whole target.
     TooLong,

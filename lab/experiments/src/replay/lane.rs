@@ -74,7 +74,6 @@ pub(crate) trait Target {
 
     fn start(&mut self) -> Result<(), BenchError>;
 
-    /// Appends to `done` the pieces of I/Os that have ended, without waiting.
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError>;
 
     /// Sleeps until a piece of an I/O may have ended, at most until `until_ns`.

@@ -29,7 +29,6 @@ pub(crate) enum Access {
 pub(crate) enum Waits {
     No,
     Overlap,
-    /// The flush waits for earlier writes.
     Writes,
 }
 

@@ -13,7 +13,6 @@ use millrace_random::SplitMix64;
 
 /// Bytes per sector. Each write changes the first word of each sector.
 const SECTOR: usize = 512;
-/// Largest number of bytes that a pool keeps in free buffers.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug)]

@@ -48,14 +48,12 @@ pub struct Addresses {
 pub(crate) enum Skip {
     Outside,
     TooLong,
-    /// The I/O has length 0, but its operation needs a range.
     Empty,
     Unsupported(Op),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Routed {
-    /// Arrival time of the I/O in the trace, in nanoseconds.
     pub(crate) at_ns: u64,
     pub(crate) lane: u32,
     pub(crate) op: Op,
@@ -88,7 +86,6 @@ pub(crate) struct Router<S> {
     lanes: Vec<Lane>,
     routes: Routes,
     addresses: Addresses,
-    /// Lane index of each device that has occurred so far, by the device's index.
     met: Vec<usize>,
     number: u64,
 }

@@ -13,7 +13,6 @@ use super::payload::Pool;
 use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot};
 
-/// Slots for the requests of one client.
 #[derive(Default)]
 struct Slots {
     ios: Vec<ClientIo>,

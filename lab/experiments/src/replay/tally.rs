@@ -45,7 +45,6 @@ pub(crate) struct Tally {
     due_series: Series,
     lanes: Vec<LaneReport>,
     pub(crate) counts: Counts,
-    /// Arrival time of the I/O that was taken from the trace last.
     pub(crate) at_ns: u64,
     begin_ns: u64,
     end_ns: u64,

@@ -16,7 +16,6 @@ use crate::load::overwrite::{DiskContents, guest_contents};
 
 /// Largest number of requests in flight in a virtqueue.
 pub const VHOST_IODEPTH_MAX: u32 = 256;
-/// Total size, in bytes, of the memory of a virtqueue's slots.
 const SLOTS_BYTES: u32 = 32 << 20;
 /// Smallest and largest size of a slot's buffer, in bytes.
 const SLOT_BYTES: [u32; 2] = [128 << 10, 1 << 20];

@@ -34,7 +34,6 @@ struct State {
     active: u32,
     /// For each queue, the time of the drive's next completion; `u64::MAX` if unknown.
     next_ns: Vec<u64>,
-    /// Time from the first unreported completion to the interrupt that reports it.
     wait_ns: u64,
     last_ns: u64,
 }
@@ -47,7 +46,6 @@ impl State {
         untold.min().map_or(u64::MAX, |first_ns| first_ns.saturating_add(self.wait_ns))
     }
 
-    /// Raises all interrupts that are due at `now_ns`, and returns the time of the next one.
     fn pass(&mut self, now_ns: u64) -> u64 {
         loop {
             match self.due_ns() {
@@ -67,7 +65,6 @@ impl Coalescing {
         lock(&self.0)
     }
 
-    /// Adds a drive's queue, whose polls then wait for the adapter's interrupts.
     pub(super) fn gate(&self) -> QueueInterrupts {
         let mut state = self.state();
         state.next_ns.push(u64::MAX);
@@ -78,7 +75,6 @@ impl Coalescing {
         self.state().active += 1;
     }
 
-    /// Decrements the number of commands in flight, because the drive did not accept a command.
     pub(super) fn take_back(&self) {
         self.state().active -= 1;
     }
@@ -108,7 +104,6 @@ impl Coalescing {
 #[derive(Debug)]
 pub(super) struct QueueInterrupts {
     queue: usize,
-    /// True if the adapter knows the time of the queue's next completion.
     told: bool,
 }
 

@@ -25,7 +25,6 @@ use super::linux24::Kernel;
 use super::{Irq, SimPlan};
 use crate::filter::DriverFilter;
 
-/// Doorbell of a job, with a flag that the job clears.
 pub(super) struct Signal<M: Machine> {
     pub(super) bell: Arc<Doorbell<M>>,
     raised: M::Word,
@@ -60,7 +59,6 @@ impl<M: Machine> Signal<M> {
 struct Vector<M: Machine> {
     drive: usize,
     device: M::Lock<Device<M>>,
-    /// Completions that the handler has found and the block layer has not taken.
     filed: M::Lock<Vec<(Tag, Status)>>,
 }
 
@@ -68,7 +66,6 @@ struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
-    /// Completions that `commit_rqs` found while polling for the next completion's time.
     due: Vec<(Tag, Status)>,
 }
 

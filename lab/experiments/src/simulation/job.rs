@@ -26,14 +26,12 @@ const SPIN_NS: u64 = 20_000;
 
 pub(super) struct RowState<M: Host> {
     pub(super) plan: SimPlan,
-    /// The volumes: one for all jobs, or one for each drive.
     pub(super) volumes: Vec<Arc<Volume<M>>>,
     /// Size of each volume in sectors. Read once, so that starting jobs do not contend for a cache
     /// line.
     sectors: Vec<u64>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
-    /// Counters that a hardware queue's CPUs share, if the row's kernel has such counters.
     pub(super) queue_counters: Counters<M>,
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
@@ -46,13 +44,12 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C). `begin` stores those before the window, which
-    /// `end` subtracts.
+    /// Latencies from queueing (Q) to completion (C). `end` subtracts the latencies from before the
+    /// window.
     pub(super) latency: Snapshot,
     /// Durations of system calls, for jobs with one I/O per call. In raw_job.rs a call covers the
     /// whole vector.
     pub(super) calls: Snapshot,
-    /// Statistics by drive. `end` subtracts the statistics from before the window.
     pub(super) drives: Vec<StatsSnapshot>,
 }
 
@@ -187,7 +184,6 @@ struct Job<'a, M: Host> {
     file: Option<FileCosts>,
     signal: &'a Signal<M>,
     noise: Noise,
-    /// Start time of the present system call, for jobs with one I/O per call.
     call_ns: Option<u64>,
     calls: Snapshot,
     errors: u64,
@@ -216,7 +212,6 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Submits the idle bios in batches, as many as the block layer accepts.
     fn submit(&mut self, idle: &mut Vec<Bio>) {
         let batch = self.shared.plan.batch.map_or(idle.len(), |batch| batch as usize);
         let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
@@ -254,7 +249,6 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Collects completions. Returns false if no I/O has completed.
     fn collect(&mut self, idle: &mut Vec<Bio>) -> bool {
         let (errors, first_error) = (&mut self.errors, &mut self.first_error);
         let handed = self.channel.poll(|done| {

@@ -89,7 +89,6 @@ pub struct Linux24 {
 }
 
 impl Linux24 {
-    /// Returns true if these settings need raw_job.rs.
     pub(super) fn is_raw(&self) -> bool {
         self.unit_bytes.is_some() || self.iovecs.is_some() || self.bounce || self.adapters.is_some()
     }
@@ -292,7 +291,6 @@ pub(super) struct Kernel<M: Machine> {
     scale: f64,
     bounce: bool,
     without_copies: bool,
-    /// Lock of each drive's adapter driver; empty if the plan does not set `adapters`.
     adapters: Vec<RequestLock<M>>,
     spent_ns: Mutex<[u64; TimeUse::NAMES.len()]>,
 }
@@ -340,7 +338,6 @@ impl<M: Machine> Kernel<M> {
         self.spend_ns(TimeUse::User, ns);
     }
 
-    /// Returns true if the model includes adapters and interrupts besides bounce buffers.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty()
     }

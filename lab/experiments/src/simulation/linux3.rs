@@ -161,7 +161,6 @@ struct CountedQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     counters: Arc<QueueCounters<M>>,
     place: usize,
-    /// True if `queue_rq` has counted a run of the queue that `commit_rqs` has not ended yet.
     runs: bool,
 }
 
@@ -200,7 +199,6 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
     }
 }
 
-/// A kernel thread that preempts a job once.
 pub(super) struct Noise {
     /// Time from the window's start to the thread's wake-up. None after the wake-up.
     after_ns: Option<u64>,

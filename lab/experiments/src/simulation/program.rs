@@ -73,7 +73,6 @@ impl<M: Host> ProgramState<M> {
         self.window.measured()
     }
 
-    /// Returns the number of failed I/Os, once all threads have been joined.
     pub(crate) fn errors(&self) -> u64 {
         // Relaxed: joining the threads orders their stores before this load.
         self.errors.load(Order::Relaxed)

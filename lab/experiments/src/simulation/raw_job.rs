@@ -59,7 +59,6 @@ struct Raw<'a, M: Host> {
     signal: &'a Signal<M>,
     kernel: Option<&'a Kernel<M>>,
     idle: Vec<Bio>,
-    /// The program's buffer if bios use bounce buffers, else empty.
     memory: Vec<u8>,
     calls: Snapshot,
     errors: u64,
@@ -84,7 +83,6 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Submits a bio for each unit, from `sector` and from byte `start` of the program's buffer.
     fn send(&mut self, (sector, start): (u64, u32), op: Op, unit_bytes: u32) {
         for (number, mut bio) in (0..).zip(self.idle.drain(..)) {
             if let Some(kernel) = self.kernel {

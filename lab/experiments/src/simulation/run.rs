@@ -35,7 +35,6 @@ use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
 use crate::load::threads::{join_all, lock, simulate};
 
-/// Limit of the total size, in bytes, of the buffers of a row's bios.
 const BUFFERS_MAX: u64 = 1 << 30;
 
 const LIMIT_NS: u64 = 1_000_000_000_000;

@@ -88,8 +88,6 @@ impl Window {
         Window { interrupt: interrupt.clone(), ..self }
     }
 
-    /// Creates a window that opens after this number of operations and is `length_ns` nanoseconds
-    /// long.
     pub(crate) fn after(operations: u64, length_ns: u64) -> Window {
         Window {
             ios: None,

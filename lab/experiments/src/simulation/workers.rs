@@ -14,7 +14,7 @@ use millrace_runtime::disks_by_worker;
 use crate::load::bench::BenchError;
 use crate::load::threads::join_all;
 
-/// Number of the first worker as an owner of queues. Jobs have their index plus one.
+/// Owner number of the first worker, larger than the owner numbers of all jobs.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(crate) struct Workers<M: Machine> {

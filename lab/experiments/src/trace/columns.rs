@@ -90,7 +90,6 @@ impl ColumnParser {
         Box::new(ColumnParser { table, device, waited_ns, skipped, io })
     }
 
-    /// Returns the kind of a header line; `None` if the first line is no header.
     fn head(&self, text: &str) -> Result<Option<LineKind>, Problem> {
         match self.table.head {
             Some(head) if text == head => Ok(Some(LineKind::Proof)),

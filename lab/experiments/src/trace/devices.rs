@@ -15,7 +15,6 @@ pub(super) struct DeviceNames {
 }
 
 impl DeviceNames {
-    /// Returns the number of a device. A new device gets the next number.
     pub(super) fn number(&mut self, name: &str) -> Result<u32, String> {
         if let Some(number) = self.numbers.get(name) {
             return Ok(*number);

@@ -88,7 +88,6 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Returns the text of the error and of its cause.
     pub(super) fn text(&self) -> String {
         match self {
             ReadError::Io(_, _, source) => format!("{self}: {source}"),

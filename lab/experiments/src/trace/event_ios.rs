@@ -28,10 +28,8 @@ pub(super) const GENESIS_NS: u64 = 1 << 62;
 /// I/O number for all I/Os of unknown devices, which are ignored.
 const UNTOLD: u64 = u64::MAX;
 
-/// Kind of event that counts as the arrival of a device's I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ArrivalEvent {
-    /// Not decided yet, after a number of D (issued) events without a Q.
     Unknown(u32),
     Queue,
     Issue,
@@ -41,7 +39,6 @@ enum ArrivalEvent {
 pub(super) struct EventIos {
     pending: Pending,
     arrivals: HashMap<u32, ArrivalEvent>,
-    /// Index in the list of devices, by the device number of the trace.
     numbers: HashMap<u32, u32>,
 }
 
@@ -58,7 +55,6 @@ impl EventIos {
         Ok(())
     }
 
-    /// Registers a device whose records already have its index in the list of devices.
     pub(super) fn take_number(&mut self, device: u32) {
         self.numbers.insert(device, device);
     }

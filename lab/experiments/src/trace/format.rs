@@ -71,7 +71,6 @@ struct FormatRow {
     /// completion.
     disorder: usize,
     reader: FormatReader,
-    /// Creates a writer; None for a format that can only be read.
     writer: Option<fn() -> Box<dyn FormatWriter>>,
 }
 

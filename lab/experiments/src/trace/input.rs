@@ -55,7 +55,6 @@ impl fmt::Display for TracePath {
 
 pub(super) struct InputStream {
     pub(super) label: String,
-    /// The first bytes, which were read for detection, followed by the rest of the input.
     input: io::Chain<io::Cursor<Vec<u8>>, Box<dyn BufRead + Send>>,
     pub(super) gauge: ReadGauge,
 }
@@ -138,7 +137,6 @@ pub(super) struct TraceLines {
     bytes: Vec<u8>,
     text: String,
     line: u64,
-    /// Number of lines so far that are neither blank nor comments.
     row: u64,
 }
 
@@ -174,7 +172,6 @@ impl TraceLines {
         }
     }
 
-    /// Returns the number of the last line read, without counting blank lines and comments.
     pub(super) fn row(&self) -> u64 {
         self.row
     }
@@ -191,7 +188,6 @@ impl TraceLines {
 pub(super) struct TraceRecords {
     input: InputStream,
     offset: u64,
-    /// Number of bytes of the present record that were read.
     have: u64,
 }
 

@@ -25,7 +25,6 @@ use super::{TraceIo, TraceSource};
 
 /// Largest number of I/Os in all reorder windows together, which is about 5 MB.
 const WAITING_MAX: usize = 65_536;
-/// Largest number of I/Os in one reorder window.
 const WINDOW_MAX: usize = 16_384;
 
 /// An I/O in a reorder window, ordered by its time and then by its number.
@@ -59,7 +58,6 @@ pub(super) struct TraceStream {
 }
 
 impl TraceStream {
-    /// Creates a stream. `gauge` has the read progress of a parser of a single file.
     pub(super) fn new(parser: Box<dyn TraceParser>, gauge: ReadGauge) -> TraceStream {
         let (waiting, more) = (BinaryHeap::new(), StreamState::ToCome);
         TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }
@@ -87,7 +85,6 @@ impl TraceStream {
         }
     }
 
-    /// Returns the time between the earliest and the latest I/O in the window.
     fn spanned_ns(&self) -> u64 {
         self.waiting.peek().map_or(0, |Reverse(first)| self.newest_ns - first.io.at_ns)
     }
@@ -98,7 +95,6 @@ pub struct AnySource {
     format: Format,
     devices: DeviceNames,
     streams: Vec<TraceStream>,
-    /// Time of the earliest waiting I/O of each stream, with the stream's number.
     first: BinaryHeap<Reverse<(u64, usize)>>,
     window: usize,
     span_ns: u64,

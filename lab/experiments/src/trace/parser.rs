@@ -26,7 +26,6 @@ pub(super) trait TraceParser: Send {
         Vec::new()
     }
 
-    /// Returns the damaged files of a reader that goes on with its other files.
     fn damage(&self) -> Vec<String> {
         Vec::new()
     }
@@ -89,7 +88,6 @@ pub(super) trait LineParser: Send {
         Vec::new()
     }
 
-    /// Returns true if the trace so far has only completions, without the arrivals of the I/Os.
     fn has_completions_only(&self) -> bool {
         false
     }

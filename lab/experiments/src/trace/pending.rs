@@ -34,12 +34,10 @@ struct PendingIo {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     held: VecDeque<PendingIo>,
-    /// Number of the first I/O in `held`.
     first: u64,
 }
 
 impl Pending {
-    /// Holds back an I/O and returns its number.
     pub(super) fn push(&mut self, io: TraceIo) -> u64 {
         self.held.push_back(PendingIo { io, state: CompletionState::Open });
         self.first + self.held.len() as u64 - 1
@@ -70,7 +68,6 @@ impl Pending {
         none.for_each(|held| held.state = CompletionState::Dropped);
     }
 
-    /// Returns true if the I/O with this number has not been output yet.
     pub(super) fn holds(&self, number: u64) -> bool {
         number >= self.first
     }

@@ -67,9 +67,7 @@ struct DeviceCount {
     reads: u64,
     bytes: u64,
     sequential: u64,
-    /// End offset of the last read or write; None before the first.
     last_end: Option<u64>,
-    /// Highest end offset of any read or write.
     end: u64,
 }
 
@@ -105,11 +103,9 @@ impl TimeSlot for ArrivalSlot {
 #[derive(Debug, Clone, Default)]
 pub struct TraceProfile {
     ops: [OpCount; OPS],
-    /// Sizes of the reads and of the writes.
     sizes: [PowerBins; 2],
     strides: Strides,
     devices: Vec<DeviceCount>,
-    /// Estimates of the distinct pages that were read, and that were written.
     pages: [PageSketch; 2],
     long: u64,
     slots: Slots<ArrivalSlot>,
@@ -212,7 +208,6 @@ impl TraceProfile {
             .map(|pages| pages.round() * PAGE_BYTES as f64)
     }
 
-    /// Returns a note if some I/Os are longer than the counted maximum of pages.
     fn notes(&self) -> Option<String> {
         let long = self.long;
         let note = || {

@@ -63,7 +63,6 @@ impl ReportBuilder<'_> {
         self.spans.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0)
     }
 
-    /// Returns index and name of each device that the timeline covers.
     fn shown(&self) -> impl Iterator<Item = (usize, String)> {
         let drives = self.spans.drives().iter().take(DRIVES_SHOWN).enumerate();
         let used = drives.filter(|(_, drive)| drive.queued > 0 || drive.issued > 0);
@@ -143,7 +142,6 @@ impl ReportBuilder<'_> {
         )
     }
 
-    /// Adds a heat map to a panel, with the counts of `bins` in each time slot.
     fn heat(
         &self,
         panel: Panel,
@@ -223,7 +221,6 @@ fn table(id: &str, title: &str, measures: &Measures) -> DataTable {
     DataTable::new((id, title), caption, head(), rows)
 }
 
-/// Returns a table row for each span that occurred. The first cell is `name`.
 fn rows<'a>(name: &'a str, measures: &'a Measures) -> impl Iterator<Item = Vec<String>> + 'a {
     let us = |ns: f64| format!("{:.3}", ns / 1e3);
     measures.there().map(move |(span, measure)| {

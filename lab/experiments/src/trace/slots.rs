@@ -12,7 +12,6 @@ pub(super) const SLOTS_MAX: usize = 120;
 pub(super) trait TimeSlot: Clone {
     const EMPTY: Self;
 
-    /// Adds the counts of the next slot to this slot, when neighbouring slots are merged.
     fn merge(&mut self, later: &Self);
 }
 
@@ -48,7 +47,6 @@ impl<T: TimeSlot> Slots<T> {
         &mut self.slots[place]
     }
 
-    /// Returns the name of the time axis's unit, and its length in nanoseconds.
     pub(super) fn unit(&self) -> (&'static str, f64) {
         match self.last_ns {
             0..10_000 => ("ns", 1.0),
@@ -59,7 +57,6 @@ impl<T: TimeSlot> Slots<T> {
         }
     }
 
-    /// Converts a number of slots to a time in the unit of the time axis.
     pub(super) fn x(&self, slots: f64) -> f64 {
         slots * self.slot_ns as f64 / self.unit().1
     }
@@ -79,7 +76,6 @@ impl<T: TimeSlot> Slots<T> {
         Series::ours(name, points.collect())
     }
 
-    /// Creates a plot of these lines. Lines that are 0 everywhere are left out.
     pub(super) fn panel(
         &self,
         title: &str,

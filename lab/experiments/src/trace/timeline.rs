@@ -31,7 +31,6 @@ pub(super) struct TimelineSlot {
     /// For each drive, the number of issued requests and the largest queue depth.
     pub(super) drives: [(u64, u64); DRIVES_SHOWN],
     pub(super) latency: [u32; LATENCY_BINS],
-    /// For each drive, the number of I/Os in each bin of sectors.
     pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
 }
 
@@ -141,7 +140,6 @@ impl IoListener for Timeline {
     }
 }
 
-/// Returns the bin of a latency. Each power of two has two bins.
 fn latency_bin(value_ns: u64) -> usize {
     let log = value_ns.max(2).ilog2();
     let half = (value_ns.max(2) >> (log - 1)) & 1;

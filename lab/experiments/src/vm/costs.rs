@@ -58,7 +58,6 @@ pub(crate) struct Device {
 }
 
 impl VmCosts {
-    /// Reads the costs of KVM and QEMU as used in \[MIOT\].
     pub(crate) fn kvm_2015() -> Result<VmCosts, BenchError> {
         read_costs(("kvm-2015", KVM_2015), VmCosts::entries)
     }

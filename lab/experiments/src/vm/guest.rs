@@ -129,7 +129,6 @@ impl GuestCpu<'_> {
         true
     }
 
-    /// Reaps all completions. Returns false if there are none.
     fn reap(&mut self) -> bool {
         let (Some(process), false) = (&mut self.process, self.done.is_empty()) else {
             return false;

@@ -28,7 +28,6 @@ use crate::load::threads::lock;
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Requests taken from the ring. `used` counts the requests put on the used ring.
     taken: u64,
     used: u64,
     published: u64,
@@ -156,7 +155,6 @@ impl IoThreadState<'_> {
         self.in_hand > before
     }
 
-    /// Takes all requests of a ring. `kicks` decides about notifications afterwards.
     fn empty(&mut self, index: usize, kicks: NotificationRule) {
         let ring = Arc::clone(&self.queues[index].ring);
         loop {
@@ -186,7 +184,6 @@ impl IoThreadState<'_> {
         }
     }
 
-    /// Charges the time of QEMU's work for a request, and submits the request to the channel.
     fn start(&mut self, queue: u32, request: VmRequest) {
         let (costs, bs_bytes) = (&self.vm.costs.device, self.vm.plan.workload.bs_bytes);
         charge(&costs.request, 1);
@@ -295,7 +292,6 @@ impl IoThreadState<'_> {
         vcpu.interrupt(1 << queue, &self.vm.cores);
     }
 
-    /// Polls for a time, then sleeps until a notification arrives or the drive has completions.
     fn wait(&mut self) {
         let start_ns = Simulated::now();
         let spin_ns = self.polling.spin_ns();

@@ -143,7 +143,6 @@ fn turn_ns(model: &Model, costs: &VmCosts) -> u64 {
 pub(super) struct ThreadHandle {
     pub(super) cpu: u32,
     pub(super) bell: Arc<Doorbell<Simulated>>,
-    /// Bit set of the queues whose notification the thread has not handled yet.
     pub(super) kicked: std::sync::Mutex<u64>,
 }
 

@@ -37,7 +37,6 @@ impl Futex {
         Futex { word: SimWord::new(0), waiting: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Locks the mutex. Returns the number of times that the caller slept.
     fn lock(&self) -> u64 {
         // Acquire: pairs with the release in `unlock`.
         if self.word.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok() {

@@ -27,7 +27,6 @@ type SimWord = <Simulated as Machine>::Word;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VmRequest {
-    /// Descriptor slot, which the request occupies until the driver takes it back.
     pub(super) slot: u32,
     pub(super) vcpu: u32,
     pub(super) op: Op,
@@ -139,7 +138,6 @@ impl Ring {
         driver.waiting.drain(..told).collect()
     }
 
-    /// Returns the number of requests that the driver has added so far.
     pub(super) fn available(&self) -> u64 {
         // Acquire: pairs with the driver's release in `add`.
         self.avail_idx.load(Order::Acquire)

@@ -103,7 +103,6 @@ impl<T: Send> GuestLock<T> {
     }
 }
 
-/// Returns the virtual time for statistics. Reading this clock takes no time.
 fn now_ns() -> u64 {
     <Simulated as Machine>::Meter::now()
 }

@@ -23,7 +23,6 @@ pub(super) const IPI: u64 = 1 << 63;
 #[derive(Debug)]
 pub(super) struct Cores {
     running: Mutex<Vec<Option<u32>>>,
-    /// Cost of sending an IPI between cores, in nanoseconds.
     send_ns: u64,
 }
 
@@ -56,7 +55,6 @@ pub(super) struct Vcpu {
     cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
-    /// True if an IPI has made, or will make, the vCPU exit.
     kicked: Mutex<bool>,
     /// Completed requests of this vCPU that another vCPU took off the ring. `remote_head` models
     /// the list's head in the guest's memory.

@@ -85,7 +85,6 @@ impl Fabric {
         cpu / self.cpus_per_socket
     }
 
-    /// Returns a socket's first CPU and its number of CPUs.
     #[inline]
     pub(crate) fn cpus_of(&self, socket: usize) -> (usize, usize) {
         (socket * self.cpus_per_socket, self.cpus_per_socket)
@@ -100,7 +99,6 @@ impl Fabric {
         &self.paths[from * self.sockets + to]
     }
 
-    /// Returns the time of a transfer between two sockets over idle links, in picoseconds.
     #[inline]
     pub(crate) fn transfer_ps(&self, from: usize, to: usize, wanted: TransferKind) -> u64 {
         self.path(from, to).prices.of(wanted)

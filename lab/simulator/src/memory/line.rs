@@ -21,7 +21,6 @@ const EXCLUSIVE: u32 = 1 << 31;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteKind {
-    /// An ordinary store.
     Plain,
     /// An atomic instruction, which costs more than a plain store.
     Locked,
@@ -43,7 +42,6 @@ impl CpuSet {
         self.0[cpu >> 6] & (1 << (cpu & 63)) != 0
     }
 
-    /// Returns true if the set has one of the `count` CPUs from `first` on.
     fn has_any(&self, first: usize, count: usize) -> bool {
         let (mut cpu, end) = (first, first + count);
         while cpu < end {
@@ -85,7 +83,6 @@ impl LineState {
         }
     }
 
-    /// Resets the state if another simulation used the line last.
     #[inline]
     pub(crate) fn renew(&self, epoch: u32) {
         if self.epoch.load(Relaxed) != epoch {
@@ -108,13 +105,11 @@ impl LineState {
         (holder != NOBODY).then_some((holder & !EXCLUSIVE) as usize)
     }
 
-    /// Returns true if the line is in this CPU's cache and in no other.
     #[inline]
     pub(crate) fn is_only_in(&self, cpu: usize) -> bool {
         self.holder.load(Relaxed) == cpu as u32 | EXCLUSIVE
     }
 
-    /// Returns true if the CPU is one of several that share the line.
     #[inline]
     pub(crate) fn is_shared_by(&self, cpu: usize) -> bool {
         let holder = self.holder.load(Relaxed);
@@ -144,7 +139,6 @@ impl LineState {
 pub(crate) struct LineAccess {
     pub(crate) cpu: usize,
     pub(crate) now_ps: u64,
-    /// Number of cache lines that are transferred together.
     pub(crate) lines: u64,
 }
 
@@ -241,7 +235,6 @@ impl Caches {
         if sharers.has_any(first, count) { here } else { self.fabric.socket_of(last) }
     }
 
-    /// Returns the socket, among those of the CPUs in `set`, that is farthest from `cpu`.
     fn farthest(&self, set: &CpuSet, cpu: usize, wanted: TransferKind) -> Option<usize> {
         let here = self.fabric.socket_of(cpu);
         let holds = |socket: &usize| {

@@ -24,13 +24,12 @@ pub(crate) struct LinePrices {
 /// Costs of operations outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
-    /// `CacheCosts::spinner`, in 1/65536.
+    /// `CacheCosts::spinner` in units of 1/65536.
     pub(crate) spinner: u64,
     pub(crate) fence: u64,
     pub(crate) clock_read: u64,
     pub(crate) spin_poll: u64,
     work: [u64; 7],
-    /// Minimum number of cache lines written under the single-queue design's lock.
     pub(crate) request_queue_lines: u64,
     /// Maximum relative deviation of the cost of work, in 1/65536.
     jitter: u64,
@@ -62,13 +61,10 @@ pub(crate) enum TransferKind {
     Load,
     /// A read of a line that several CPUs share.
     Shared,
-    /// An ordinary store.
     Store,
-    /// An atomic instruction.
     Atomic,
 }
 
-/// Prices of a `Transfer` in picoseconds, indexed by [`TransferKind`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TransferPrices([u64; 4]);
 
@@ -130,7 +126,6 @@ impl Prices {
         }
     }
 
-    /// Returns the time of `units` units of a stage in picoseconds, with random jitter.
     pub(crate) fn work_ps(&self, stage: Stage, units: u32, random: &mut SplitMix64) -> u64 {
         let work_ps = self.work[stage as usize] * u64::from(units);
         if self.jitter == 0 || work_ps == 0 {

@@ -41,7 +41,6 @@ impl Transfer {
         more.into_iter().flatten().for_each(|ns| *ns *= factor);
     }
 
-    /// Iterates over the costs that are set, each with its key.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let all = [
             ("ns", Some(self.ns)),

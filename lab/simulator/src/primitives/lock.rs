@@ -70,7 +70,6 @@ impl<T> SimLock<T> {
         lock
     }
 
-    /// Spends the time in which the value's cache lines move to the lock's new holder.
     fn fetch_value(&self, world: &mut World) {
         let mut lines = size_of::<T>().div_ceil(64) as u64;
         if self.name == REQUEST_QUEUE {
@@ -213,8 +212,6 @@ fn read_again_ps(
 }
 
 impl World {
-    /// Builds the running thread's request for a lock. The thread requested the lock's line at
-    /// `since_ps`.
     fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> LockRequest {
         let Scheduler { thread, cpu, .. } = self.scheduler;
         let socket = self.caches.fabric.socket_of(cpu);

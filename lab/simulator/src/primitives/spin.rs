@@ -116,7 +116,6 @@ impl World {
         SpinStep::Wait
     }
 
-    /// Records that the running thread's condition reads a line.
     #[cold]
     pub(crate) fn record(&mut self, line: &LineState) {
         let mut watch = line.watch.load(Relaxed);
@@ -140,7 +139,6 @@ impl World {
         }
     }
 
-    /// Wakes the threads that watch a line, after the running CPU changed it at `time_ps`.
     #[inline]
     pub(crate) fn wake_watchers(&mut self, line: &LineState, time_ps: u64) {
         let watch = line.watch.load(Relaxed);

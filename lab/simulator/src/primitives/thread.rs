@@ -49,9 +49,7 @@ impl Thread for SimThread {
 struct ParkState {
     /// True if a wake-up was sent that no sleep has consumed yet.
     pending: AtomicBool,
-    /// Number of the sleeping thread, or `NO_THREAD`.
     sleeper: AtomicU32,
-    /// Number of the simulation to which `sleeper` belongs.
     epoch: AtomicU32,
 }
 

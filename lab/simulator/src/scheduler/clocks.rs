@@ -13,9 +13,7 @@ use crate::scheduler::tournament::Tournament;
 const TIMERS: usize = 0;
 
 pub(crate) enum ClockEvent {
-    /// The earliest event is the deadline of this thread.
     Deadline(u32),
-    /// The earliest event is the clock of this CPU, whose current thread may run.
     Cpu(usize),
 }
 
@@ -23,9 +21,7 @@ pub(crate) enum ClockEvent {
 pub(crate) struct Clocks {
     /// Clocks of CPUs whose thread can run and, at position `TIMERS`, the earliest deadline.
     tree: Tournament,
-    /// CPU at each position of `tree`.
     by_position: Vec<usize>,
-    /// Deadlines of sleeping and spinning threads, by thread number.
     timers: Tournament,
 }
 
@@ -40,7 +36,6 @@ impl Clocks {
         Clocks { tree, by_position, timers }
     }
 
-    /// Converts an element of `places` to a position in `tree`.
     pub(crate) fn position(place: usize) -> usize {
         TIMERS + 1 + place
     }

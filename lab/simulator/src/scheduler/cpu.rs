@@ -14,9 +14,7 @@ pub(crate) struct CpuState {
     pub(crate) clock_ps: u64,
     /// Thread that occupies the CPU, or `NO_THREAD`.
     pub(crate) current: u32,
-    /// Thread that ran last on the CPU.
     pub(crate) last: u32,
-    /// Run queue: ready threads that wait for the CPU.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) slice_end_ps: u64,
     /// True if the current thread has used up its time slice but holds a lock, so that others wait.

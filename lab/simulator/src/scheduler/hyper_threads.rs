@@ -51,7 +51,6 @@ impl Scheduler {
         ((u128::from(alone_ps) * u128::from(self.siblings.shared)) >> 16) as u64
     }
 
-    /// Returns true if a CPU executes work, not an idle loop or a spin loop.
     fn works(&self, cpu: usize) -> bool {
         let thread = self.cpus[cpu].current;
         thread != NO_THREAD

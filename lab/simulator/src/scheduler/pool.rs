@@ -10,24 +10,19 @@ use std::vec::Vec;
 
 use corosensei::Yielder;
 
-/// Thread number that stands for no thread.
 pub(crate) const NO_THREAD: u32 = u32::MAX;
 
 pub(crate) type ThreadBody = Box<dyn FnOnce() + Send>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadPhase {
-    /// The thread occupies its CPU.
     Running,
-    /// The thread waits in its CPU's run queue.
     Ready,
-    /// The thread sleeps in a parker.
     Parked,
     /// The thread waits for the end of the thread with this number.
     Joining(u32),
     /// The thread spins on this lock of the lock table.
     Locking(u32),
-    /// The thread spins in `spin_until`.
     Spinning,
     /// The thread waits for a contended cache line.
     Stalled,
@@ -37,7 +32,6 @@ pub(crate) struct ThreadState {
     pub(crate) name: String,
     pub(crate) cpu: usize,
     pub(crate) state: ThreadPhase,
-    /// Time at which the thread began to spin.
     pub(crate) since_ps: u64,
     pub(crate) body: Option<ThreadBody>,
     pub(crate) yielder: *const Yielder<(), ()>,
@@ -47,7 +41,6 @@ pub(crate) struct ThreadState {
     pub(crate) locks: u32,
     /// True if the thread may wake on a CPU other than the one on which it slept.
     pub(crate) roams: bool,
-    /// True while the thread waits for its turn to access a cache line.
     pub(crate) in_line_queue: bool,
     /// Run time in picoseconds, as fair scheduling counts it.
     pub(crate) ran_ps: u64,
@@ -60,7 +53,6 @@ pub(crate) struct SpinState {
     pub(crate) recording: bool,
     /// True if a line read by the condition has changed since the evaluation began.
     pub(crate) dirty: bool,
-    /// True if the condition read the clock.
     pub(crate) read_clock: bool,
     /// Watch lists (`LineState::watch`) of the lines that the condition read.
     pub(crate) watching: Vec<u32>,
@@ -100,7 +92,6 @@ impl EndFlag {
 
 pub(crate) struct ThreadTable {
     pub(crate) threads: Vec<Option<ThreadState>>,
-    /// Number of threads that have not ended.
     pub(crate) live: u32,
     /// CPU for the next thread that is started without a CPU.
     pub(crate) next_cpu: usize,

@@ -7,16 +7,12 @@
 use std::vec;
 use std::vec::Vec;
 
-/// Number of bits of a key that hold the position.
 const POSITION_BITS: u32 = 12;
-/// Maximum number of positions in a tournament.
 pub(crate) const POSITIONS_MAX: usize = 1 << POSITION_BITS;
 /// Latest valid time, in picoseconds: 75 minutes. Later times count as never.
 pub(crate) const TIME_MAX_PS: u64 = (1 << (64 - POSITION_BITS)) - 2;
-/// Key of a position without a valid time.
 const NEVER: u64 = u64::MAX;
 
-/// A tree of minima over packed keys.
 #[derive(Debug)]
 pub(crate) struct Tournament {
     nodes: Vec<u64>,

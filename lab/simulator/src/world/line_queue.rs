@@ -18,7 +18,6 @@ use crate::world::{World, at_turn, current, suspend};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AccessKind {
-    /// A read.
     Read,
     /// A write, or an access that may write.
     Write,
@@ -33,19 +32,16 @@ struct LineWaiter {
 #[derive(Debug, Default)]
 pub(crate) struct LineQueue {
     waiters: VecDeque<LineWaiter>,
-    /// True while a waiter accesses the line.
     chosen: bool,
     /// Number of consecutive accesses from one socket while CPUs of other sockets waited.
     turns: u32,
 }
 
 impl LineQueue {
-    /// Returns true if a new waiter must queue behind other threads.
     fn is_ahead(&self) -> bool {
         self.chosen || !self.waiters.is_empty()
     }
 
-    /// Removes and returns the next waiter. `socket` is the socket that has the line.
     fn choose(&mut self, socket: Option<usize>, turns_max: u32) -> Option<LineWaiter> {
         let is_near = |waiter: &LineWaiter| Some(waiter.socket) == socket;
         let is_far = |waiter: &LineWaiter| !is_near(waiter);
@@ -110,7 +106,6 @@ pub(crate) fn access_since<R>(
     Some(f(&mut world, asked_ps))
 }
 
-/// Stalls the running CPU until it may access the line.
 #[cold]
 #[inline(never)]
 fn wait_for_line(cell: &RefCell<World>, line: &LineState) {

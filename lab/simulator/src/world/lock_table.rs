@@ -33,7 +33,6 @@ pub(crate) struct LockRequest {
     pub(crate) cpu: usize,
     pub(crate) socket: usize,
     pub(crate) since_ps: u64,
-    /// Index in `LockTable::rows` for the requesting call site.
     pub(crate) row: u32,
 }
 
@@ -113,13 +112,11 @@ impl LockTable {
         self.locks[lock as usize].holder != NO_THREAD
     }
 
-    /// Gives a free lock to a thread at `now_ps`.
     pub(crate) fn take(&mut self, lock: u32, claim: &LockRequest, now_ps: u64) {
         self.locks[lock as usize].hold(claim, now_ps);
         self.rows[claim.row as usize].2.acquisitions += 1;
     }
 
-    /// Counts an attempt that found the lock held and did not wait.
     pub(crate) fn reject(&mut self, row: u32) {
         let sum = &mut self.rows[row as usize].2;
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
@@ -157,7 +154,6 @@ impl LockTable {
         (next, state.waiting, &state.waiting_by_socket)
     }
 
-    /// Gives a lock to a thread that waited for it.
     pub(crate) fn hand_over(&mut self, lock: u32, next: &LockRequest, granted_ps: u64) {
         self.locks[lock as usize].hold(next, granted_ps);
         let waited_ps = granted_ps - next.since_ps;

@@ -33,7 +33,6 @@ use crate::volume::Volume;
 /// BLK_MAX_REQUEST_COUNT: with so many requests for one drive, the plug sends its requests.
 const REQUESTS_MAX: u32 = 16;
 
-/// A request that has a tag and bios, but was not handed to a drive yet.
 struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
@@ -65,7 +64,6 @@ fn take_request<M: Machine>(
     member.hctx().tags.take_one(&mut run.hint)
 }
 
-/// Fills a request with a chain, but does not send the request yet.
 fn fill<M: Machine>(
     member: &VolumeMember<M>,
     mut rq: RequestRef<M>,
@@ -77,7 +75,6 @@ fn fill<M: Machine>(
     PluggedRequest { member: number, sector, rq: Some(rq) }
 }
 
-/// Sends a flush to its drive at once, without adding it to the list of requests.
 fn send_flush<M: Machine>(
     member: &mut VolumeMember<M>,
     slot: BioRef<M>,
@@ -148,7 +145,7 @@ impl<M: Machine> VolumePlug<M> {
         left
     }
 
-    /// Returns the number of plugged requests, of waiting bios, and of drives that refused a flush.
+    /// Returns the number of plugged requests plus waiting bios plus drives that refused a flush.
     pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| member.holds_plugged()).count();
         self.len() + flushes as u32
@@ -243,7 +240,6 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.clear();
     }
 
-    /// Sends all requests, and retries bios that a disk refused or that found no tag.
     pub(crate) fn flush(&mut self, to: &mut Submission<M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {

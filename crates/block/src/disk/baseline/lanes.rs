@@ -68,7 +68,6 @@ impl Lanes {
         self.lanes.len()
     }
 
-    /// Returns the number of hardware queues that are divided into lanes.
     pub(crate) fn queues(&self) -> usize {
         self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
     }

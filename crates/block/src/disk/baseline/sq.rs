@@ -54,7 +54,6 @@ struct SingleQueue<M: Machine> {
 }
 
 impl<M: Machine> SingleQueueStack<M> {
-    /// Creates the queue. `depth` is the largest number of requests that the drive accepts.
     pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<Lanes>, depth: u32) -> Self {
         let queue = VecDeque::with_capacity(depth as usize);
         let single = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
@@ -402,7 +401,6 @@ fn merge<M: Machine>(
     merged.err()
 }
 
-/// Fetches requests one by one under the lock and hands them to the driver.
 fn dispatch<M: Machine>(
     sq: &SingleQueueStack<M>,
     context: &mut QueueContext<'_, M>,

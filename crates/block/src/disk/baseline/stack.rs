@@ -41,7 +41,6 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         NO_SCHEDULER
     }
 
-    /// Returns the path of batches to the driver.
     fn submit_path(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
         SubmitPath::Queues
     }
@@ -69,7 +68,6 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
 
     fn unfreeze(&self) {}
 
-    /// Returns true if nothing waits in the queues that belong to this design.
     fn is_empty(&self) -> bool {
         true
     }

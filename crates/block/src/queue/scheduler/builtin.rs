@@ -42,7 +42,6 @@ impl SchedulerKind {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
     }
 
-    /// Makes a drive's scheduler from `parts`; `None` for [`SchedulerKind::None`].
     pub(crate) fn make<M: Machine>(
         self,
         parts: impl FnOnce() -> SchedulerParts<M>,

@@ -107,9 +107,7 @@ pub(crate) struct DepthWeights {
 /// Weights of requests of one operation, in 1,024ths of a depth unit.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
-    /// Weight of a request apart from its length.
     base: u64,
-    /// Additional weight of each sector of a request.
     sector: u64,
 }
 
@@ -123,7 +121,6 @@ impl OpWeight {
 }
 
 impl DepthWeights {
-    /// Derives the weights from the costs of a drive's I/Os.
     pub(crate) fn of(cost: &CostModel) -> DepthWeights {
         DepthWeights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
     }

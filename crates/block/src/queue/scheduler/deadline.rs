@@ -28,7 +28,6 @@ use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
 use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::{ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick};
 
-/// Makes the scheduler of a drive, with default settings.
 pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
     let deadline = Deadline::new(DeadlineConfig::default(), parts.tags.queues)
         .with_groups(parts.groups.clone())
@@ -61,7 +60,6 @@ pub struct DeadlineConfig {
 }
 
 impl DeadlineConfig {
-    /// Returns how long a chain may wait for other chains of its priority.
     fn expire_ns(&self, way: IoDirection) -> u64 {
         match way {
             IoDirection::Read => self.read_expire_ns,
@@ -82,7 +80,6 @@ impl Default for DeadlineConfig {
     }
 }
 
-/// Direction of a chain: reads, or operations that change the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IoDirection {
     Read = 0,
@@ -95,7 +92,6 @@ impl IoDirection {
     }
 }
 
-/// Chains of one priority at one hardware queue.
 struct PriorityClass<M: Machine> {
     ways: [SortedChains<M>; 2],
     /// Number of batches of reads dispatched while writes waited.
@@ -111,7 +107,6 @@ impl<M: Machine> PriorityClass<M> {
         self.ways.iter().all(|sorted| sorted.chains.is_empty())
     }
 
-    /// Chooses the direction of the next batch; `None` if nothing waits.
     fn choose(&mut self, config: &DeadlineConfig) -> Option<IoDirection> {
         let [reads, writes] = self.ways.each_ref().map(|sorted| !sorted.chains.is_empty());
         if reads && !(writes && self.starved >= config.writes_starved) {
@@ -122,7 +117,6 @@ impl<M: Machine> PriorityClass<M> {
         writes.then_some(IoDirection::Write)
     }
 
-    /// Returns the direction of the oldest chain and its arrival time.
     fn oldest(&self) -> Option<(IoDirection, u64)> {
         let came_ns =
             |way: IoDirection| self.ways[way as usize].came_ns().map(|came_ns| (way, came_ns));
@@ -131,7 +125,6 @@ impl<M: Machine> PriorityClass<M> {
     }
 }
 
-/// Chains that wait at one hardware queue, and the state of its current batch.
 struct QueueChains<M: Machine> {
     /// Indexed by [`Priority`].
     classes: [PriorityClass<M>; PRIORITIES],
@@ -175,13 +168,11 @@ impl<M: Machine> QueueChains<M> {
         sorted.take(place)
     }
 
-    /// Chooses the priority class and the direction of the next batch; `None` if nothing waits.
     fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let mut classes = self.classes.iter_mut().enumerate();
         classes.find_map(|(number, class)| Some((number, class.choose(config)?)))
     }
 
-    /// Returns the highest-priority class that has waiting chains.
     fn highest(&self) -> Option<usize> {
         self.classes.iter().position(|class| !class.is_empty())
     }
@@ -200,7 +191,6 @@ impl<M: Machine> QueueChains<M> {
 /// The state that all hardware queues of a drive share.
 struct DeadlineState<M: Machine> {
     queues: Box<[QueueChains<M>]>,
-    /// Number of waiting chains of each class at all queues.
     waiting: [u32; PRIORITIES],
     /// Arrival number of the next chain.
     number: u64,
@@ -248,7 +238,6 @@ impl<M: Machine> Deadline<M> {
         Deadline { groups, ..self }
     }
 
-    /// Makes the scheduler add wait times to a drive's accounts.
     pub(crate) fn accounting_to(self, holds: &Arc<DriveWaits<M>>) -> Self {
         Deadline { holds: Some(Arc::clone(holds)), ..self }
     }
@@ -265,7 +254,6 @@ impl<M: Machine> Deadline<M> {
     }
 }
 
-/// A hardware queue's part of a [`Deadline`].
 struct DeadlineQueue<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,

@@ -21,7 +21,6 @@ pub(crate) struct SchedulerParts<M: Machine> {
     pub(crate) tags: DriveTags,
 }
 
-/// A scheduler for all hardware queues of a drive.
 pub(crate) struct DriveScheduler<M: Machine> {
     /// Makes the scheduler's part for the hardware queue with this number.
     pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,

@@ -54,11 +54,9 @@ const BLOCKED_PERIOD_NS: u64 = 50_000;
 /// Nanoseconds after which a group of a lower priority gets an I/O although higher ones wait.
 const STARVED_NS: u64 = 100_000_000;
 
-/// The state that all hardware queues of a drive share.
 pub(crate) struct SharedDrive<M: Machine> {
     pub(crate) policy: Policy,
     pub(crate) groups: Arc<Groups<M>>,
-    /// Counters of the time that groups wait for the drive, by reason.
     holds: Arc<DriveWaits<M>>,
     pub(crate) cost: CostModel,
     weights: DepthWeights,
@@ -66,7 +64,6 @@ pub(crate) struct SharedDrive<M: Machine> {
     pub(crate) piece_sectors: Arc<M::Word>,
     /// Number of allocations so far. A queue that sees a new number takes new budgets and depth.
     pub(crate) epoch: M::Word,
-    /// Time when the next allocation is due, in nanoseconds.
     pub(crate) due_ns: M::Word,
     pub(crate) mails: Box<[M::Lock<QueueMailbox>]>,
     agreement: M::Lock<SharedAllocation<M>>,
@@ -94,13 +91,11 @@ impl<M: Machine> SharedDrive<M> {
         })
     }
 
-    /// Creates the scheduler of hardware queue `hctx`.
     pub(crate) fn queue(self: &Arc<Self>, hctx: u16) -> Box<dyn Scheduler<M>> {
         Box::new(ShareQueue::new(Arc::clone(self), hctx.into()))
     }
 }
 
-/// The state that a drive and its scheduler share.
 pub(crate) struct DriveParts<M: Machine> {
     pub(crate) holds: Arc<DriveWaits<M>>,
     pub(crate) piece_sectors: Arc<M::Word>,
@@ -116,7 +111,6 @@ impl<M: Machine> DriveParts<M> {
     }
 }
 
-/// The scheduler of one hardware queue of a drive that groups share.
 pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
@@ -141,10 +135,8 @@ pub(crate) struct ShareQueue<M: Machine> {
     said: Option<Box<ReportedDecisions>>,
 }
 
-/// The reason why a chain cannot be dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FlowStop {
-    /// The drive has as many requests as its depth allows.
     Depth,
     /// The group has used its budget until the next allocation.
     Budget,
@@ -152,7 +144,6 @@ enum FlowStop {
     Priority,
 }
 
-/// Waiting chains of a queue, all of one drive.
 struct WaitingChains {
     count: u32,
     drive: DriveMark,
@@ -165,9 +156,7 @@ struct ReportState {
     epoch: u64,
     /// True if the depth is limited: several groups use the drive, or the drive is slow.
     bounded: bool,
-    /// Time of the next report in nanoseconds.
     post_ns: u64,
-    /// Requests completed since the last report.
     counts: QueueCounts,
     /// Largest cost of a request so far, in nanoseconds.
     largest: u64,
@@ -265,7 +254,6 @@ impl<M: Machine> ShareQueue<M> {
         best.map(|(.., at)| usize::from(at)).ok_or(hold)
     }
 
-    /// Returns true if chains of a group above idle priority wait.
     fn others_wait(&self) -> bool {
         self.active.iter().any(|at| !self.flows[usize::from(*at)].is_idle())
     }
@@ -288,7 +276,6 @@ impl<M: Machine> ShareQueue<M> {
         (flow.served >= flow.ceiling && !flow.is_idle()).then_some(FlowStop::Budget)
     }
 
-    /// Returns the wait reason to report for a flow's chains.
     fn hold_of(&self, flow: &GroupFlow<M>, look: (u64, bool)) -> Option<WaitReason> {
         self.stop_of(flow, look).map(|stop| match stop {
             FlowStop::Depth => self.bound.held_by[flow.way],
@@ -307,7 +294,6 @@ impl<M: Machine> ShareQueue<M> {
         })
     }
 
-    /// Writes to the trace which groups start to wait.
     #[cold]
     fn say_holds(&mut self, now_ns: u64) {
         let mut said = self.said.take().unwrap_or_default();
@@ -315,7 +301,6 @@ impl<M: Machine> ShareQueue<M> {
         self.said = Some(said);
     }
 
-    /// Dispatches the first chain of a flow.
     #[inline]
     fn send(&mut self, at: usize, now_ns: u64) -> SchedulerPick<M> {
         let flow = &mut self.flows[at];
@@ -350,7 +335,6 @@ impl<M: Machine> ShareQueue<M> {
         SchedulerPick::Chain(chain)
     }
 
-    /// Reports the present wait reason of every flow, for its waits until the next report.
     #[cold]
     fn account(&mut self, now_ns: u64) {
         let (_, watched) = self.shared.holds.stopped_and_watched(self.hctx, now_ns);
@@ -364,7 +348,6 @@ impl<M: Machine> ShareQueue<M> {
         }
     }
 
-    /// Reports how many chains of a flow wait, and why.
     #[cold]
     fn say(&mut self, at: usize, look: (u64, bool)) {
         let (hold, now_ns) = (self.hold_of(&self.flows[at], look), look.0);
@@ -414,7 +397,6 @@ impl<M: Machine> ShareQueue<M> {
         }
     }
 
-    /// Takes the queue's new budgets and depth from its mailbox.
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;

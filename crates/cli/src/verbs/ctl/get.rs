@@ -84,7 +84,6 @@ pub fn run(daemon: &Daemon, args: &GetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keeps only the unsaved changes that concern the volume or groups selected on the command line.
 fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> UnsavedChanges {
     unsaved.changes.retain(|change| match (target, change.section.as_str()) {
         ([], _) | (["groups"], "group") => true,

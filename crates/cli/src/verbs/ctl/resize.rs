@@ -34,7 +34,6 @@ Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemo
 const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
                           grown, in whole chunks\n";
 
-/// Maximum number of drives that are listed as too small for the volume to grow.
 const NEEDS_SHOWN: usize = 8;
 
 #[derive(Debug, Serialize, Deserialize, clap::Args)]

@@ -84,7 +84,6 @@ pub fn run(daemon: &Daemon, args: &WhyArgs) -> Result<ExitCode> {
     daemon.print(&why, || text(&why))
 }
 
-/// Returns the volume of this name, or of the export of this name.
 fn volume_of(report: &Report, name: &str) -> Result<String> {
     match report.exports.iter().find(|export| export.name == name) {
         Some(export) if report.volumes.iter().all(|volume| volume.name != name) => {

@@ -48,11 +48,9 @@ pub struct StartFlags {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Served configuration as text, without changes made by `ctl set`, and its file.
 #[derive(Debug, Clone)]
 struct RunningText {
     file: Option<PathBuf>,
-    /// Text of the configuration file at the time when the daemon read it.
     as_read: Option<String>,
     base: PathBuf,
     text: String,
@@ -266,7 +264,6 @@ impl ConfigReloader {
         self.take(daemon, (&mut plan, text), asked)
     }
 
-    /// Returns the text of the served configuration, with changes by `ctl set`.
     fn with_settings(&self, daemon: &LiveDaemon) -> Result<RunningText, Refusal> {
         let mut running = self.running().clone();
         let plan = self.plan(RUNNING, &running.text, &running.base)?;
@@ -349,7 +346,6 @@ impl Reloader for ConfigReloader {
     }
 }
 
-/// Returns the first section, such as `volume v`, that uses the section `name` of this kind.
 fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     let export = |uses: &dyn Fn(&ExportConfig) -> bool| {
         let found = config.exports.iter().find(|export| uses(export));

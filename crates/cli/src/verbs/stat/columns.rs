@@ -144,7 +144,6 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
     rows
 }
 
-/// Creates the row of a queue, volume or client, which have counters of completed I/Os only.
 fn row_of_ended(
     name: &str,
     (now, before): (&[OpTotals], Option<&[OpTotals]>),

@@ -62,13 +62,10 @@ const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
     ("%max", 4, 3, CacheRow::dirty_percent),
     (ERRORS, 5, 2, |row| counted_errors(row.cache.stats.write_errors)),
 ];
-/// Heading of the column of failures. Nonzero counts are drawn in red.
 const ERRORS: &str = "err";
 const FAILING_MAX: usize = 3;
 const NAME_WIDTH: u16 = 12;
-/// Screen width from which a graph is shown.
 const GRAPH_WIDTH: u16 = 76;
-/// Maximum number of rows of volumes, so that there is room for the lower table.
 const VOLUMES_MAX: usize = 5;
 const KEYS: [&str; 7] =
     ["? help", "q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval"];

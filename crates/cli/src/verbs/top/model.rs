@@ -318,7 +318,6 @@ impl Model {
     }
 }
 
-/// Converts one value per second to one value per interval, newest last.
 fn at_interval(values: &[u32], interval: Duration) -> VecDeque<f64> {
     let seconds = interval.as_secs_f64();
     let points = ((values.len() as f64 / seconds) as usize).min(HISTORY);

@@ -51,7 +51,6 @@ pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: Rep
     tracing::debug!(%client, export, "client {client} uses export {export:?} with {replies} replies");
 }
 
-/// Logs that a connection is encrypted, with its cipher and the names in the client's certificate.
 #[cold]
 pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&str>) {
     let (client, who) = (client(thread, conn), who.unwrap_or("nobody in particular"));
@@ -70,14 +69,12 @@ pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
-/// Warns the operator that the server disconnects a client.
 #[cold]
 pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
 }
 
-/// Warns that a client is disconnected during shutdown because it does not read its last replies.
 #[cold]
 pub(crate) fn unread(thread: usize, conn: &Connection) {
     let (client, from) = (client(thread, conn), named(conn));

@@ -15,7 +15,6 @@ const NS_PER_S: u128 = 1_000_000_000;
 pub(crate) struct Progress {
     /// Number of started sends, plus number of sends and receives that transferred bytes.
     moves: u32,
-    /// Value of `moves` at the last check for a stall.
     seen: u32,
     /// Number of consecutive checks that found no transfer by the client.
     still: u32,
@@ -27,7 +26,6 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Counts a started send, or a transfer by the client.
     #[inline]
     pub(crate) fn note(&mut self) {
         self.moves = self.moves.wrapping_add(1);

@@ -75,7 +75,6 @@ impl ReplyBatch {
         self.replies == 1 && self.left_bytes >= LONG_BYTES
     }
 
-    /// Records that `bytes` bytes of the batch were sent. Returns true if the batch is complete.
     fn advance(&mut self, mut bytes: usize) -> bool {
         self.left_bytes -= bytes;
         while let Some(piece) = self.pieces.get_mut(self.sent) {

@@ -36,7 +36,6 @@ impl Connection {
         }
     }
 
-    /// Starts a receive of ciphertext, unless earlier ciphertext has not been decrypted yet.
     pub(super) fn receive_secure(&mut self, ring: &SocketRing) {
         let Some(tls) = &mut self.tls else { return };
         if tls.has_more() {
@@ -94,7 +93,6 @@ impl Connection {
         }
     }
 
-    /// Returns true if TLS's close notification was sent to the client, or is not necessary.
     pub(super) fn has_said_goodbye(&mut self, ring: &SocketRing) -> bool {
         let Some(tls) = &mut self.tls else { return true };
         if self.out.busy {

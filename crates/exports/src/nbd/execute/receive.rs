@@ -74,7 +74,6 @@ impl WorkerContext {
         }
     }
 
-    /// Processes the received bytes of a connection without TLS, or bytes that were decrypted.
     #[inline]
     pub(super) fn take_plain_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
@@ -186,7 +185,6 @@ impl WorkerContext {
         self.take_input(conn);
     }
 
-    /// Ends the negotiation once its last answer is sent.
     fn negotiated(&mut self, conn: &mut Connection) {
         let is_over = |one: &Negotiation| one.then.is_some() && one.out.is_empty();
         if !conn.negotiation.as_deref().is_some_and(is_over) {
@@ -282,7 +280,6 @@ impl WorkerContext {
         }
     }
 
-    /// Records that the connection's next request was taken, so the connection no longer waits.
     #[cold]
     fn goes_on(&mut self, conn: &mut Connection, granted: &ExportSession) {
         conn.stop_waiting(&mut self.pool);

@@ -26,7 +26,6 @@ const HANDSHAKES_PER_TURN: u32 = 2;
 const SHOWN_MAX: u32 = 10;
 const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Counters that limit TLS handshakes, and log lines about refused clients.
 #[derive(Debug, Default)]
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
@@ -220,7 +219,6 @@ impl WorkerContext {
         }
     }
 
-    /// Ends a connection whose TLS failed, or did not start as the protocol demands.
     #[cold]
     pub(super) fn refuse_secure(&mut self, conn: &mut Connection, error: &dyn Display) {
         self.counts.protocol_errors += 1;
@@ -240,7 +238,6 @@ impl WorkerContext {
     }
 }
 
-/// Describes why a handshake failed. If the server's own certificate has expired, says so.
 fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
     let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));
     match expiry {

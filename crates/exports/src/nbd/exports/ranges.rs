@@ -65,7 +65,6 @@ impl RangeTable {
         !is_early && !self.entries[..at].iter().any(|other| other.conflicts(entry))
     }
 
-    /// Grants ranges to waiting writes, in order. Returns true if any write was granted its range.
     fn settle(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.entries.len() {
@@ -89,7 +88,6 @@ impl RangeLocks {
         RangeLocks(Mutex::new(RangeTable { ready, ..RangeTable::default() }))
     }
 
-    /// Registers a thread that has opened the volume. Returns true if the table was started.
     pub(crate) fn enter_lane(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed += usize::from(!table.started);

@@ -29,7 +29,6 @@ use millrace_machine::payload::REGION_BYTES;
 use super::waiting_line::{AccountLimits, SIZE_CLASSES, Waiter, WaitingLine, size_class};
 use crate::mailbox::lock;
 
-/// Size of the largest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
 /// Index, in `RegionBytes`, of the memory that drives may still use after a timeout.
 pub(crate) const STUCK: usize = SIZE_CLASSES;
@@ -90,7 +89,6 @@ impl MemoryBudget {
         result
     }
 
-    /// Changes the waiting line, and calls `announce`.
     pub(crate) fn change_line(&self, change: impl FnOnce(&mut WaitingLine)) {
         self.update(|state| change(&mut state.line));
         self.announce();
@@ -104,7 +102,6 @@ impl MemoryBudget {
         self.has_news.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if `announce` was called since the last call of this function.
     pub(crate) fn take_news(&self) -> bool {
         self.has_news.swap(false, Ordering::Relaxed) // Relaxed: as in `announce`.
     }
@@ -136,7 +133,6 @@ impl MemoryBudget {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
 
-    /// Moves a region between size classes, of which one may be [`STUCK`].
     pub(crate) fn recount(&self, region_bytes: usize, from: usize, to: usize) {
         self.update(|state| {
             state.mapped[from] -= region_bytes;
@@ -145,12 +141,10 @@ impl MemoryBudget {
         self.announce();
     }
 
-    /// Returns true if stuck drives keep so much memory that their volumes get no more.
     pub(crate) fn is_much_stuck(&self) -> bool {
         lock(&self.state).mapped[STUCK] >= self.max_bytes / 4
     }
 
-    /// Returns the reason to refuse a request, or `None` if other requests will free enough memory.
     pub(crate) fn refusal(&self, bytes: usize, part: MemoryPart) -> Option<&'static str> {
         let mut mapped = RegionBytes::default();
         if !self.has_room(mapped, bytes, part) {
@@ -166,7 +160,6 @@ impl MemoryBudget {
         self.waiting.load(Ordering::Relaxed) != 0 // Relaxed: as in `update`.
     }
 
-    /// Returns true if some waiting connection could use freed memory.
     pub(crate) fn is_wanted(&self) -> bool {
         let is_wanted = || lock(&self.state).line.contenders(self.limits(), None).next().is_some();
         self.has_waiters() && is_wanted()
@@ -176,13 +169,10 @@ impl MemoryBudget {
         AccountLimits { max_bytes: self.max_bytes, kept_bytes: self.kept_bytes }
     }
 
-    /// Returns true if the memory account of the connection's group is full.
     pub(crate) fn is_own_account_full(&self, waiter: &Waiter) -> bool {
         waiter.account.is_some() && lock(&self.state).line.is_own_full(self.limits(), waiter)
     }
 
-    /// Returns the number of connections in the waiting line whose group's memory account is not
-    /// full.
     pub(crate) fn waiting_for_memory(&self) -> usize {
         let state = lock(&self.state);
         let is_short = |waiter: &&Waiter| !state.line.is_own_full(self.limits(), waiter);
@@ -239,7 +229,6 @@ impl MemoryBudget {
         (first.class() == class).then_some(first)
     }
 
-    /// Returns true if `part` has space for another region that holds a buffer of `bytes`.
     fn has_room(&self, mut mapped: RegionBytes, bytes: usize, part: MemoryPart) -> bool {
         let mut left_bytes = 0;
         if part == MemoryPart::Shared {

@@ -40,7 +40,6 @@ pub(crate) struct GroupAccount {
     pub(crate) is_read: bool,
 }
 
-/// A connection that wants memory for its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) thread: usize,
@@ -62,7 +61,6 @@ impl Waiter {
 pub(crate) struct WaitingLine {
     pub(crate) waiters: VecDeque<Waiter>,
     account_bytes: HashMap<GroupAccount, usize>,
-    /// Bytes charged to all accounts together, by size class of the buffer.
     class_bytes: [usize; SIZE_CLASSES],
 }
 
@@ -99,14 +97,12 @@ impl WaitingLine {
         self.class_bytes[size_class(bytes)] -= bytes;
     }
 
-    /// Returns true if the request has a memory account without space for the request.
     pub(crate) fn is_own_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
         let held_bytes = waiter.account.and_then(|account| self.account_bytes.get(&account));
         let held_bytes = held_bytes.copied().unwrap_or(0);
         held_bytes > 0 && held_bytes + waiter.bytes > limits.max_bytes / 8
     }
 
-    /// Returns true if the request would exceed the limit of all accounts together.
     fn are_all_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);

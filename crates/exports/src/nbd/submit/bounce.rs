@@ -15,7 +15,6 @@ use crate::nbd::memory::PoolBuffer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unaligned {
-    /// Block size in bytes, a power of two.
     pub(crate) block_bytes: u64,
     pub(crate) start: u64,
     pub(crate) cover: u64,
@@ -39,7 +38,6 @@ impl Unaligned {
         self.head > 0 || (self.tail > 0 && self.cover == self.block_bytes)
     }
 
-    /// Returns true if the last block differs from the first and is covered only in part.
     fn last(&self) -> bool {
         self.tail > 0 && self.cover > self.block_bytes
     }
@@ -119,7 +117,6 @@ impl Bounce {
         bytes.copy_within(at + ours.end..at + block_bytes, to + ours.end);
     }
 
-    /// Zeroes the part of the first or last block that the request covers.
     fn blank(&self, buffer: &mut PoolBuffer) {
         let ((at, _), ours) = (self.edge(), self.ours());
         buffer.bytes_mut()[at + ours.start..at + ours.end].fill(0);
@@ -144,8 +141,6 @@ impl Bounce {
     }
 }
 
-/// Returns the first read-modify-write for a range, or `None` if the range consists of whole
-/// blocks.
 pub(crate) fn first_bounce(unaligned: Unaligned, edges_at: usize) -> Option<Box<Bounce>> {
     let step = if unaligned.first() { BounceStep::ReadFirst } else { BounceStep::ReadLast };
     (unaligned.first() || unaligned.last()).then(|| Box::new(Bounce { unaligned, step, edges_at }))

@@ -39,7 +39,6 @@ impl Submitter {
         self.ranges_changed |= ranges.release((self.thread, id));
     }
 
-    /// Enters this thread's writes in the volume's lock table of ranges once the table is started.
     fn follow_ranges_of(&mut self, lane: usize) {
         let its = &mut self.lanes[lane];
         if its.tracks || !its.served.ranges.is_started() {
@@ -58,7 +57,6 @@ impl Submitter {
         self.ranges_changed |= ranges.confirm();
     }
 
-    /// Submits writes that waited for their ranges and now hold them.
     #[cold]
     fn resume_ready(&mut self, lane: usize) {
         let mut ready = Vec::new();

@@ -28,7 +28,6 @@ pub(crate) struct VolumeLane {
     pub(crate) clients: u32,
     /// True if the volume stays open without clients, as opening its drives may be slow or fail.
     pub(crate) is_kept: bool,
-    /// Requests that wait because the channel is full.
     pub(crate) waiting: VecDeque<u32>,
     /// Requests of throttled groups, from which the channel accepts no more at present.
     pub(crate) held_back: ThrottledTickets,
@@ -40,7 +39,6 @@ pub(crate) struct VolumeLane {
     /// Number of requests that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,
     pub(crate) held_bytes: usize,
-    /// True if this thread enters its writes in the volume's lock table of ranges.
     pub(crate) tracks: bool,
     /// Connections that wait for memory which requests of this volume hold.
     pub(crate) memory_waiters: Vec<usize>,
@@ -66,8 +64,6 @@ impl VolumeLane {
         }
     }
 
-    /// Returns true if so many requests are overdue that further requests would most likely hang,
-    /// too.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.overdue >= OVERDUE_MAX
@@ -81,7 +77,6 @@ impl VolumeLane {
         }
     }
 
-    /// Adds a request's waiting time for the channel to the counted back pressure of its group.
     #[cold]
     pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
         let ns = Native::now().saturating_sub(ticket.waits.since_ns);

@@ -23,7 +23,6 @@ const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 pub(crate) struct EndedLanes {
     /// True if a volume without clients stays open because it has requests in flight.
     pub(crate) left: bool,
-    /// True if a waiting write, of this or another thread, was granted its range.
     pub(crate) ranges_changed: bool,
 }
 

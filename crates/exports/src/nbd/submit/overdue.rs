@@ -24,7 +24,6 @@ impl VolumeLane {
         self.started > 0 && self.timeout_ns > 0
     }
 
-    /// Returns true if a search for overdue requests is due, and schedules the next one.
     pub(crate) fn is_look_due(&mut self, now_ns: u64) -> bool {
         let is_due = self.is_watched() && self.look_ns <= now_ns;
         if is_due {
@@ -36,7 +35,6 @@ impl VolumeLane {
 }
 
 impl Submitter {
-    /// Returns the time of the next search, or `None` if no ticket can become overdue.
     pub(crate) fn overdue_deadline(&self) -> Option<u64> {
         let watched = self.lanes.iter().filter(|lane| lane.is_watched());
         watched.map(|lane| lane.look_ns).min()
@@ -83,7 +81,6 @@ impl Submitter {
         }
     }
 
-    /// Removes tickets that wait for channel space or ranges, if `is_left` returns true for them.
     pub(crate) fn drop_waiting(
         &mut self,
         lane: usize,
@@ -109,7 +106,6 @@ impl Submitter {
         dropped.into_iter().for_each(|id| self.forget(id, pool));
     }
 
-    /// Removes a ticket that was not passed to a drive and needs no answer.
     pub(crate) fn forget(&mut self, id: u32, pool: &mut BufferPool) {
         let ticket = self.end(id);
         if let TicketMemory::Buffer(buffer) = ticket.memory {

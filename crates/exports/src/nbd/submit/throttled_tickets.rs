@@ -16,7 +16,6 @@ impl ThrottledTickets {
         self.0.is_empty()
     }
 
-    /// Returns true if a ticket of `group` has to wait behind others.
     pub(crate) fn has(&self, group: GroupId) -> bool {
         self.0.iter().any(|(known, _)| *known == group)
     }

@@ -24,7 +24,6 @@ pub(crate) enum TicketMemory {
 }
 
 impl TicketMemory {
-    /// Returns the size of the pool buffer, or 0 if there is none.
     #[inline]
     pub(crate) fn pool_bytes(&self) -> usize {
         match self {
@@ -36,7 +35,6 @@ impl TicketMemory {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketState {
-    /// The request's payload is being received.
     Filling,
     /// The request is in the block layer or waits for space there. `u8`: number of searches for
     /// overdue requests (overdue.rs) since its start.
@@ -56,7 +54,6 @@ pub(crate) struct TicketOwner {
 pub(crate) enum RangeClaim {
     #[default]
     None,
-    /// The write waits for the lock of its range.
     Waiting,
     Held,
 }
@@ -88,13 +85,11 @@ pub(crate) struct Ticket {
     /// Number of sectors not yet submitted, for commands without payload.
     pub(crate) left_sectors: u64,
     pub(crate) memory: TicketMemory,
-    /// Read-modify-write of the first and last block, if the request covers only parts of them.
     pub(crate) bounce: Option<Box<Bounce>>,
     pub(crate) waits: TicketWait,
 }
 
 impl Ticket {
-    /// Returns the sectors that a write will touch, before its first part is submitted.
     pub(crate) fn sectors(&self) -> Range<Sector> {
         match &self.bounce {
             Some(bounce) => bounce.unaligned.sectors(),

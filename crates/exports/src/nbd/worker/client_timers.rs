@@ -27,24 +27,18 @@ use crate::nbd::ring::is_gone;
 const CATCH_UP_NS: u64 = 2_000_000;
 /// Period of a rate measurement in nanoseconds, but at most the stall timeout.
 const PRESSED_NS: u64 = 4_000_000_000;
-/// Interval of disconnect checks of connections without a socket operation, in nanoseconds.
 const UNWATCHED_NS: u64 = 500_000_000;
 /// Interval, in nanoseconds, of checks of volumes with requests in flight but without clients.
 const LANE_LOOK_NS: u64 = 100_000_000;
-/// Time that unused memory is kept, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
-/// Time, in nanoseconds, for which a thread keeps a volume without clients open.
 pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 
-/// Times, in nanoseconds, at which an I/O thread next checks its clients.
 pub(crate) struct ClientTimers {
     /// Detects pauses of the whole thread, which do not count against clients and drives.
     pub(super) clock: RunningClock,
     /// Connections whose receive is delayed, with the start of the delay, oldest first.
     catching: VecDeque<(u64, usize)>,
-    /// Time of the next check for stalled clients.
     look_ns: u64,
-    /// Time of the next check of clients' transfer rates.
     rates_ns: u64,
     /// Time since which connections wait for memory; 0 if none waits.
     pressed_ns: u64,
@@ -52,7 +46,6 @@ pub(crate) struct ClientTimers {
     lanes_ns: Option<u64>,
     /// Connections without an outstanding socket operation, whose clients may leave unnoticed.
     unwatched: Vec<usize>,
-    /// Time of the next check of the `unwatched` connections.
     unwatched_ns: u64,
 }
 
@@ -78,7 +71,6 @@ impl ClientTimers {
         }
     }
 
-    /// Checks a connection's socket regularly for a disconnect from now on.
     #[cold]
     pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
         if !std::mem::replace(&mut conn.history.lists.unwatched, true) {
@@ -86,7 +78,6 @@ impl ClientTimers {
         }
     }
 
-    /// Returns the time of the next check. `connections` is the number of open connections.
     fn deadline(&mut self, conns: &[Option<Box<Connection>>], connections: u64) -> Option<u64> {
         while let Some((since_ns, index)) = self.catching.front().copied() {
             if conns[index].as_ref().is_some_and(|conn| conn.out.catching_ns == since_ns) {
@@ -104,7 +95,6 @@ impl ClientTimers {
         self.pressed_ns = 0;
     }
 
-    /// Makes sure that lanes (open volumes) without clients are checked at `at_ns` or before.
     #[cold]
     pub(crate) fn expect_unused_lane(&mut self, at_ns: u64) {
         self.lanes_ns = Some(self.lanes_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
@@ -118,7 +108,6 @@ impl ClientTimers {
         }
     }
 
-    /// Unmaps pool memory that was not used for a while.
     pub(crate) fn give_back_unused(&mut self, pool: &mut BufferPool, now_ns: u64) {
         if pool.idle_bytes() > 0 && self.idle_ns <= now_ns {
             self.idle_ns = now_ns + IDLE_NS;
@@ -204,7 +193,6 @@ impl Worker {
         self.end_gone(now_ns);
     }
 
-    /// Ends connections that wait for drives or memory and whose clients have left.
     fn end_gone(&mut self, now_ns: u64) {
         if self.client_timers.unwatched.is_empty() || self.client_timers.unwatched_ns > now_ns {
             return;

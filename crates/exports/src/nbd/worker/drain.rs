@@ -188,7 +188,6 @@ fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     }
 }
 
-/// Ends connections that only wait for their clients to read replies, if `is_over` returns true.
 fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
     for conn in worker.conns.iter_mut().flatten() {
         if conn.waits_for_reader() && is_over(conn) {

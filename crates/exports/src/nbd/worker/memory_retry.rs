@@ -11,7 +11,6 @@ use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};
 
 impl Worker {
-    /// Retries connections that wait for memory, if memory may be available for them now.
     pub(crate) fn retry_memory_waits(&mut self) {
         while let Some(index) = self.core.submitter.retry.pop() {
             let conn = self.conns[index].as_mut();

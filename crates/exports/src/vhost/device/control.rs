@@ -38,7 +38,6 @@ const NEED_REPLY: u32 = 8;
 /// Notification that the configuration space has changed: message number, flags (version 1, no
 /// reply wanted), payload length.
 const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
-/// Interval of connection attempts to a frontend that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) enum Endpoint {
@@ -76,7 +75,6 @@ impl Frontend {
 
 pub(crate) struct FrontendLink {
     frontend: Mutex<Option<Frontend>>,
-    /// Descriptor for notifications to the frontend, if it sent one.
     changes: Mutex<Option<OwnedFd>>,
     /// Eventfd that is readable once the export stops.
     stop: OwnedFd,

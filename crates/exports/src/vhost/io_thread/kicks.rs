@@ -38,7 +38,6 @@ impl KickPoller {
         KickPoller { handle, source, kicks: Vec::new(), completions: Vec::with_capacity(64) }
     }
 
-    /// Starts to listen to a descriptor. Returns its index.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
         // An old count of the eventfd may cause one unnecessary check of the ring.
         let kick = KickDescriptor { fd, armed: false, outstanding: 0, gone: false };
@@ -69,7 +68,6 @@ impl KickPoller {
         unsafe { self.handle.push(self.source, (place as u64) << KIND_BITS | kind, op) };
     }
 
-    /// Arms a poll on every descriptor, so that the next kick wakes the thread.
     pub(crate) fn arm(&mut self) {
         for place in 0..self.kicks.len() {
             let Some(kick) = &mut self.kicks[place] else { continue };
@@ -106,7 +104,6 @@ impl KickPoller {
         self.completions = completions;
     }
 
-    /// Returns true if operations that refer to the descriptors are outstanding.
     pub(crate) fn is_busy(&self) -> bool {
         self.handle.pending(self.source) > 0
     }

@@ -20,13 +20,9 @@ pub(crate) enum ThreadOrder {
     Stop(u16, Sender<u16>),
     /// Use other memory for a queue. The areas of its ring are then at these addresses.
     Memory(u16, Arc<GuestMemory>, Option<RingAreas>, Sender<()>),
-    /// Use another eventfd for a queue's interrupts.
     Call(u16, Option<OwnedFd>),
-    /// Use another eventfd for a queue's kicks.
     Kick(u16, Option<OwnedFd>),
-    /// Use another eventfd to report a queue's failure.
     Error(u16, Option<Arc<OwnedFd>>),
-    /// Enable or disable a queue.
     Enable(u16, bool),
 }
 

@@ -37,10 +37,8 @@ pub struct BatchPacer {
     wait_max_ns: u64,
     /// Time of the last arrival; 0 before the first.
     last_ns: u64,
-    /// Average time between two arrivals.
     gap: Average,
     cost: Average,
-    /// Number of requests that arrived and have not completed.
     outstanding: u32,
     peaks: OutstandingPeaks,
 }

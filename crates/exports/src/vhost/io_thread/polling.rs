@@ -22,7 +22,6 @@ const CALM: u32 = 1024;
 pub struct Polling {
     max_ns: u64,
     spin_ns: u64,
-    /// Number of consecutive unsuccessful polls.
     vain: u32,
     caught: u32,
     /// Number of waits until the thread polls again; 0 while the thread polls.

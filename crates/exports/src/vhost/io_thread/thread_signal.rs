@@ -19,7 +19,6 @@ static INSTALL: Once = Once::new();
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadSignal(Arc<AtomicI32>);
 
-/// Guard that makes the calling thread the target of the signal until the guard is dropped.
 pub(crate) struct SignalTarget(ThreadSignal);
 
 impl ThreadSignal {

@@ -16,7 +16,6 @@ impl IoThread {
             || !self.state.orders.is_empty()
     }
 
-    /// Sleeps until an event wakes the thread, or until `limit_ns`.
     pub(super) fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let mut available = false;
         for served in self.queues.iter_mut().flatten() {

@@ -232,7 +232,6 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
     Request { action, status, data, data_bytes }
 }
 
-/// Removes the last writable byte, the status byte, from the segments, and returns its address.
 #[inline]
 fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     let last = writable.last_mut()?;

@@ -22,7 +22,6 @@ use super::slots::FLUSH;
 use crate::mailbox::lock;
 use crate::virtio::status;
 
-/// Mask of [`CLEAN`], [`DIRTY`] and [`FLUSHING`] in the state.
 const PHASE: u32 = 3;
 /// No write was answered since the last flush.
 const CLEAN: u32 = 0;
@@ -48,7 +47,6 @@ struct RegionMarks {
     region: Option<Inflight>,
     /// Random number that distinguishes this daemon's marks from those of other daemons.
     daemon: u32,
-    /// Number of the flush that began last.
     flush: u64,
 }
 
@@ -64,7 +62,6 @@ impl UnflushedWrites {
         UnflushedWrites { tracks, state: AtomicU32::new(CLEAN), marks }
     }
 
-    /// Returns true if answered writes stay in this process's memory until a flush.
     pub(crate) fn tracks(&self) -> bool {
         self.tracks
     }
@@ -125,7 +122,6 @@ impl UnflushedWrites {
         }
     }
 
-    /// Clears the record of a loss when the guest has seen the error.
     pub(crate) fn forget_loss(&self) {
         let marks = lock(&self.marks);
         // Relaxed: the state changes only under the lock held here.
@@ -164,9 +160,7 @@ impl UnflushedWrites {
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
-    /// True if answered writes of the queue must be tracked until a flush.
     pub(super) notes: bool,
-    /// True if a write has completed, and its answer is not published to the guest yet.
     pub(super) answered: bool,
     flushes: Vec<(u16, FlushTicket)>,
     tells_loss: bool,
@@ -190,13 +184,11 @@ impl QueueUnflushed {
         if ticket.is_some() { FLUSH } else { 0 }
     }
 
-    /// Ends the flush of the request `head`, which was answered with the virtio status `outcome`.
     pub(super) fn end_flush(&mut self, head: u16, outcome: u8) {
         let ended = self.flushes.extract_if(.., |(of, _)| *of == head);
         ended.for_each(|(_, ticket)| self.device.end_flush(ticket, outcome));
     }
 
-    /// Returns true if the current request must report the loss of earlier writes to the guest.
     #[inline]
     pub(super) fn take_loss(&mut self) -> bool {
         let is_lost = self.device.take_loss();

@@ -19,7 +19,6 @@ const SIZE: u16 = 2;
 /// Initial index, chosen so that it wraps with the second request.
 const BASE: u16 = u16::MAX;
 
-/// Memory that driver and device share, and the means to wake either side.
 struct Shared {
     avail_flags: CheckedWord,
     avail_idx: CheckedWord,
@@ -28,7 +27,6 @@ struct Shared {
     used_flags: CheckedWord,
     used_idx: CheckedWord,
     avail_event: CheckedWord,
-    /// Request to which each descriptor points.
     requests: [CheckedLine<()>; SIZE as usize],
     answers: [CheckedLine<()>; SIZE as usize],
     kick: CheckedParker,
@@ -168,7 +166,6 @@ impl Driver {
         Checked::fence(Order::SeqCst);
     }
 
-    /// Waits until the device has answered at least one request.
     fn wait(&mut self) {
         while !self.take_answers() {
             self.ask_for_interrupts();
@@ -183,7 +180,6 @@ impl Driver {
     }
 }
 
-/// Sends two requests, `depth` at a time.
 fn two_requests(features: RingFeatures, depth: u16) {
     let (shared, event_idx) = (Shared::new(), features.event_idx);
     let theirs = Arc::clone(&shared);

@@ -26,11 +26,9 @@ const DRY_RUN_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Prepared {
     pub(super) more: Opened,
-    /// Names of groups that were opened.
     pub(super) groups: Vec<String>,
     /// Number of controllers before the reload.
     pub(super) controllers: usize,
-    /// Names of exports to virtual machines that were started.
     pub(super) guests: Vec<String>,
     pub(super) nbd: PreparedNbd,
     pub(super) nbd_places: Vec<usize>,
@@ -79,7 +77,6 @@ impl Server {
         }
     }
 
-    /// Opens new controllers, groups and volumes. Adds the names of the groups to `groups`.
     fn open_more(
         &mut self,
         new: &ServeConfig,
@@ -185,7 +182,6 @@ impl Server {
         self.start_guests(new, (difference, &volumes), &mut prepared.guests)
     }
 
-    /// Starts new exports to virtual machines. Adds their names to `started`.
     fn start_guests(
         &mut self,
         new: &ServeConfig,
@@ -220,7 +216,6 @@ impl Server {
         self.opened.controllers().truncate(controllers);
     }
 
-    /// Starts the worker threads of volumes that were opened.
     pub(in crate::serve) fn start_workers_of(&mut self, more: &Opened) -> Result<(), Error> {
         let disks = more.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
         self.workers.add(&disks.collect::<Vec<_>>())?;
@@ -229,7 +224,6 @@ impl Server {
         flushers.try_for_each(|(cache, number)| self.workers.add_flusher(cache, *number, reactor))
     }
 
-    /// Closes volumes that were opened and are not served.
     pub(in crate::serve) fn close_more(&mut self, more: Opened) {
         for (cache, _) in &more.caches {
             let _ = self.workers.remove_flusher(cache);

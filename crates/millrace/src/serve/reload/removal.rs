@@ -133,7 +133,6 @@ impl Server {
     }
 }
 
-/// Waits until a volume has no request in flight, such as one of a disconnected client.
 fn wait_idle(volume: &Volume<Native>) -> Result<(), String> {
     let is_idle = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || (disk.tags_in_use() == 0 && disk.waiting() == 0)
@@ -153,7 +152,6 @@ fn in_flight(volumes: &str) -> String {
     format!("{volumes}: requests are in flight that the drives have not answered for {seconds} s")
 }
 
-/// Flushes a volume without clients, and waits until its drives are idle.
 pub(in crate::serve) fn flush_and_wait(
     volume: &Arc<Volume<Native>>,
     reactor: Config,

@@ -517,7 +517,6 @@ impl TargetArgs {
     }
 }
 
-/// Default size of a stripe's chunk in bytes.
 const CHUNK: u64 = 65_536;
 
 fn wait(text: &str) -> Result<Wait, String> {

@@ -97,7 +97,6 @@ fn output(command: &str) -> Result<Value> {
     serde_json::from_str(&text[begin..]).with_context(|| format!("{command}: its report"))
 }
 
-/// Sums up a report: rows of `bench`, or fio's jobs with their directions.
 fn sample(report: &Value) -> Result<Sample> {
     let empty = Vec::new();
     let (rows, jobs) = match report {
@@ -130,7 +129,6 @@ fn sample(report: &Value) -> Result<Sample> {
     }
 }
 
-/// Returns the median, over all rounds, of the value that `of` computes for a round.
 fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);

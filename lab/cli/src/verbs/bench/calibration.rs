@@ -73,7 +73,6 @@ fn only<T>(plans: Vec<T>) -> Result<T> {
     }
 }
 
-/// Executes all runs one after another. Returns `None` if Ctrl-C ends them.
 fn measure(
     interrupt: &Interrupt,
     mut one: impl FnMut(&Run, &mut dyn FnMut(f64, u64)) -> Result<Row>,

@@ -25,7 +25,6 @@ use super::args::BenchArgs;
 use super::row_flags::rows_only;
 use table::table;
 
-/// Default time for which all clients are measured.
 const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 

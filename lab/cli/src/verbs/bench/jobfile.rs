@@ -32,7 +32,6 @@ use super::table::{Column, TimeUnit, column, columns_grid};
 use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt;
 
-/// Maximum number of characters of a job's name in the table.
 const NAME_WIDTH: usize = 16;
 /// Number of bytes written at a time to a file that is created.
 const LAID_BYTES: usize = 1 << 20;
@@ -111,7 +110,6 @@ impl Includes for SystemInputs {
     }
 }
 
-/// Reads a file, up to the maximum size of a job file.
 fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match name.as_os_str() == "-" {
@@ -175,7 +173,6 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     file.jobs.iter().map(of_job).collect()
 }
 
-/// Properties of a job's access to its file that decide how the file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileAccess {
     direct: bool,
@@ -345,7 +342,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
 }
 
-/// Columns that the table leaves out, in this order, until it fits the line width.
+/// Columns that a narrow table leaves out, in this order.
 const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
 
 /// Formats the reports: a line for each kind of I/O of a job, and the result of verification.
@@ -375,7 +372,6 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
     format!("{}{percentiles}{below}", grid.text())
 }
 
-/// Formats the percentiles that a job requests, in lines that fit the table's width.
 fn percentile_line(line: &JobLine) -> Option<String> {
     let (least, most) = (line.percentiles.first()?.1, line.percentiles.last()?.1);
     let unit = TimeUnit::between(least, most);

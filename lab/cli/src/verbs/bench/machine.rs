@@ -60,7 +60,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     Ok(rows)
 }
 
-/// Rows on this machine run one after another, because they would disturb each other.
+/// Measures the rows one after another, because rows on this machine would disturb each other.
 fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(SECOND_NS))?;
@@ -75,7 +75,6 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     Ok(rows_of(observed))
 }
 
-/// Returns the rows, and prints a note about each trace that was recorded.
 fn rows_of(observed: Vec<ObservedRow>) -> Vec<Row> {
     let recordings = observed.iter().filter_map(|observed| observed.recorded.as_ref());
     recordings.for_each(|recording| millrace_console::tell!("note: {}", recorded(recording)));
@@ -143,7 +142,6 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
     Ok(plans)
 }
 
-/// Returns the plan for recording a row's trace; `None` without `--trace`.
 fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     let name = args.trace.trace.as_deref()?;
     let names: Vec<String> = (0..drives.len()).map(|index| format!("d{index}")).collect();

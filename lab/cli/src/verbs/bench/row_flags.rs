@@ -3,7 +3,6 @@
 //! This module owns the list of flags that all runs without rows (such as `--vm`) exclude. Each
 //! kind of run adds a list of its own. The definitions of clap's arguments use both lists.
 
-/// Arguments that apply only to rows of `--machine` and `--locks`.
 const LABORATORY: [&str; 12] = [
     "batch",
     "bounce",

@@ -9,7 +9,6 @@ use millrace_experiments::{DriveStates, Row};
 
 use super::table::settings;
 
-/// Maximum number of characters of a drive's name in the short form.
 const NAME_WIDTH: usize = 10;
 
 /// A column: its name, true if the short table has it, and its value for a drive.

@@ -143,7 +143,6 @@ type Value = fn(&Row) -> String;
 type Time = fn(&LatencyNs) -> u64;
 type Has = fn(&Row) -> bool;
 
-/// Columns of the cost of an I/O, which only the long form shows.
 const COSTS: [(&str, Value); 3] = [
     ("ns/IO", |row| format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9))),
     ("CPU ns/IO", |row| format!("{:.1}", row.cost.cpu_ns_per_io)),

@@ -101,7 +101,6 @@ fn block_size(text: &str) -> Result<u32> {
     }
 }
 
-/// Formats the rows as text. Figures that only --json has are left out.
 fn table(reports: &[VmReport]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let depth = |report: &VmReport| report.work.iodepth.to_string();
@@ -153,7 +152,6 @@ fn table(reports: &[VmReport]) -> String {
     )
 }
 
-/// Returns a row's name: the mode, and the settings that differ from the mode's defaults.
 fn name_of(report: &VmReport) -> String {
     let usual = Mode::WORDS.iter().find(|(_, word)| *word == report.guest.vm);
     let many = usual.is_some_and(|(mode, _)| *mode == Mode::Miot);

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use super::args::WorkerTask;
 
-/// Limits on the time of one scenario; some scenarios take a second.
 #[derive(Debug, Clone, Copy)]
 struct TimeLimits {
     /// Limit on the worker's CPU time, so that other load on the machine does not count.
@@ -31,7 +30,6 @@ struct TimeLimits {
 
 const PATIENCE: TimeLimits =
     TimeLimits { processor: Duration::from_secs(60), wall: Duration::from_secs(600) };
-/// Interval between two checks of a worker's CPU time.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A message that tells a worker process what to run.
@@ -82,7 +80,6 @@ pub fn serve(task: WorkerTask<'_>) -> Result<ExitCode> {
     .map_err(|text| anyhow!(text))?
 }
 
-/// Runs a scenario and sends the reply; returns true if there was no violation.
 fn play(scenario: &Scenario) -> bool {
     let reply = match explorer::run(scenario) {
         Ok(outcome) => WorkerReply::Outcome(outcome),
@@ -108,7 +105,6 @@ enum WorkerFailure {
 }
 
 impl WorkerProcess {
-    /// Waits for the worker's next reply, within the time limits.
     fn reply(&self, patience: TimeLimits) -> Result<String, WorkerFailure> {
         let (start, spent) = (Instant::now(), self.processor_time());
         loop {
@@ -128,7 +124,6 @@ impl WorkerProcess {
         }
     }
 
-    /// Returns the worker's CPU time so far; zero once it has died.
     fn processor_time(&self) -> Duration {
         let worker = Pid::from_raw(self.child.id().cast_signed());
         let now = ClockId::pid_cpu_clock_id(worker).and_then(ClockId::now);
@@ -199,7 +194,6 @@ impl Worker {
         Ok(running)
     }
 
-    /// Waits for the worker's next outcome. Keeps the worker if it can continue.
     fn outcome(&mut self, running: WorkerProcess) -> Result<ScenarioOutcome> {
         match running.reply(PATIENCE) {
             Ok(line) => {

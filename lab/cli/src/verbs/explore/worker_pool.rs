@@ -14,7 +14,6 @@ use millrace_experiments::explorer::{ScenarioOutcome, Violation};
 use super::args::WorkerTask;
 use super::worker::Worker;
 
-/// Maximum number of seeds that a worker takes at a time.
 const TAKEN_MAX: u64 = 16;
 
 pub struct SeedRange {

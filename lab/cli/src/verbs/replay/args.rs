@@ -126,7 +126,6 @@ pub enum Speed {
     Afap,
 }
 
-/// Valid factors of `--speed`; others are probably mistakes.
 const FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 
 fn speed(text: &str) -> Result<Speed, String> {

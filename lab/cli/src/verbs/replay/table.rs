@@ -147,7 +147,6 @@ fn over_time(report: &Report) -> Option<String> {
     ))
 }
 
-/// Draws a bar for each number; the bar of the number `most` has the full height.
 fn bars(numbers: &[f64], most: f64) -> String {
     const BARS: [char; 9] = [
         ' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',

@@ -17,9 +17,7 @@ use millrace_nbd::client::NbdUri;
 use super::args::{ReplayArgs, StripeArgs};
 use crate::verbs::bench::connect::Server;
 
-/// URI schemes that stand for a server.
 const SERVERS: [&str; 5] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "vhost-user"];
-/// Default size in bytes of a stripe's chunk.
 const CHUNK: u64 = 65_536;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -123,7 +121,6 @@ pub fn lanes(
     Ok((of_groups(&groups, stripes)?, routes))
 }
 
-/// Refuses flags that apply only to a stripe.
 fn check_alone(stripes: &StripeArgs) -> Result<()> {
     if stripes.chunk.is_some() {
         bail!("--chunk: a stripe needs several drives; give several --to");

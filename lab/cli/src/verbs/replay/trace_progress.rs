@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_experiments::trace::{AnySource, TraceIo, TraceSource, unmeasured_note};
 
-/// Number of I/Os between two updates of the progress.
 const IOS_A_LOOK: u64 = 4_096;
 
 #[derive(Debug, Default)]
@@ -45,7 +44,6 @@ pub struct TrackedTrace<S> {
     source: S,
     watch: Arc<TraceProgress>,
     ios: u64,
-    /// Number of I/Os with a recorded latency.
     measured: u64,
 }
 

@@ -29,7 +29,6 @@ What a format has no place for (latencies, FUA, flushes) is left out, and counte
 error.";
 
 const BUFFER_BYTES: usize = 64 << 10;
-/// Number of I/Os between two updates of the progress bar.
 const IOS_A_LOOK: u64 = 65_536;
 
 /// Arguments of `trace convert`.

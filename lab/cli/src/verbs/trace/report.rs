@@ -30,7 +30,6 @@ Sizes and strides are counted by powers of two; strides are from the end of one 
 the beginning of the next on the same device. The working set is the number of different pages of \
 4 KiB, known to 0.8 %.";
 
-/// Number of I/Os between two updates of the progress bar.
 const IOS_A_LOOK: u64 = 65_536;
 
 /// Arguments of `trace report`.

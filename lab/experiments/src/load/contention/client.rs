@@ -30,7 +30,6 @@ pub(super) struct RunTimes {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) ios: u64,
-    /// Total cost of the client's I/Os by the cost model, in nanoseconds.
     pub(super) cost_ns: u64,
     pub(super) latency: Snapshot,
     pub(super) errors: u64,
@@ -55,7 +54,6 @@ pub(super) struct Contender<'a, M: Machine> {
     /// Pause after a completion, in nanoseconds; the present pause ends at `pauses_until_ns`.
     thinktime_ns: u64,
     pauses_until_ns: u64,
-    /// Flags of writes.
     flags: OpFlags,
     /// Number of writes from one flush to the next, and since the last flush.
     fsync: (u32, u32),

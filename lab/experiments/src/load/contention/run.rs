@@ -21,7 +21,6 @@ use crate::load::drain_barrier::DrainBarrier;
 use crate::load::sleeper::{BellSleeper, Sleeper};
 use crate::load::threads::{join_all, lock, simulate};
 
-/// Virtual time that a simulation may last after the plan's end, while channels drain.
 const GRACE_NS: u64 = 20_000_000_000;
 
 /// Runs an experiment on a simulated machine, for drives that run on any machine. The result is

@@ -108,7 +108,7 @@ pub(super) struct BlockSequence {
 enum Kind {
     Uniform,
     Zipf(Zipf),
-    /// Pareto distribution with its exponent, which depends on h.
+    /// Pareto distribution. The exponent is computed from the job file's parameter h.
     Pareto(f64),
     /// Normal distribution: centre and deviation, in blocks.
     Normal(f64, f64),
@@ -226,7 +226,6 @@ impl Zipf {
         }
     }
 
-    /// Returns the `x` at which `integral(x)` has the given value.
     fn inverse(&self, integral: f64) -> f64 {
         let power = 1.0 - self.theta;
         match power.abs() < 1e-9 {

@@ -71,7 +71,6 @@ impl Sizes {
 }
 
 const BYTES_MAX: u64 = (1 << 32) - 512;
-/// Largest size in bytes of an I/O that has a buffer.
 pub(super) const BUFFER_MAX: u32 = 1 << 30;
 
 pub(super) fn size(base: Base, text: &str) -> Result<u32, String> {

@@ -14,9 +14,7 @@ const PROBE_WINDOWS: u32 = 10;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LatencyTarget {
     pub(super) target_ns: u64,
-    /// Time for which a depth is tried, in nanoseconds.
     pub(super) window_ns: u64,
-    /// Percentage of I/Os that must meet the target.
     pub(super) percent: f64,
     /// True if the job continues after the search (`latency_run`).
     pub(super) run: bool,
@@ -35,7 +33,6 @@ pub(super) struct DepthSearch {
     /// Number of I/Os that completed in the present window; `late` of them missed the target.
     ios: u64,
     late: u64,
-    /// Number of windows that have met the target since the depth was found.
     settled: u32,
     is_over: bool,
 }

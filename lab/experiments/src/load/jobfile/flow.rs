@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::spec::Flow;
 
-/// Shortest pause, in nanoseconds, of a job that waits for the other jobs of its group.
 const LOOK_NS: u64 = 20_000;
 
 #[derive(Debug, Default)]

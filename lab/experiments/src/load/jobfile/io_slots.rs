@@ -33,7 +33,6 @@ pub(super) struct IoInFlight {
 pub(super) struct Slots {
     pub(super) flights: Vec<IoInFlight>,
     pub(super) free: Vec<u32>,
-    /// Slots of the I/Os that were submitted since the last batch was sent.
     pub(super) batch: Vec<u32>,
     pub(super) idle: Vec<Bio>,
     idle_bytes_max: usize,

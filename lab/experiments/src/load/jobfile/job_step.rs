@@ -31,7 +31,6 @@ pub(super) struct Progress {
     pub(super) loops: u64,
     pub(super) last_was_flush: bool,
     pub(super) has_drawn_all: bool,
-    /// Value of `ios` at the last think-time pause; the pause ends at `thinks_until_ns`.
     pub(super) thought_at: u64,
     pub(super) thinks_until_ns: Option<u64>,
 }
@@ -79,7 +78,6 @@ impl Worker<'_> {
         JobStep::Io(io)
     }
 
-    /// Returns the step for the job's think time; `None` if no pause is due.
     fn think(&mut self, now_ns: u64) -> Option<JobStep> {
         let think = self.setting.job.flow.think;
         if let Some(until_ns) = self.at.thinks_until_ns {

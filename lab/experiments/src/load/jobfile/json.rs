@@ -168,7 +168,6 @@ fn depths(levels: &Levels) -> Value {
     )
 }
 
-/// Returns the percentages of batches by size, in fio's classes 0, 4, 8 and so on.
 fn batches(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let sums = [

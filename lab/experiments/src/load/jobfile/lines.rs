@@ -63,7 +63,6 @@ pub(super) struct Entry {
 pub(super) struct Section {
     pub(super) place: Place,
     pub(super) name: String,
-    /// Options of all `global` sections that precede the job, in order.
     pub(super) global: Vec<Entry>,
     pub(super) own: Vec<Entry>,
 }

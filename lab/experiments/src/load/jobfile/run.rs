@@ -57,7 +57,6 @@ pub struct JobReport {
 struct Instance {
     job: usize,
     clone: u32,
-    /// Number of the clone in its phase, which is also the number of its I/O thread.
     number: u16,
     group: u32,
 }
@@ -68,7 +67,6 @@ struct PhaseState {
     start: Barrier,
     barrier: DrainBarrier,
     flows: FlowGroups,
-    /// For each job, the number of clones that have not ended yet.
     running: Vec<AtomicU32>,
 }
 
@@ -400,7 +398,6 @@ fn seed_of_now() -> u64 {
     now.map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// Sums the counts of consecutive jobs that share a report (`group_reporting`).
 fn group(file: &JobFile, tallies: Vec<(Instance, Tally)>) -> Vec<JobReport> {
     let mut reports: Vec<JobReport> = Vec::new();
     for (instance, tally) in tallies {

@@ -23,7 +23,6 @@ pub(super) const WRITE: usize = 1;
 pub(super) struct Span {
     pub(super) begin: u64,
     pub(super) size: u64,
-    /// Number of bytes of I/O in one pass, summed over all directions.
     pub(super) io_size: u64,
     pub(super) device: u64,
 }
@@ -40,7 +39,6 @@ pub(super) struct Source {
     kind: Kind,
     shape: IoShape,
     span: Span,
-    /// Random generators for the direction, the length and the offset of I/Os.
     random: [SplitMix64; 3],
     /// For each direction, where sequential I/O continues, in bytes from the region's start.
     next: [u64; 3],
@@ -133,7 +131,6 @@ impl Source {
         Some(Io { direction, offset: self.span.begin + at, bytes })
     }
 
-    /// Returns true for every `length`th I/O, which goes to a random offset.
     fn is_turn_of_random(&mut self) -> bool {
         self.to_random -= 1;
         if self.to_random == 0 {

@@ -61,7 +61,6 @@ pub struct Access {
     pub(super) advice: Option<Advice>,
 }
 
-/// Thread that does the I/O, as the option `ioengine` selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
     /// `psync` and similar engines: the job's thread does the I/O, one at a time.
@@ -82,16 +81,13 @@ pub(super) struct Kind {
 pub(super) struct IoShape {
     pub(super) read_percent: u8,
     pub(super) sizes: [Sizes; 3],
-    /// Alignment of random offsets in bytes; `None` means the smallest I/O size.
     pub(super) align: [Option<u32>; 3],
     pub(super) distribution: [Distribution; 3],
     pub(super) percent_random: [u8; 3],
     pub(super) sequence: Sequence,
     pub(super) zones: Option<Zones>,
-    /// True if each pass covers each block once, unless another option prevents this.
     pub(super) map: bool,
     pub(super) seed: u64,
-    /// True if every run uses the same seed (`randrepeat`).
     pub(super) repeat: bool,
     pub(super) verify: Option<Verify>,
 }
@@ -161,7 +157,7 @@ pub(super) struct IssueRules {
 pub(super) struct Flow {
     pub(super) id: u64,
     pub(super) weight: u64,
-    /// Pause, in nanoseconds, while the job has more I/Os than its weight allows.
+    /// Pause while the job has more I/Os than its weight allows.
     pub(super) sleep_ns: u64,
 }
 
@@ -218,7 +214,6 @@ impl JobSpec {
         self.shape.verify.is_some() && self.kind.has[1]
     }
 
-    /// Returns true if the job only reads, and checks the data that another job wrote.
     pub(super) fn verifies_reads(&self) -> bool {
         self.shape.verify.is_some_and(|verify| verify.read_back) && !self.kind.has[1]
     }

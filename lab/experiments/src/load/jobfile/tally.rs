@@ -140,7 +140,6 @@ pub(super) struct DirectionTally {
     /// Bandwidth in KiB/s and IOPS, each from samples of half a second.
     pub(super) bw: Spread,
     pub(super) iops: Spread,
-    /// Number of bytes and of I/Os at the start of the present sample.
     since: (u64, u64),
 }
 
@@ -179,9 +178,7 @@ pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 100
 pub(super) struct Tally {
     pub(super) flows: [DirectionTally; 3],
     pub(super) sync: Times,
-    /// Number of I/Os in each class of queue depth at submission, with the I/O itself included.
     pub(super) depth: Levels,
-    /// Number of submitted batches by size; `completed` counts batches of completions.
     pub(super) submitted: Levels,
     pub(super) completed: Levels,
     /// Number of I/Os in each latency class of nanoseconds, microseconds and milliseconds. `slower`
@@ -223,7 +220,6 @@ impl Usage {
     }
 }
 
-/// Returns the class of a depth or batch size in [`Levels`].
 #[inline]
 pub(super) fn level(depth: u32) -> usize {
     match depth {

@@ -56,7 +56,6 @@ impl Base {
             .ok_or_else(|| format!("{text:?} does not fit in 64 bits; write a smaller number"))
     }
 
-    /// Parses a number of bytes, or a percentage from 0 to `percent_max`.
     pub(super) fn amount(self, text: &str, percent_max: f64) -> Result<Amount, String> {
         match text.trim().strip_suffix('%') {
             Some(share) => match share.trim().parse::<f64>() {

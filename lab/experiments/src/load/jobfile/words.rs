@@ -242,7 +242,6 @@ fn sizes(base: Base, value: &str) -> Result<[Option<u32>; 3], String> {
     each(&parts.join(","), |part| blocks::size(base, part.split('/').next().unwrap_or("")))
 }
 
-/// Parses `percentile_list`, and returns the percentiles in ascending order.
 fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     let wrong = || format!("{value:?}: write 1 to 20 numbers of 0 to 100, such as 50:99:99.9");
     let mut list = value.split(':').map(float).collect::<Result<Vec<f64>, _>>()?;
@@ -253,7 +252,6 @@ fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     Ok(list)
 }
 
-/// Returns true if a value of `verify` checks blocks. All these values use one pattern.
 fn verifies(value: &str) -> Result<bool, String> {
     const KINDS: &str = "md5 crc64 crc32 crc32-intel crc32c crc32c-intel crc16 crc7 sha1 sha256 \
         sha512 sha3-224 sha3-256 sha3-384 sha3-512 xxhash meta pattern pattern_hdr";
@@ -269,7 +267,6 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets the values of the directions that `given` has.
 fn set<T>(values: &mut [T; 3], given: Result<[Option<T>; 3], String>) -> Result<(), String> {
     for (value, given) in values.iter_mut().zip(given?) {
         if let Some(given) = given {

@@ -63,7 +63,6 @@ pub(super) struct Worker<'a> {
 pub(super) struct Clock {
     measured_ns: u64,
     sampled_ns: u64,
-    /// Time at which the last synchronous I/O ended, in nanoseconds; 0 if unknown.
     seen_ns: u64,
     ramp_ns: Option<u64>,
     pub(super) end_ns: u64,

@@ -18,7 +18,6 @@ use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo};
 use crate::load::nbd::{Connection, failed};
 
-/// Largest number of block status queries to a server.
 const ASKED_MAX: u32 = 4096;
 const READ_BYTES_MAX: u32 = 1 << 20;
 
@@ -126,7 +125,6 @@ fn unknown(client: &mut NbdClient, size: u64, block: u64) -> std::io::Result<Vec
     Ok(list)
 }
 
-/// Reads a range with one request; no other request may be in flight.
 fn read(client: &mut impl Client, range: Range<u64>) -> Result<Vec<u8>, BenchError> {
     let len_bytes = range.end - range.start;
     let mut io = ClientIo::new(len_bytes, vec![0; len_bytes as usize]);

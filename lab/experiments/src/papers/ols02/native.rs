@@ -22,9 +22,7 @@ const READ_BYTES: u32 = 131_072;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Calls {
-    /// Number of submitted buffer heads.
     pub(super) submitted: u64,
-    /// Number of buffer heads that were merged into an existing request.
     pub(super) merged: u64,
 }
 

@@ -15,9 +15,7 @@ pub(super) struct LimitAccuracy {
     /// Rate that the group should reach: the smaller of its limit and its rate without a limit.
     pub(super) due_iops: f64,
     pub(super) iops: f64,
-    /// Length, in nanoseconds, of a window that slides over the measured time.
     pub(super) window_ns: u64,
-    /// Lowest and highest rate in any position of the window.
     pub(super) range_iops: (f64, f64),
     /// Largest number of I/Os beyond the limit in any window of time, divided by the size of the
     /// token bucket. Includes the warm-up. The first I/O of a window does not count.

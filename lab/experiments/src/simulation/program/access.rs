@@ -58,7 +58,6 @@ impl<'a, M: Host> Access<'a, M> {
         &self.shared.costs
     }
 
-    /// Charges the time of a system call, plus `ns` nanoseconds of kernel work.
     pub(crate) fn works(&self, ns: u64) {
         M::system_call();
         M::kernel_work(ns);
@@ -87,7 +86,6 @@ impl<'a, M: Host> Access<'a, M> {
         self.shared.depth
     }
 
-    /// Charges the time of one system call that submits this many direct I/Os.
     pub(crate) fn direct(&self, ios: u32) {
         M::system_call();
         M::work(Stage::Interface, ios);

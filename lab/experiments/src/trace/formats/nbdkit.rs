@@ -25,7 +25,6 @@ pub(in crate::trace) struct NbdkitLog {
     /// I/O number in `pending` of each request without a reply. Key: connection and request id.
     open: HashMap<(u64, u64), u64>,
     exports: HashMap<u64, u32>,
-    /// Number of skipped requests, which move no data.
     skipped: u64,
 }
 
@@ -95,7 +94,6 @@ impl NbdkitLog {
 
 const DEFAULT_EXPORT: &str = "nbd";
 
-/// Returns the value of the argument `name=value` in a line.
 fn argument<'a>(arguments: &'a str, name: &str) -> Option<&'a str> {
     let mut words = arguments.split(' ');
     words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))

@@ -25,7 +25,6 @@ fn blanks(text: &str) -> Result<Fields<'_>, Problem> {
     Ok(text.split_whitespace().collect())
 }
 
-/// Defaults of the tables with comma-separated fields.
 const CSV: ColumnTable =
     ColumnTable { example: "", head: None, split: commas, columns: &[], skipped: "", note: None };
 
@@ -147,7 +146,6 @@ fn around_operation(text: &str) -> Result<Fields<'_>, Problem> {
     Ok(words[..3].iter().copied().chain(around).collect())
 }
 
-/// Actions in fio's I/O logs. Each file named in a log is a device.
 const IOLOG_ACTIONS: Column = Column::Op(&[
     ("read", READ),
     ("write", WRITE),
@@ -177,7 +175,6 @@ pub(in crate::trace) static IOLOG: ColumnTable = ColumnTable {
     ..CSV
 };
 
-/// fio's I/O log, version 3, with microseconds since the start on each line.
 pub(in crate::trace) static IOLOG3: ColumnTable = ColumnTable {
     example: "1500 /dev/sda read 4096 8192",
     head: Some("fio version 3 iolog"),

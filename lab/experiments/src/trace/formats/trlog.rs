@@ -48,7 +48,6 @@ impl Trlog {
         Box::new(Trlog { records: TraceRecords::new(input), with_data: false, io: None })
     }
 
-    /// Reads the part of a request that follows its magic number.
     fn request(&mut self, devices: &mut DeviceNames) -> Result<(), ReadError> {
         let bytes = self.records.more(24)?;
         let (flags, command) = (number(&bytes[..2]), number(&bytes[2..4]));

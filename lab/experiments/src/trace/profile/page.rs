@@ -11,7 +11,6 @@ const DEVICES_SHOWN: usize = 16;
 const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
 
 impl TraceProfile {
-    /// Adds the figures and tables to a page. `devices` are the device names of the trace.
     pub(in crate::trace) fn add_to(&self, page: &mut Page, devices: &[String]) {
         page.figures.extend([self.rates(), self.sizes(), self.strides(), self.touched()]);
         page.figures.extend(self.has_latency().then(|| self.latencies()));

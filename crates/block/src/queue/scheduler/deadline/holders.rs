@@ -40,7 +40,6 @@ impl<M: Machine> WaitTracker<M> {
         WaitTracker { drive: Arc::clone(drive), holds, said, places, class, fresh }
     }
 
-    /// Records that a chain waits since `since_ns`.
     pub(crate) fn begin(&mut self, key: GroupClass, since_ns: u64) {
         let next = self.said.len();
         let at = *self.places.entry(key).or_insert(next);
@@ -76,7 +75,6 @@ impl<M: Machine> WaitTracker<M> {
         self.fresh = fresh;
     }
 
-    /// Reports the wait reason of a group and class, if it has changed.
     fn hold(&mut self, at: usize, now_ns: u64) {
         let ((_, class), said) = self.said[at];
         let next = said.by((class > self.class).then_some(WaitReason::Priority));
@@ -85,7 +83,6 @@ impl<M: Machine> WaitTracker<M> {
         }
     }
 
-    /// Ends all waits.
     pub(crate) fn drain(&mut self) {
         for at in 0..self.said.len() {
             if self.said[at].1.waiting() > 0 {

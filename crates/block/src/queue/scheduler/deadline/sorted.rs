@@ -23,7 +23,6 @@ pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) inserted_ns: u64,
 }
 
-/// Waiting chains of one direction at one hardware queue.
 pub(crate) struct SortedChains<M: Machine> {
     pub(crate) chains: BTreeMap<SortKey, WaitingChain<M>>,
     /// Maps the arrival number of each chain to its sector, so that the oldest chain comes first.
@@ -77,13 +76,11 @@ impl<M: Machine> SortedChains<M> {
         self.ages.first_key_value().map(|(number, sector)| (*sector, *number))
     }
 
-    /// Returns the arrival time of the oldest chain.
     pub(crate) fn came_ns(&self) -> Option<u64> {
         let oldest = self.oldest().and_then(|place| self.chains.get(&place));
         oldest.map(|waiting| waiting.came_ns)
     }
 
-    /// Returns true if the oldest chain has waited for `expire_ns` or longer.
     pub(crate) fn has_expired(&self, now_ns: u64, expire_ns: u64) -> bool {
         self.came_ns().is_some_and(|came_ns| came_ns.saturating_add(expire_ns) <= now_ns)
     }

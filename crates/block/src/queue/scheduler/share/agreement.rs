@@ -76,7 +76,6 @@ struct GroupTotal {
     /// True if the group's chains waited all the time, or its demand exceeds its part of the depth.
     steady: bool,
     is_active: bool,
-    /// True if a queue recently reported I/O of the group.
     is_heard: bool,
     asks: bool,
     was_active: bool,
@@ -85,7 +84,6 @@ struct GroupTotal {
 }
 
 impl GroupTotal {
-    /// Returns the group's weight relative to the other active groups.
     fn weight(&self) -> u64 {
         (1 << 40) / self.slope.max(1)
     }
@@ -96,7 +94,6 @@ impl GroupTotal {
     }
 }
 
-/// State of the periodic allocation of a drive's capacity to the groups that share the drive.
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
@@ -223,7 +220,6 @@ impl<M: Machine> SharedAllocation<M> {
         self.piece.usual_cost().saturating_mul(REQUEST.into()) / small
     }
 
-    /// Adjusts the length of the longest request that goes to the drive.
     fn cut(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let sectors = self.piece.sectors();
         // Service times are stored by size class. Two sizes in the same class cannot be compared.
@@ -250,19 +246,16 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns all groups that have ever had I/O at this drive.
     fn here(&self) -> impl Iterator<Item = (u16, &GroupTotal)> + Clone {
         self.here.iter().map(|at| (*at, &self.totals[usize::from(*at)]))
     }
 
-    /// Returns the groups at this drive that are not of idle priority.
     fn not_idle(&self) -> impl Iterator<Item = &GroupTotal> {
         let row = |at: u16| self.view.row(GroupId(at));
         let is_it = move |at| row(at).is_some_and(|row| row.priority != Priority::Idle);
         self.here().filter(move |(at, _)| is_it(*at)).map(|(_, total)| total)
     }
 
-    /// Reads all mailboxes and sums up the reports.
     fn gather(&mut self, shared: &SharedDrive<M>, now_ns: u64) -> QueueReports {
         let mut seen = QueueReports::default();
         for at in &self.here {
@@ -333,7 +326,6 @@ impl<M: Machine> SharedAllocation<M> {
         seen
     }
 
-    /// Updates the averages of each group's demand and service, and the drive's rate.
     fn sample(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.sampled_ns);
         let is_due = elapsed_ns >= SAMPLE_NS;
@@ -398,7 +390,6 @@ impl<M: Machine> SharedAllocation<M> {
         is_shallow
     }
 
-    /// Divides the depth `left` by higher priorities among the groups of one priority.
     fn level_among(&mut self, priority: Priority, left: &mut u64) -> bool {
         let view = &self.view;
         let is_one = |at: u16, total: &GroupTotal| {
@@ -467,7 +458,6 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Advances each group's virtual time by the cost of its I/O.
     fn advance(&mut self) {
         let mut behind = u128::MAX;
         for at in &self.here {
@@ -562,7 +552,6 @@ impl<M: Machine> SharedAllocation<M> {
         self.depth.by_targets().map(|is_so| if is_so { WaitReason::LatencyTarget } else { hold })
     }
 
-    /// Posts budgets and depths to all queues.
     fn grant(&mut self, shared: &SharedDrive<M>, (depth, bounded): ([u32; 2], bool)) {
         let base = self.level_of;
         let held_by = self.held_by();

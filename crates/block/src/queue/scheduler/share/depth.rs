@@ -19,7 +19,6 @@ use crate::queue::scheduler::share::seen::{QueueCounts, QueueReports};
 use crate::queue::scheduler::share::target_depth::TargetDepth;
 use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of};
 
-/// The rule by which a drive is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     /// The drive is shared by weights, with just enough requests at the drive to keep it busy.
@@ -59,7 +58,6 @@ const LEAST: (u32, u32) = (2, 8);
 const FIRST: u64 = 16 * REQUEST as u64;
 /// Largest mean size of requests that raises `bound_max`, in small requests.
 const HEAVIEST: u64 = 1 << 10;
-/// Nanoseconds between two latency probes.
 const PROBE_NS: u64 = 5_000_000_000;
 /// Number of requests after which the phases `Drains` and `Counts` of a probe end.
 const PROBE_IOS: u64 = 24;
@@ -76,7 +74,6 @@ const LOAD: u64 = 4;
 const LOAD_IOS: [u64; 2] = [32, 256];
 /// Nanoseconds until the capacity is measured again, if it has changed little.
 const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
-/// Minimum length of the phase `Loads`, in nanoseconds.
 const LOAD_NS: u64 = 8_000_000;
 
 /// Phase of a probe. `Fills` and `Loads` measure the drive's capacity, and are left out if the
@@ -85,7 +82,6 @@ const LOAD_NS: u64 = 8_000_000;
 enum ProbePhase {
     /// The drive is filled with more requests than usual.
     Fills,
-    /// The probe measures the capacity.
     Loads,
     /// The probe waits for requests that were dispatched earlier, while the drive was busy.
     Drains,
@@ -106,7 +102,6 @@ pub(crate) struct DriveDepth {
     /// Largest depth while all requests are small; an eighth of the tags stays free.
     most: u64,
     targets: TargetDepth,
-    /// Requests completed since the last decision.
     counts: QueueCounts,
     /// Cost, in nanoseconds, of the I/O dispatched since the last decision.
     served: u64,
@@ -115,7 +110,6 @@ pub(crate) struct DriveDepth {
     since_ns: u64,
     /// Cost served per nanosecond at a large depth, in 65,536ths; 0 if unknown.
     capacity: u64,
-    /// Time of the next measurement of the capacity.
     load_ns: u64,
     /// Shortest mean service time of each class, in 64ths of log2: since the last probe, and
     /// between the last two probes.
@@ -146,7 +140,6 @@ impl DriveDepth {
         }
     }
 
-    /// Returns true if the depth is unlimited.
     pub(crate) fn is_off(&self) -> bool {
         self.depth.is_none()
     }
@@ -166,7 +159,6 @@ impl DriveDepth {
         known(Op::Read).or_else(|| known(Op::Write)).map(ns_of)
     }
 
-    /// Removes the limit.
     pub(crate) fn off(&mut self) -> [u32; 2] {
         self.depth = None;
         [u32::MAX; 2]
@@ -183,7 +175,6 @@ impl DriveDepth {
         self.targets.ways().map(|way| way < self.bound)
     }
 
-    /// Schedules a latency probe soon.
     pub(crate) fn look_soon(&mut self, now_ns: u64) {
         self.probe_ns = self.probe_ns.min(now_ns + FIRST_PROBE_NS);
     }
@@ -194,7 +185,6 @@ impl DriveDepth {
         self.look_soon(now_ns);
     }
 
-    /// Computes the depth from now on, for reads and for writes.
     pub(crate) fn next(&mut self, seen: &QueueReports, policy: Policy, now_ns: u64) -> [u32; 2] {
         let most = (self.most / u64::from(REQUEST)) as u32;
         self.least = seen.queues.clamp(LEAST.0, LEAST.1).min(most);
@@ -227,7 +217,6 @@ impl DriveDepth {
         *self.depth.insert(depth)
     }
 
-    /// Adjusts the depth by service times.
     fn look_at_times(&mut self, seen: &QueueReports, now_ns: u64) {
         if let Some(phase) = self.probing {
             return self.look_at_probe(phase, seen, now_ns);
@@ -290,7 +279,6 @@ impl DriveDepth {
         }
     }
 
-    /// Ends a phase of a probe once the phase has seen enough requests.
     fn look_at_probe(&mut self, phase: ProbePhase, seen: &QueueReports, now_ns: u64) {
         let (ios, light) = (self.counts.sums.ios(), self.counts.light.ios());
         let elapsed_ns = self.elapsed_ns(now_ns);
@@ -336,7 +324,6 @@ impl DriveDepth {
         self.start_over(now_ns);
     }
 
-    /// Returns the time since the last decision or change of phase.
     fn elapsed_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.decided_ns)
     }
@@ -355,7 +342,6 @@ impl DriveDepth {
         (self.decided_ns, self.since_ns) = (now_ns, now_ns);
     }
 
-    /// Updates the shortest service times.
     fn learn(&mut self) {
         for (class, log) in self.counts.sums.means() {
             self.shortest[0][class] = self.shortest[0][class].min(log);

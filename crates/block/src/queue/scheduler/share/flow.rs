@@ -19,7 +19,6 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 /// log2 of the virtual time for one nanosecond of cost at weight 1.
 pub(crate) const VIRTUAL_BITS: u32 = 24;
 
-/// The groups' settings and the rule by which the drive is shared.
 pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 
 /// Waiting and in-flight requests of a flow, in 16ths of a small request.
@@ -42,7 +41,6 @@ pub(crate) struct GroupFlow<M: Machine> {
     /// Virtual time that a nanosecond of cost takes, from the group's weight among active groups.
     pub(crate) slope: u64,
     pub(crate) priority: Priority,
-    /// True if the drive is shared by latency targets and the group has one.
     pub(crate) has_target: bool,
     /// Total cost of the chains dispatched, in nanoseconds.
     pub(crate) served: u64,
@@ -54,7 +52,6 @@ pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) last_end: Sector,
     pub(crate) sent_ns: u64,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// The waits last reported to the group's wait account.
     pub(crate) said: ReportedWaits,
 }
 
@@ -85,7 +82,6 @@ impl<M: Machine> GroupFlow<M> {
         flow
     }
 
-    /// Applies the group's present settings.
     pub(crate) fn follow(&mut self, (view, policy): ShareTerms<'_, M>) {
         let Some(row) = view.row(self.group) else { return };
         self.slope = (1 << VIRTUAL_BITS) / u64::from(row.weight.max(1));

@@ -45,7 +45,6 @@ impl FairShare {
         }
     }
 
-    /// Returns the share of a participant with this weight.
     pub(crate) fn part(self, weight: u64) -> u64 {
         let part = u128::from(self.amount) * u128::from(weight) / u128::from(self.weight.max(1));
         u64::try_from(part).unwrap_or(u64::MAX)

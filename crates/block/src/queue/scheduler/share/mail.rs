@@ -11,7 +11,6 @@ use crate::bio::group_id::GroupId;
 use crate::queue::scheduler::share::seen::QueueCounts;
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// Report and budget of a group at one queue.
 #[derive(Default)]
 pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
@@ -29,11 +28,9 @@ pub(crate) struct MailboxEntry {
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// Value of `served` at the last allocation.
     pub(crate) known: u64,
-    /// Largest value that `served` may reach before the next allocation of budgets.
     pub(crate) ceiling: u64,
     /// Virtual time that a nanosecond of cost takes; 0 before the first allocation.
     pub(crate) slope: u64,
-    /// True if the group's usual demand fits into its part of the depth.
     pub(crate) has_all: bool,
 }
 
@@ -48,7 +45,6 @@ impl MailboxEntry {
     }
 }
 
-/// The limit on a queue's requests in flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthLimit {
     /// Limit by direction, in 16ths of a small request. With latency targets, the limit applies
@@ -72,11 +68,8 @@ pub(crate) struct QueueMailbox {
     pub(crate) is_over: bool,
     /// True if the last report is newer than the last allocation.
     pub(crate) fresh: bool,
-    /// Number of requests at the drive.
     pub(crate) requests: u32,
-    /// Largest cost of a request of the queue.
     pub(crate) largest: u64,
-    /// Requests completed since the last allocation.
     pub(crate) counts: QueueCounts,
     pub(crate) entries: Vec<MailboxEntry>,
     pub(crate) bound: DepthLimit,
@@ -84,7 +77,6 @@ pub(crate) struct QueueMailbox {
 }
 
 impl QueueMailbox {
-    /// Returns the entry of the flow with index `at`, made on first use.
     pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailboxEntry {
         if self.entries.len() <= at {
             self.entries.push(MailboxEntry { group, way, steady: true, ..MailboxEntry::default() });

@@ -23,29 +23,23 @@ const SMALL_NS: u64 = 10_000_000_000;
 /// Nanoseconds for which a drive is observed before a decision.
 const WINDOW_NS: u64 = 50_000_000;
 
-/// The longest request of a shared drive, and the measurements that decide it.
 pub(crate) struct PieceSize {
     sectors: u32,
     since_ns: u64,
     /// Cost, in nanoseconds, of the I/O dispatched since `since_ns`.
     served: u64,
-    /// True if the drive was kept busy since `since_ns`.
     busy: bool,
     /// Cost that the drive serves in [`SLOW_NS`]; 0 if unknown.
     usual_cost: u64,
     /// Service time of small reads before the size last grew.
     grown_from_ns: Option<u64>,
-    /// Time until which the size does not grow; see [`STAY_NS`].
     stays_until_ns: u64,
-    /// Time until which small reads are expected; see [`SMALL_NS`].
     small_until_ns: u64,
 }
 
-/// Measurements of a drive since the last decision.
 pub(crate) struct DriveSample {
     /// Cost, in nanoseconds, of the I/O dispatched.
     pub(crate) served: u64,
-    /// Number of small reads completed.
     pub(crate) small_ios: u64,
     /// Shortest service time of small reads, if known.
     pub(crate) small_ns: Option<u64>,
@@ -57,7 +51,6 @@ pub(crate) struct DriveSample {
     pub(crate) double_ns: Option<u64>,
     /// True if requests of twice the size are in another size class, so that they can be measured.
     pub(crate) may_double: bool,
-    /// True if the drive has enough requests to be busy.
     pub(crate) busy: bool,
 }
 

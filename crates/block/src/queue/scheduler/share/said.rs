@@ -24,7 +24,6 @@ const LASTS_NS: u64 = 1_000_000_000;
 /// Nanoseconds without a check after which all messages are due again, for a new recording.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
-/// Times of the last messages about one group and one wait reason.
 #[derive(Default)]
 struct ReportTimes {
     /// Number of the check, counted in `looks`, that last found the group held back.
@@ -33,19 +32,16 @@ struct ReportTimes {
     rests_ns: Option<u64>,
 }
 
-/// The times of the last messages, by group and wait reason.
 #[derive(Default)]
 pub(crate) struct ReportedDecisions {
-    /// Number of checks of the groups, and the time of the last check.
+    /// Number of checks of the groups so far.
     looks: u64,
     looked_ns: u64,
     of: BTreeMap<(GroupId, u8), ReportTimes>,
-    /// The last reported depth, and the time of that report.
     said_depth: Option<([u32; 2], u64)>,
 }
 
 impl ReportedDecisions {
-    /// Begins a new check of the groups that are held back.
     fn look(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.looked_ns) >= FORGOTTEN_NS {
             *self = ReportedDecisions::default();
@@ -53,7 +49,6 @@ impl ReportedDecisions {
         (self.looks, self.looked_ns) = (self.looks + 1, now_ns);
     }
 
-    /// Returns true if a message is due about a group that is held back for `hold`.
     fn begins(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let looks = self.looks;
         let said = self.of.entry((group, hold as u8)).or_default();
@@ -76,7 +71,6 @@ impl ReportedDecisions {
         tells
     }
 
-    /// Returns true if a message about this depth is due.
     fn changes(&mut self, depth: [u32; 2], now_ns: u64) -> bool {
         let tells = match self.said_depth {
             None => true,
@@ -124,7 +118,6 @@ impl ReportedDecisions {
         }
     }
 
-    /// Reports that the queue pauses, and the wait reason of each group.
     #[cold]
     pub(crate) fn rest<M: Machine>(
         &mut self,

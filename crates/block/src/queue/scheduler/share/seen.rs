@@ -16,7 +16,6 @@ pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
     /// Service times of requests of groups that had no other requests waiting.
     pub(crate) light: ClassSums,
-    /// True if requests waited because the drive's depth was used up.
     pub(crate) full: bool,
     /// True if requests waited for a tag.
     pub(crate) short: bool,
@@ -46,7 +45,6 @@ pub(crate) struct QueueReports {
     pub(crate) taken: u64,
     /// Least depth of a drive that only one group uses, in depth units; 0 for a shared drive.
     pub(crate) floor: u64,
-    /// Number of queues with requests waiting or at the drive.
     pub(crate) queues: u32,
     /// Shortest latency target of the groups with requests. `None` if no such group has a target.
     pub(crate) waits_for_ns: Option<u64>,

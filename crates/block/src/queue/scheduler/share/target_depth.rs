@@ -33,14 +33,13 @@ pub(crate) struct TargetDepth {
     most: u64,
     /// Depth at which a target was last missed, by direction.
     missed_at: [u64; 2],
-    /// Requests completed since the last decision about the depth.
     counts: QueueCounts,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
     looked_ns: u64,
 }
 
 impl TargetDepth {
-    /// `most` is the largest depth, with which the new `TargetDepth` starts.
+    /// Starts both directions at `most`, the largest depth.
     pub(crate) fn new(most: u64) -> Self {
         TargetDepth {
             ways: [most; 2],
@@ -52,12 +51,10 @@ impl TargetDepth {
         }
     }
 
-    /// Returns the depth that the targets leave to reads and to writes.
     pub(crate) fn ways(&self) -> [u64; 2] {
         self.ways
     }
 
-    /// Adjusts the depth by the groups' latencies, relative to their targets.
     pub(crate) fn look(&mut self, seen: &QueueReports, bound: u64, now_ns: u64) {
         self.counts.add(&seen.counts);
         for (group, target, counts) in &seen.targets {

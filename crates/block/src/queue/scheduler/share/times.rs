@@ -37,7 +37,6 @@ fn log_of(ns: u64) -> u64 {
     log * 64 + part
 }
 
-/// Returns the time in nanoseconds for a logarithm that `log_of` returned.
 pub(crate) fn ns_of(log: u64) -> u64 {
     let power = 1u64 << (log / 64).min(62);
     (power + power / 64 * (log % 64)).saturating_sub(SLACK_NS)
@@ -66,7 +65,6 @@ impl ClassSums {
         usual_ns(&self.0[way * CLASSES / 2..][..CLASSES / 2])
     }
 
-    /// Returns the typical (geometric mean) service time of all requests, in nanoseconds.
     pub(crate) fn usual_ns(&self) -> u64 {
         usual_ns(&self.0)
     }

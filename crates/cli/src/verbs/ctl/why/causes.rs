@@ -90,7 +90,6 @@ impl AtDrives {
         sum
     }
 
-    /// Returns the cause of queueing time: missing tags, a busy drive, or the queue itself.
     fn queue(&self) -> &'static str {
         match (self.tag_waits, self.requeues) {
             (0, 0) => QUEUE,

@@ -63,7 +63,6 @@ impl DriveInterval<'_> {
         sum(self.now).saturating_sub(self.before.map_or(0, sum))
     }
 
-    /// Returns the number of completed I/Os, without flushes.
     fn ios(&self) -> u64 {
         self.added(|op| if op.op == FLUSH { 0 } else { op.ios })
     }

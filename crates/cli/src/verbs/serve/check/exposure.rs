@@ -125,7 +125,6 @@ fn umask() -> Option<u32> {
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
-/// Describes the rights of a listener's clients: `read and write "a", and read "b"`.
 fn what_clients_may(plan: &ServePlan, listener: &ListenerPlan) -> String {
     let names = |read_only: bool| {
         let exports = listener.exports.iter().map(|export| &plan.config.exports[*export]);

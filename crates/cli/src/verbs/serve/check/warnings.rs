@@ -13,7 +13,6 @@ use millrace_block::Serving;
 use super::exposure;
 use crate::config::ServePlan;
 
-/// Page size of most guests, in bytes. On x86-64 there is no other.
 const GUEST_PAGE: u32 = 4096;
 
 pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {

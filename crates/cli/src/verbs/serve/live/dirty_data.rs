@@ -130,8 +130,6 @@ pub fn while_stopping(
     Some(text)
 }
 
-/// Describes drives that fail writes: `writes to drive d0 fail (I/O error; 8192 bytes not
-/// written)`.
 fn failing(cache: &Cache<Native>, risk: &AtRisk) -> Vec<String> {
     let text = |of: &DriveAtRisk| {
         let (status, bytes) = (of.failed?, of.bytes);
@@ -145,7 +143,6 @@ fn name(cache: &Cache<Native>, of: &DriveAtRisk) -> String {
     format!("drive {}", cache.below().disks()[of.drive].name())
 }
 
-/// Describes an amount of data: `8192 bytes (first range: 4096 bytes at offset 65536)`.
 fn amount(risk: &AtRisk) -> String {
     let (start, len) = risk.first;
     format!("{} bytes (first range: {len} bytes at offset {start})", risk.bytes)

@@ -33,9 +33,7 @@ const BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CacheMark {
-    /// The cache has acknowledged no write from memory.
     Clean,
-    /// The cache has acknowledged a write from memory.
     Dirty,
     /// The cache was dirty when an earlier daemon died, and the mark is not acknowledged yet.
     Lost,
@@ -63,7 +61,6 @@ struct MarkFile {
     folder: File,
     file: File,
     volumes: Vec<(String, CacheMark)>,
-    /// True if `file` has the current marks of `volumes`.
     is_current: bool,
     is_settled: bool,
 }

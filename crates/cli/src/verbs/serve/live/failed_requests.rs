@@ -13,7 +13,6 @@ use millrace_console::counted;
 use super::served_lists::NamedStates;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Failures within this time share an entry, which limits the number of entries in a window.
 const MOMENT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

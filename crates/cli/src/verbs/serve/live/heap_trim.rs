@@ -19,7 +19,6 @@ pub struct HeapTrim(Mutex<TrimState>);
 
 #[derive(Default)]
 struct TrimState {
-    /// Number of clients that had left at the last check.
     left: u64,
     /// Times of the first and the last departure of a client since the previous trim.
     since: Option<(Instant, Instant)>,

@@ -20,7 +20,6 @@ use crate::config::group::targets::TargetQuery;
 
 /// Time for which a target must be missed before it is reported.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Least length of the window over which a target is judged.
 const WINDOW: Duration = Duration::from_millis(900);
 /// Least number of I/Os in a window that is judged, and of I/Os above the judged percentile.
 const LEAST: u64 = 10;
@@ -35,7 +34,6 @@ pub struct LatencyTargets {
     usual: BTreeMap<String, UsualTimes>,
     /// Pairs of the group and the volume of each export.
     users: Vec<(String, String)>,
-    /// Targets by group, volume index and drive index.
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
 
@@ -238,7 +236,6 @@ fn targets(groups: &ServedGroups) -> BTreeMap<GroupId, (String, LatencyTarget)> 
     list.filter_map(|(id, one)| Some((id, (one.name, one.latency_target?)))).collect()
 }
 
-/// Returns each drive with its volume, the indexes of both, and its service times by group.
 fn drives(
     volumes: &[Arc<Volume<Native>>],
 ) -> impl Iterator<Item = (&Volume<Native>, usize, usize, BTreeMap<GroupId, Snapshot>)> {

@@ -20,13 +20,10 @@ use millrace_machine::Native;
 use super::daemon::LiveDaemon;
 use super::dirty_marks::mark_caches;
 
-/// Time between two checks for unused files.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time between two checks while no file is open.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 /// Time for which the same warning is not repeated.
 const QUIET: Duration = Duration::from_secs(60);
-/// Maximum number of warnings within `QUIET`.
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
@@ -217,7 +214,6 @@ fn follow(daemon: &LiveDaemon, server: &Server) {
     daemon.marks.remove(|name| server.configured().volume_number(name).is_none());
 }
 
-/// Warnings of the last minute, so that clients that retry do not fill the log.
 #[derive(Default)]
 struct RecentWarnings(Vec<(String, Instant)>);
 

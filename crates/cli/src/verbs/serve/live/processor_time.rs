@@ -24,7 +24,6 @@ pub fn of_process() -> ProcessorTime {
     ProcessorTime { ran_ns, waited_ns: *max_ns }
 }
 
-/// Returns the time that the running threads have waited for a CPU, summed over threads.
 fn waited_ns(dir: &Path) -> u64 {
     let threads = fs::read_dir(dir).into_iter().flatten().flatten();
     // The file of a thread that has ended meanwhile cannot be read, and is skipped.

@@ -54,7 +54,6 @@ fn push_back<T>(ring: &mut VecDeque<T>, one: T) {
 #[derive(Debug, Default)]
 struct BusiestSeries {
     series: Vec<(String, VecDeque<(u32, u32)>)>,
-    /// Average I/Os per second of each volume, drive or group, by name.
     loads: HashMap<String, f64>,
 }
 

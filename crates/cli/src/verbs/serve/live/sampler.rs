@@ -187,7 +187,6 @@ fn sample(last: &[UsedVolume], now: &[UsedVolume], since: Duration) -> Sample {
     sample
 }
 
-/// Returns the latency histogram, with a row for each power of two of microseconds.
 fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     let mut rows = [0; HEAT_ROWS];
     for (start_ns, count) in latency.buckets() {

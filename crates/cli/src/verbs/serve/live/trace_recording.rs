@@ -20,7 +20,6 @@ use crate::views::{Refusal, TraceStart};
 
 /// Longest time without a request from the client before a recording ends.
 const LEASE: Duration = Duration::from_secs(10);
-/// Largest number of CPUs for which a recording can be made.
 const CPUS_MAX: u32 = 4096;
 
 #[derive(Default)]

@@ -17,7 +17,6 @@ use super::daemon::LiveDaemon;
 use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
 use super::served_lists::{NamedStates, ServedLists};
 
-/// Time between two checks of the daemon.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Number of checks without further log lines after a line about a drive or export.
 const QUIET: u32 = 4;
@@ -58,7 +57,6 @@ impl StuckDrives {
 #[derive(Debug, Clone, Copy, Default)]
 struct FailureLog {
     count: u64,
-    /// Number of further checks without log lines about this drive or export.
     quiet: u32,
 }
 

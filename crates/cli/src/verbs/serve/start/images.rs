@@ -13,7 +13,6 @@ use millrace_drives::Spec;
 
 use crate::config::words::{self, LayoutWord};
 
-/// Maximum length of a file that is searched for sections of a configuration, in bytes.
 const LOOK_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -27,7 +27,6 @@ use crate::verbs::serve::check::findings::Findings;
 
 /// Number of bytes of an export that the suggested fio command accesses at most.
 const TRY_BYTES: u64 = 256 << 20;
-/// Smallest block size in commands to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;
 
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {

@@ -35,7 +35,6 @@ enum SignalRequest {
     Nothing,
 }
 
-/// Time of the last log line about an ignored signal, and number of such signals since.
 #[derive(Debug, Default)]
 struct IgnoredSignal {
     said: Option<Instant>,

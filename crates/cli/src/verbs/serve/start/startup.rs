@@ -27,7 +27,6 @@ pub struct Startup {
     state: Mutex<StartState>,
     changed: Condvar,
     cancel: Cancel,
-    /// Handle to the daemon, set once the daemon serves.
     daemon: OnceLock<Weak<LiveDaemon>>,
 }
 

@@ -20,12 +20,10 @@ const RUNNING: usize = 4;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ThreadCount {
     io: usize,
-    /// Number of workers of drives and flushers of caches.
     workers: usize,
     /// Number of threads for vhost-user control (one per export), for the control socket and
     /// metrics page, and for certificates.
     others: usize,
-    /// Number of helper threads of file drives.
     helpers: usize,
 }
 
@@ -95,7 +93,6 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     needed
 }
 
-/// Returns true for a file drive, whose I/O needs helper threads.
 fn is_file(drive: &DriveConfig) -> bool {
     let inner = drive.spec.innermost();
     inner.driver == "file" && inner.get("aio") != Some("inline")

@@ -70,7 +70,6 @@ fn a_mapping_stays_until_the_handler_that_replaces_it_has_ended() {
     holds_but_for("a mapping goes", explorer, &bugs, a_mapping_is_unmapped);
 }
 
-/// Two threads claim the only free entry.
 fn two_claim_one_entry() {
     let entry = entry();
     let other = Arc::clone(&entry);

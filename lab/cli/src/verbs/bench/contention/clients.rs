@@ -36,7 +36,6 @@ const GROUP_KEYS: [&str; 10] = [
     "write-bandwidth",
     "burst",
 ];
-/// Largest size of an I/O in bytes.
 const BS_MAX: u64 = 1 << 30;
 
 /// Parses the values of all `--client` flags. Returns the groups, in the order in which they are to
@@ -52,7 +51,6 @@ pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
     Ok((groups.into_iter().map(|(config, _)| config).collect(), clients))
 }
 
-/// A group, and the keys that were given for it, with their values.
 type GroupKeys<'a> = (GroupConfig, Vec<(&'a str, &'a str)>);
 
 fn add<'a>(
@@ -140,7 +138,6 @@ fn block_size(text: &str) -> Result<u32, String> {
     if fits { Ok(bytes as u32) } else { Err("write a multiple of 512 up to 1g, such as 4k".into()) }
 }
 
-/// Adds a client's settings to the group `name`, which is created first if necessary.
 fn join<'a>(
     name: &str,
     settings: &[(&'a str, &'a str)],
