@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::disk_image::DiskImage;
 use super::history::{After, History};
 use super::map::SectorMap;
-use super::scenario::{LimitSpec, Scenario};
+use super::scenario::{DriveSpec, LimitSpec, Scenario};
 
 /// The first invariant that a run broke.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +137,10 @@ pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
 impl Oracle {
     pub(super) fn new(scenario: &Scenario) -> Oracle {
         let map = SectorMap::new(scenario);
+        // Failed pages may fill a cache whose dirty limit exceeds half of its size (docs/cache.md).
+        let fills = scenario.cache.is_some_and(|cache| 2 * cache.dirty_kib > cache.size_kib);
+        let fails = |drive: &DriveSpec| drive.faults.fails();
+        let fails_all = fills && scenario.drives.iter().any(fails);
         Oracle {
             media: (0..)
                 .zip(&scenario.drives)
@@ -152,7 +156,7 @@ impl Oracle {
             plan: FaultPlan {
                 cached: scenario.cache.is_some(),
                 bound_ns: scenario.bound_ns(),
-                failing: scenario.drives.iter().map(|d| d.faults.fails()).collect(),
+                failing: scenario.drives.iter().map(|d| fails_all || fails(d)).collect(),
                 stalling: scenario.drives.iter().map(|d| d.faults.stalls()).collect(),
                 all: scenario.stalls_all(),
                 longest_ns: scenario.stall_ns(),

@@ -20,10 +20,10 @@ use super::serving::{ModeSpec, ServingSpec};
 /// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
 /// cache notices the hang after at most two seconds. Pages already sent take one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Longest time, in nanoseconds, for which a drive that fails some writes delays a write through
-/// the cache. While failed pages take up almost all of the dirty limit, a write gets a few pages
-/// every 0.1 s.
-const HELD_BY_FAILURES_NS: u64 = 4 * HELD_NS;
+/// Longest time, in nanoseconds, that each waiting page needs if a drive fails some writes and
+/// failed pages take up almost all of the dirty limit: the cache retries every 0.1 s.
+const HELD_BY_FAILURES_NS: u64 = 200_000_000;
+/// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
 
 /// A machine, a volume on it, the channels that use it, and the faults and disturbances.
@@ -507,14 +507,20 @@ impl Scenario {
         // Without request timeouts, a queue's owner polls only once a second, and finds the
         // completion of a stuck request late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
-        let fails = |d: &DriveSpec| d.faults.errors > 0 || d.faults.bad.is_some();
+        let fails = self.drives.iter().any(|d| d.faults.errors > 0 || d.faults.bad.is_some());
+        let block = u64::from(self.block_sectors());
+        let pages = |c: &ChannelSpec| (u64::from(c.blocks) * block).div_ceil(8) + 1;
+        let pages = self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * pages(c));
         let held_by_cache_ns = match self.cache {
             None => 0,
-            Some(_) if self.drives.iter().any(fails) => HELD_BY_FAILURES_NS,
+            Some(_) if fails => HELD_NS + HELD_BY_FAILURES_NS * pages.sum::<u64>(),
             Some(_) => HELD_NS,
         };
         // A scheduler may serve all other bios before this I/O, even later ones.
         let passes = if self.is_scheduled() { 12 } else { 3 };
+        // On a drive without FUA, a flush follows each durable write.
+        let is_durable = |c: &ChannelSpec| c.fua > 0 || c.preflush > 0;
+        let passes = if self.channels.iter().any(is_durable) { 2 * passes } else { passes };
         100_000_000
             + passes * requests * each_ns
             + late_ns
