@@ -306,6 +306,8 @@ impl<M: Machine> Cache<M> {
     }
 
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
+        // Without a flusher, nobody would wake writers that wait.
+        let failed = if self.flusher.is_there() { FAILS } else { REFUSES };
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;
         for (number, of) in watch.iter_mut().enumerate() {
@@ -319,8 +321,6 @@ impl<M: Machine> Cache<M> {
                 FAILS | REFUSES => now_ns >= of.retry_ns && good != of.good,
                 _ => !is_stuck && !has_failed,
             };
-            // Without a flusher, nobody would wake writers that wait.
-            let failed = if self.flusher.is_there() { FAILS } else { REFUSES };
             let retry_ns = now_ns + RETRY_NS;
             if state == FINE && (has_failed || is_stuck) {
                 *of = MemberRecord { errors: of.errors, good, retry_ns, probes: 0 };

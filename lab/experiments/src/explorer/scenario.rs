@@ -520,7 +520,9 @@ impl Scenario {
         let passes = if self.is_scheduled() { 12 } else { 3 };
         // On a drive without FUA, a flush follows each durable write.
         let is_durable = |c: &ChannelSpec| c.fua > 0 || c.preflush > 0;
-        let passes = if self.channels.iter().any(is_durable) { 2 * passes } else { passes };
+        let flushes = self.drives.iter().any(|d| d.limits.cache && !d.limits.fua)
+            && self.channels.iter().any(is_durable);
+        let passes = if flushes { 2 * passes } else { passes };
         100_000_000
             + passes * requests * each_ns
             + late_ns
