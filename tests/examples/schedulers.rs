@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use millrace_tests::guest::{Guest, Image};
-use millrace_tests::{Daemon, client, poll_within};
+use millrace_tests::{Daemon, MILLRACE_LAB, client, poll_within};
 use serde_json::{Value, json};
 
 use comparison::table;
@@ -25,6 +25,9 @@ usage: cargo xtask schedulers [--contenders NAME,...] [--seconds N] [--json]
 
 A small client reads 4 KiB, one I/O at a time, beside a bulk client, on a modelled drive that takes
 2 ms for 4 KiB and moves 15.6 MiB/s. Each contender has its own way to protect the small one:
+
+  simulated                       millrace's schedulers on four drives in virtual time, with tables of
+                                  their own: millrace-lab paper schedulers:late,pauses,beside,storms
 
   none, deadline, fair, latency   millrace's schedulers, over NBD; with latency, the small client has
                                   latency-target = \"p99 20ms\"
@@ -36,14 +39,15 @@ A small client reads 4 KiB, one I/O at a time, beside a bulk client, on a modell
 
   --contenders NAME,...   which of them [default: all]
   --seconds N             measured length of a run [default: 5]
-  --json                  print an array with a row for each contender
+  --json                  print an array with a row for each contender, without the simulated ones
 
 Needs fio, qemu-storage-daemon, and for guests linux-image-amd64, qemu-system-x86 and busybox-static.
 MILLRACE_BIN names the program to measure, such as target/release/millrace. Takes 90 s for each
 contender.";
 
 const DRIVE: &str = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1";
-const CONTENDERS: [&str; 10] = [
+const CONTENDERS: [&str; 11] = [
+    "simulated",
     "none",
     "deadline",
     "fair",
@@ -411,6 +415,17 @@ fn row(name: &'static str, seconds: u64) -> Result<Vec<(String, String)>, String
     Ok(cells)
 }
 
+/// Prints the tables of the simulated drives. The exit status only tells whether all checks hold.
+fn simulated() -> Result<(), String> {
+    let mut lab = Command::new(MILLRACE_LAB.path());
+    lab.args(["paper", "schedulers:late,pauses,beside,storms"]);
+    let status = lab.status().map_err(|error| format!("millrace-lab: {error}"))?;
+    match status.code() {
+        Some(0 | 1) => Ok(()),
+        _ => Err(format!("millrace-lab paper ended with {status}")),
+    }
+}
+
 /// The table's lines, with their head.
 fn lines(rows: &[(&str, Vec<(String, String)>)]) -> Vec<Vec<String>> {
     let names = rows.first().map(|(_, cells)| cells.iter().map(|(name, _)| name.clone()));
@@ -448,6 +463,10 @@ fn run(words: &[String]) -> Result<(), String> {
     for needed in ["fio", "qemu-storage-daemon"] {
         client(needed).ok_or_else(|| format!("{needed} is not installed"))?;
     }
+    if chosen.contains(&"simulated") && !is_json {
+        simulated()?;
+    }
+    chosen.retain(|name| *name != "simulated");
     let mut rows = Vec::new();
     for name in chosen {
         rows.push((name, row(name, seconds).map_err(|error| format!("{name}: {error}"))?));

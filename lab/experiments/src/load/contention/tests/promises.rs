@@ -45,20 +45,6 @@ fn p99_ms(report: &ContentionReport) -> f64 {
     row(report, "reader").lat_ns.p99 as f64 / MS as f64
 }
 
-#[test]
-fn who_comes_late_does_not_wait_for_all_that_others_have_queued() {
-    for (scheduler, most_ms) in [(SchedulerKind::Fair, 150.0), (SchedulerKind::Latency, 40.0)] {
-        let late = Client { start_ns: 1_000 * MS, ..reader() };
-        let bulk = |number| client(&format!("bulk{number}"), 2, (1024 * KIB, 128));
-        let clients = std::iter::once(late).chain((0..4).map(bulk)).collect();
-        let report = run(SLOW, scheduler, clients);
-        assert_eq!(report.errors(), 0);
-        let max_ms = row(&report, "reader").lat_ns.max as f64 / MS as f64;
-        assert!(max_ms <= most_ms, "{scheduler:?}: {max_ms} ms");
-        assert!(p99_ms(&report) <= 20.0, "{scheduler:?}: {} ms", p99_ms(&report));
-    }
-}
-
 /// From the start, when the drive's speed is not known yet, and again after rests.
 #[test]
 fn a_reader_does_not_wait_for_all_of_one_very_large_write() {
@@ -75,19 +61,6 @@ fn a_reader_does_not_wait_for_all_of_one_very_large_write() {
             assert!(max_ms <= 40.0, "{scheduler:?}, pauses of {pause_ms} ms: {max_ms} ms");
             assert!(row(&report, "large").ios >= length_ms / 8_000, "{report:?}");
         }
-    }
-}
-
-#[test]
-fn a_target_holds_for_a_reader_that_pauses() {
-    let bulk = || Client { rw: Rw::RandWrite, ..client("bulk", 2, (64 * KIB, 64)) };
-    let alone = row(&run(SLOW, SchedulerKind::None, vec![bulk()]), "bulk").iops;
-    for pause_ms in [0, 20, 100, 1_000] {
-        let pausing = Client { thinktime_ns: pause_ms * MS, ..reader() };
-        let report = run(SLOW, SchedulerKind::Latency, vec![pausing, bulk()]);
-        let (p99, kept) = (p99_ms(&report), row(&report, "bulk").iops / alone);
-        assert!(p99 <= 20.0, "pauses of {pause_ms} ms: p99 {p99} ms");
-        assert!(kept >= 0.9, "pauses of {pause_ms} ms: the writer keeps {kept}");
     }
 }
 
