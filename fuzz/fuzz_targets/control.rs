@@ -1,11 +1,11 @@
 //! Fuzzes the control socket and the metrics page of the daemon: one input is lines of requests to
 //! the socket, and also the header of an HTTP request.
 //!
-//! Demanded: no panic; one reply for each line, which is one line of JSON with the id of the
-//! request and either an answer or an error message; an accepted `trace-start` stays the same if
-//! its answer is sent as a request; complete HTTP responses; and an answer to an HTTP header that
-//! is too long. Both parsers are compiled from their sources, so that the rest of the program need
-//! not build. Seeds in `corpus/control` are requests of docs/control.md, of browsers and of
+//! The fuzzer demands: no panic; one reply for each line, which is one line of JSON with the id of
+//! the request and either an answer or an error message; an accepted `trace-start` stays the same
+//! if its answer is sent as a request; complete HTTP responses; and an answer to an HTTP header
+//! that is too long. Both parsers are compiled from their sources, so that the rest of the program
+//! need not build. Seeds in `corpus/control` are requests of docs/control.md, of browsers and of
 //! Prometheus.
 
 #![no_main]
@@ -19,7 +19,8 @@ mod http;
 #[allow(dead_code, unfulfilled_lint_expectations)]
 mod protocol;
 
-/// Replaces the daemon's module `requests`: the same requests, with answers of any type.
+/// Replaces the daemon's module `requests`, so that the rest of the program need not build.
+/// Declares three of its requests, with untyped JSON as answers.
 mod requests {
     use std::path::PathBuf;
 
@@ -67,7 +68,7 @@ use protocol::{ControlVerb, Question, Refusal};
 use requests::{HISTORY, STATS, StatsQuery, TRACE_START};
 use serde_json::{Map, Value, json};
 
-/// Replaces the daemon's trait of the same name, which http.rs imports.
+/// Replaces the daemon's trait `Answers`, which http.rs imports.
 pub trait Answers {
     fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
     fn metrics(&self, query: StatsQuery) -> String;

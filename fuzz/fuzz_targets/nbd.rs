@@ -1,12 +1,12 @@
 //! Fuzzes the NBD protocol core: one input goes to every parser of untrusted bytes.
 //!
-//! As a client's stream: the server's negotiation, whole and in pieces, then requests with their
-//! checks. As a server's stream: the client's negotiation and its reply parser in each style. As
-//! text: the URI parser.
+//! The server's negotiation, whole and in pieces, and the request parser with its checks read the
+//! input as bytes from a client. The client's negotiation, and the reply parser in each style, read
+//! the input as bytes from a server. The URI parser reads the input as text.
 //!
-//! Demanded: no panic, no more bytes consumed than given, the same outcome however the bytes are
-//! cut, and that an accepted request lies inside the export and on its block boundaries. Seeds in
-//! `corpus/nbd` are conversations that the core's own tests wrote.
+//! The fuzzer demands: no panic; no more bytes consumed than given; the same outcome however the
+//! bytes are cut; and that an accepted request lies inside the export and on its block boundaries.
+//! Seeds in `corpus/nbd` are conversations that the core's own tests wrote.
 
 #![no_main]
 

@@ -1,10 +1,10 @@
 //! `cargo xtask models`: checks the lock-free code under every interleaving and memory order.
 //!
-//! Runs the litmus tests of the checked machine, and the models of the block layer and of
-//! vhost-user on this machine. The output says how many executions each model took, and after how
-//! many executions each seeded bug was found. The models are built from the patched copy of
-//! `planted`, which has hooks for bugs. `main` and CI call this file, which runs cargo as a child
-//! process.
+//! Runs the litmus tests of millrace-checker, and the models of the block layer and of vhost-user,
+//! which run on the checker. The checker explores all executions of a test. The output says how
+//! many executions each model took, and after how many executions each seeded bug was found. Models
+//! are built from the copy of the tree that planted.rs makes, in which hooks for seeded bugs are
+//! patched into the code. `main` and CI call this file, which runs cargo as a child process.
 
 use std::path::Path;
 
@@ -22,8 +22,9 @@ const STEPS: [CargoStep; 2] = [
         "litmus tests of the checked machine",
         "test --config=xtask/models.toml --package=millrace-checker --lib --tests -- --nocapture",
     ),
-    // millrace-cli and millrace-tls only enable features of shared dependencies; millrace-cli has
-    // no library to test.
+    // millrace-cli and millrace-tls have no models. Both are listed because they give shared
+    // dependencies the features that `cargo test` uses, so that compiled dependencies can be
+    // reused.
     step(
         "models of the block layer and of vhost-user",
         "test --config=xtask/models.toml --package=millrace-block --package=millrace-exports \

@@ -115,8 +115,9 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         add("--shard", &[shard]);
         add("--sharding", &["round-robin"]);
     }
-    // `--cargo-arg` applies to building and running. With millrace-cli and millrace-tls, the
-    // features of shared dependencies are those of `cargo test`, whose build CI copies.
+    // `--cargo-arg` applies to building and running. millrace-cli and millrace-tls give shared
+    // dependencies the features that `cargo test` uses. So CI can reuse dependencies that a build
+    // by `cargo test` compiled.
     add("--cargo-arg", &["--package=millrace-cli", "--package=millrace-tls"]);
     add("--cargo-arg", group.words("tests"));
     all.extend(["--".to_owned(), "--".to_owned()]);
@@ -126,8 +127,9 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
     all
 }
 
-/// Reads the results of a group from `folder`. Returns true if no mutant survived, and each mutant
-/// in `wanted` was tested; otherwise prints those mutants. A hanging test counts as failing.
+/// Reads the results of cargo-mutants for one group of groups.txt from `folder`. Returns true if no
+/// mutant survived, and each mutant in `wanted` was tested; otherwise prints those mutants. A
+/// hanging test counts as failing.
 fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bool> {
     let read = |file: &str| {
         let path = folder.join(file);

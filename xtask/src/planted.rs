@@ -95,7 +95,8 @@ fn place_of(plant: &str, lists: &BTreeMap<String, Vec<Patch>>) -> String {
     found.map_or_else(|| "nowhere".to_owned(), |(path, hunk)| format!("{path}, {}", hunk.name))
 }
 
-/// Returns kind and number of seeds of the first violation in the JSON of `explore`.
+/// Returns the kind of the first violation in the JSON of `explore`, and the number of seeds that
+/// were tried up to this violation.
 fn first_of(summary: &str) -> Option<(String, String)> {
     let (_, list) = summary.split_once("\"violating_seeds\":[[")?;
     let (first, _) = list.split_once(']')?;

@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Primitives that must be compared. The functions of a primitive have its name, or begin with its
-/// name and `_`.
+/// Primitives of `Machine` for which there must be a function `native_X` and a function `plain_X`
+/// to compare. X is the name of the primitive, or begins with the name and `_`.
 const PRIMITIVES: &str = "counter_add counter_get counter_raise cpu fence line_held line_read \
                           line_write lock_lock lock_try_lock word_compare_exchange word_fetch_add \
                           word_fetch_and word_fetch_or word_load word_store word_swap work";
@@ -45,8 +45,8 @@ impl PrimitivePair {
     }
 }
 
-/// Builds the example below `root`, compares, and prints a table; returns true if every pair is
-/// equal or within its limit.
+/// Builds the example `primitives` below `root`, compares each function `native_X` with `plain_X`,
+/// and prints a table. Returns true if every pair is equal or within its limit.
 pub fn run(root: &Path) -> Result<bool> {
     let path = compile(root)?;
     let text = fs::read_to_string(&path)

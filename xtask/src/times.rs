@@ -16,7 +16,7 @@ use crate::tree;
 
 /// Ticks per second in /proc. Linux reports this number on all architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// File to which the step `change` adds a line.
+/// File to which a line is added before the step `change`, which measures an incremental build.
 const CHANGED: &str = "crates/block/src/channel/split.rs";
 
 /// Steps: the name on the command line, the arguments of cargo, and the maximum wall and CPU time.
@@ -53,7 +53,8 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
                 copy.cargo(args)?;
                 let path = copy.tree.join(CHANGED);
                 let text = fs::read_to_string(&path).context("cannot read the file to change")?;
-                // The added line moves all others, so that cargo compiles the whole file again.
+                // A line added at the top moves all others, so that cargo compiles the whole file
+                // again in the measured build.
                 fs::write(&path, format!("// Added line.\n{text}"))
                     .context("cannot change a file of the copy")?;
             }

@@ -119,8 +119,9 @@ impl EqualIos {
         EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Returns true if `bio` may join these I/Os: equal operation, owner and times up to dispatch.
-    /// The caller has checked that this thread submitted `bio` and that `bio` waited in no queue.
+    /// Returns true if `bio` can be counted together with the I/Os in `self`: equal operation,
+    /// owner, and times of submission and dispatch. The caller has checked that this thread
+    /// submitted `bio` and that `bio` waited in no queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -134,7 +135,9 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Makes [`EqualIos::is_like`] return false for every further bio.
+    /// Makes [`EqualIos::is_like`] return false for every bio. Called after `self` counted I/Os
+    /// that waited in a queue or that another thread submitted, because `is_like` does not compare
+    /// these properties.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -175,7 +178,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// If `run` has another operation or other times, adds `run` to the statistics and starts anew.
+    /// Adds the I/Os counted in `run` to the statistics if their operation is not `op` or their
+    /// times are not `times`. From then on, `run` counts I/Os of `op`, `whose` and `times`.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
@@ -337,7 +341,8 @@ impl<M: Machine> OpStats<M> {
         sum.errors += self.errors.get();
         sum.merges += self.merges.get();
         if self.total.is_empty() {
-            // Most operations have no I/O, and adding up their empty histograms takes long.
+            // Most operations have no I/O. Their empty histograms are skipped, because adding them
+            // up takes long.
             return;
         }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);

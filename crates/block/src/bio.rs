@@ -116,7 +116,7 @@ impl OpFlags {
 pub struct Segment {
     /// Address of the first byte.
     pub start: *mut u8,
-    /// Length of the piece in bytes.
+    /// Length of the segment in bytes.
     pub len_bytes: u32,
 }
 

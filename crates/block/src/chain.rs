@@ -1,4 +1,4 @@
-//! Bios in flight: the slots that hold them, the lists and chains that link slots, and the
+//! Bios in flight: the slots that hold them, the lists and bio chains that link slots, and the
 //! completion list that returns bios to their channel.
 //!
 //! A chain is one bio, or several adjacent bios that were merged and become one request. This layer

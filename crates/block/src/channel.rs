@@ -76,13 +76,16 @@ impl<M: Machine> Default for ChannelConfig<M> {
 /// A thread's interface to a volume.
 pub struct Channel<M: Machine> {
     pub(crate) sub: Submission<M>,
-    /// Bios that the program submits again, until the end of the current poll.
+    /// Bios that the program submits again and that cannot take the fast path.
+    /// [`Channel::poll_again`] starts them at its end.
     pub(crate) again: BioList<M>,
-    /// Number of polls that found completions ready; see `POLLS_PER_LOOK`.
+    /// Number of polls that found completed bios at once. Every eighth of them (`POLLS_PER_LOOK`)
+    /// also polls the drives' queues.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
-    /// Boxed for a fixed address; leaked if a drive may still write memory of the set's bios.
+    /// Bio slots of the channel. The `Box` keeps their addresses fixed. Leaked instead of freed if
+    /// a drive may still write the memory of the channel's bios.
     bio_set: ManuallyDrop<Box<BioSet<M>>>,
     turn: Option<ThreadTurn<M>>,
     /// Nanoseconds for which a dropped channel waits for I/O in flight.
@@ -127,8 +130,8 @@ impl<M: Machine> Channel<M> {
     /// Opens a channel of the calling thread to a volume.
     ///
     /// # Errors
-    /// `NotSupported` if a drive's queues belong to I/O threads (as a file's do), but the calling
-    /// thread is no I/O thread and there is no other.
+    /// `NotSupported` if a drive's queues belong to I/O threads (as a file's do), the calling
+    /// thread is no I/O thread, and no I/O thread owns the queue that the channel would use.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -318,7 +321,8 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // No endless loop: a channel with nothing in flight is not full.
+            // The loop ends, because `wait` completes bios, and a channel without bios in flight is
+            // not full.
             self.wait(1, &mut take);
         }
     }
@@ -477,7 +481,8 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // `in_flight` needs the list of free slots, which is emptied below.
+        // `in_flight` counts the bio slots in the list `free`, so it is called before that list is
+        // emptied.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());

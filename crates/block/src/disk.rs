@@ -65,7 +65,9 @@ pub(crate) struct FlushState<M: Machine> {
     pub(crate) pending: BioList<M>,
     /// Hardware queue of the next flush; the submitter of the first pending flush polls this queue.
     pub(crate) pending_hctx: u16,
-    /// Counts each start and each end of a move of pending flushes to a software queue.
+    /// Counts each start and each end of a move of waiting flushes to a software queue, so the
+    /// number is odd during a move. A thread that looks for flushes compares the numbers before and
+    /// after its search.
     pub(crate) moves: u64,
 }
 
@@ -130,7 +132,8 @@ impl<M: Machine> DiskAccounts<M> {
     }
 }
 
-/// [`LiveSizes::piece_sectors`] if no scheduler limits the length of requests.
+/// Value of [`LiveSizes::piece_sectors`], the longest read or write that the scheduler accepts, if
+/// there is no such limit.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
 
 pub(crate) struct LiveSizes<M: Machine> {
@@ -163,7 +166,8 @@ pub(crate) enum SubmitPath {
     Queues,
     /// The batch bypasses the software queue (see queues.rs), or there is no software queue.
     Bypass,
-    /// The batch takes the fast path of direct.rs; never with a trace sink.
+    /// The batch takes the fast path of direct.rs. A disk with a trace sink never uses this path,
+    /// because the fast path sends no events to the sink.
     Direct,
 }
 
@@ -237,7 +241,7 @@ impl<M: Machine> Disk<M> {
         let worker = queues::worker_queue(&config, hw, &topology, shared);
         let shape = QueueShape { hw, shared: (ctxs, shared), worker };
         let queues = match hw.kind {
-            // On simulated machines the queues are made here, before any measurement begins.
+            // Simulated machines make the queues now, so that no measurement includes this work.
             QueueKind::OwnerOnly if baseline.is_none() && M::THREADS_MOVE => {
                 LazyQueues::later(shape)
             }
@@ -278,7 +282,8 @@ impl<M: Machine> Disk<M> {
         }))
     }
 
-    /// Enables statistics of the serve locks. Called after lock statistics were turned on.
+    /// Starts statistics of the hardware queues' serve locks. Called after lock statistics were
+    /// turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
@@ -460,7 +465,8 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Closes a queue with nothing in flight, and returns the chains that wait in it.
+    /// Closes a hardware queue that has nothing in flight, and returns the bio chains (bios merged
+    /// into one future request) that wait in it.
     pub(crate) fn empty_queue(&self, index: u16, serve: &mut HctxState<M>) -> BioList<M> {
         serve.queue = None;
         let mut left = serve.take_chains();
@@ -470,7 +476,8 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // Flushes that waited for this flush, which was never issued, leave the queue, too.
+                // The driver did not accept this flush. Flushes that wait for its completion leave
+                // the queue, too.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -507,8 +514,8 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // One pass counts the users of all queues, because there may be thousands of
-                // threads.
+                // All accounts are read once, to count the users of all queues. Reading them for
+                // each queue would take long, because there may be thousands of threads.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &QueueRoute| {
@@ -531,7 +538,8 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread uses its own queue, or another thread's if there are fewer queues than threads.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // All submitters share one software queue, but `place` spreads them over hardware queues.
+        // All submitters share a software queue, so their CPU or thread number (`place`) selects
+        // the hardware queue.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),

@@ -41,7 +41,8 @@ impl<M: Machine> GroupEntry<M> {
         GroupEntry { config, buckets, turns: 0, is_closed: false }
     }
 
-    /// Changes the settings. I/Os that passed old limits are charged at the new rate.
+    /// Changes the group's settings. If the limits change, the cost that the token buckets hold for
+    /// I/Os already passed is converted from the old rate to the new one.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
             self.turns += 1;
@@ -142,9 +143,9 @@ impl<M: Machine> Groups<M> {
         Ok(())
     }
 
-    /// Changes the settings of a group, from each channel's next batch on. The group keeps its
-    /// name. I/Os that wait for a limit book a new time; I/Os that have passed a limit are charged
-    /// at the new rate.
+    /// Changes the settings of a group; each channel applies them from its next batch on. The group
+    /// keeps its name. I/Os that wait for a limit get a new time to continue. The cost of I/Os that
+    /// have passed a limit is converted to the new rate.
     ///
     /// # Errors
     /// The errors of [`Groups::open`], and an error if there is no such group. Nothing changes

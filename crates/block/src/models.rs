@@ -45,7 +45,8 @@ fn bounded(preemptions: u32) -> Explorer {
     Explorer::new().preemptions(preemptions.min(most))
 }
 
-/// Returns settings of a channel with one slot, because models open many channels.
+/// Returns settings of a channel that has room for one I/O. A small channel is cheap to open, and
+/// each execution of a model opens several.
 fn small() -> ChannelConfig<Checked> {
     ChannelConfig { depth: 1, ..ChannelConfig::default() }
 }
@@ -75,7 +76,8 @@ fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<DriveRecord>) {
         "the drive has a request in flight, but the disk was reported as drained",
     );
     locked(notes).closed = true;
-    // Any dispatch by another thread would happen in this window.
+    // While `closed` is true, a request that arrives at the model drive fails the test. Another
+    // thread that wrongly dispatches would do so during the check below.
     ensure(disk.is_drained(), "the disk got new work after it was drained");
     locked(notes).closed = false;
     disk.unfreeze();

@@ -35,8 +35,8 @@ use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Nanoseconds after which a thread polls a queue again that another thread was serving, because
-/// that thread may have left work in the queue.
+/// Nanoseconds until a thread polls a hardware queue again that another thread was serving. The
+/// serving thread may leave with work still in the queue.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
@@ -89,17 +89,19 @@ pub(crate) struct SoftwareQueue<M: Machine> {
 }
 
 pub(crate) struct CtxState<M: Machine> {
-    /// Lists of bios, one for each hardware queue that this queue feeds. If there is only one such
-    /// hardware queue, a second list may hold the bios for the drive's worker.
+    /// Lists of waiting bios, one for each hardware queue that takes bios from this software queue.
+    /// If there is only one such hardware queue, an additional list may hold the bios for the
+    /// drive's worker.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker; `None` if no list holds the worker's bios.
+    /// Hardware queue of the drive's worker, if `lists` ends with an additional list for that
+    /// queue.
     worker: Option<u16>,
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// Creates a queue that feeds `feeds` hardware queues. If `feeds` is 1, bios for hardware queue
-    /// `worker` get a list of their own.
+    /// Creates a software queue for `feeds` hardware queues, each with its own list. If `feeds` is
+    /// 1, the drive's worker (hardware queue `worker`), if any, gets an additional list.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -129,7 +131,8 @@ impl<M: Machine> CtxState<M> {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Leaks the waiting bios without freeing them, because their memory (`BioSet`) is leaked.
+    /// Forgets the waiting bios without dropping them. Their memory (`BioSet`) was leaked by the
+    /// channels that submitted them.
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
@@ -161,8 +164,8 @@ pub(crate) struct HardwareQueue<M: Machine> {
 pub(crate) struct HctxState<M: Machine> {
     /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
-    /// Chains that wait for dispatch, in order. If the queue has a scheduler, only flushes wait
-    /// here.
+    /// Bio chains (each becomes one request) that wait for dispatch, in order. If the queue has
+    /// a scheduler, only flushes wait here.
     pub(crate) staged: BioList<M>,
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
@@ -171,14 +174,18 @@ pub(crate) struct HctxState<M: Machine> {
     pub(crate) quiesced: bool,
     /// True while the queue accepts no new bios; used only if bios bypass the software queues.
     pub(crate) frozen: bool,
-    /// Number of chains that this queue, if it is the worker's, has taken from software queues.
+    /// Number of bio chains that this queue has taken from software queues; counted only in the
+    /// hardware queue of the drive's worker.
     pub(crate) taken: u64,
-    /// True while chains counted in `taken` may wait in this queue or be at the driver.
+    /// True while bio chains that were handed over to the drive's worker may wait in this queue or
+    /// be in flight.
     pub(crate) holds_handed: bool,
-    /// Number of times that waiting chains moved from this queue back to a software queue.
+    /// Number of times that bio chains for the drive's worker moved to a software queue because the
+    /// worker had left. `Disk::is_drained` compares the number to notice such a move.
     pub(crate) moves: u64,
-    /// Time in nanoseconds at which the serving thread inserted its batch, also used as dispatch
-    /// time; 0 after dispatch.
+    /// Time in nanoseconds at which the serving thread inserted its batch; 0 if no batch was
+    /// inserted since the last dispatch. The next dispatch uses the time instead of reading the
+    /// clock.
     pub(crate) inserted_ns: u64,
 }
 
@@ -193,7 +200,8 @@ impl<M: Machine> HctxState<M> {
         self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len() > 0)
     }
 
-    /// Takes out all waiting chains that have no tag. The scheduler, if any, stays.
+    /// Takes out all waiting bio chains that have no tag. A scheduler, if any, is emptied but
+    /// stays.
     pub(crate) fn take_chains(&mut self) -> BioList<M> {
         let mut left = self.scheduling.as_mut().map_or(BioList::new(), |inside| inside.empty());
         left.append(&mut self.staged);
@@ -257,8 +265,9 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
     }
 
-    /// Returns true if thread `owner` may run the queue, work is pending, and no thread serves the
-    /// queue. Spinning beside a serving thread could take the CPU from it.
+    /// Returns true if thread `owner` may run the queue and work is pending. Returns false while
+    /// another thread serves the queue: a caller that spins for work could take the CPU from that
+    /// thread.
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
@@ -277,7 +286,8 @@ impl<M: Machine> HardwareQueue<M> {
         if !self.is_owned_by(owner) {
             return false;
         }
-        // While another thread holds the lock, the owner must poll again instead of sleeping.
+        // While another thread holds the serve lock, the driver cannot be asked for work. The owner
+        // of the queue must then poll again instead of sleeping.
         let mut has_work = true;
         if let Some(serve) = self.serve.try_enter() {
             has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
@@ -299,19 +309,21 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
 
-    /// Changes the queue's state under the serve lock, and then rings the owner if another thread
-    /// has left work for the lock's holder.
+    /// Changes the queue's state under the serve lock. If another thread found the lock held and
+    /// left work for its holder, rings the doorbell of the queue's owner, because the caller does
+    /// no such work.
     pub(crate) fn change(&self, change: impl FnOnce(&mut HctxState<M>)) {
         let mut serve = self.serve.enter();
         change(&mut serve);
         if self.leave(serve) {
-            // The other thread has marked its work as pending, and the owner checks the marks
-            // before sleeping.
+            // The thread that left work has marked its software queue as pending. The owner checks
+            // these marks before it sleeps.
             self.ring();
         }
     }
 
-    /// Releases the serve lock. Returns true if another thread has left work for the lock's holder.
+    /// Releases the serve lock, which admits one serving thread at a time. Returns true if another
+    /// thread found the lock held and left work for its holder.
     pub(crate) fn leave(&self, serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
         let mut flagged = false;
         let mut inside = Some(serving);
@@ -352,7 +364,7 @@ impl<M: Machine> HardwareQueue<M> {
     /// Reserves the queue for the calling thread, which is about to become its owner. Returns false
     /// if the queue has an owner or is reserved already.
     pub(crate) fn reserve(&self) -> bool {
-        // Relaxed: reserving publishes no data; `set_owner` does.
+        // Relaxed: the reservation publishes no data. `set_owner` publishes the opened queue.
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 

@@ -4,8 +4,8 @@
 //! of a volume is at most one contiguous range on each drive, whatever its length: RAID-0 maps
 //! consecutive chunks round robin, so the chunks of a range are adjacent on each drive. A split
 //! therefore makes one part for each drive (more only if the drive's own limits require it), and a
-//! large discard stays one request for each drive. Source: \[FALCON\] (volume, stripe). Kernel
-//! counterpart: md's raid0 and linear, `queue_limits_stack`.
+//! large discard stays one request for each drive. Source: Kumar et al., ATC 2017, the Falcon paper
+//! (volume, stripe). Kernel counterpart: md's raid0 and linear, `queue_limits_stack`.
 
 pub(crate) mod linear;
 pub(crate) mod placement;
@@ -43,8 +43,8 @@ use crate::volume::stripe::Stripe;
 
 /// Maximum number of lookups in one query of a volume's extents. Limits the query's time.
 const EXTENT_STEPS: u32 = 4096;
-/// Maximum number of a channel's slots for parts of split bios, 128 bytes each, unless the
-/// channel's depth or the number of drives requires more.
+/// Maximum number of a channel's bio slots (128 bytes each) for parts of split bios. A channel
+/// whose depth or number of drives requires more gets more.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -248,8 +248,8 @@ impl<M: Machine> Volume<M> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
     }
 
-    /// Creates a volume over a single disk that is itself over the volume `below`, as a cache is.
-    /// The new volume gets the name of `below`.
+    /// Creates a volume over a single disk that stores its data on the volume `below`, such as the
+    /// disk of a cache. The new volume gets the name of `below`.
     ///
     /// # Errors
     /// The errors of [`Volume::new`]. A successfully opened disk causes none of these errors.
@@ -309,16 +309,18 @@ impl<M: Machine> Volume<M> {
 
     /// Returns which threads serve the drives, and whether a trace is recorded.
     pub(crate) fn mode(&self) -> (Serving, bool) {
-        // Relaxed: the mode changes only while the disks have no I/O. A recording may miss its
-        // first events.
+        // Relaxed: a batch is served correctly in either serving mode, and the mode changes only
+        // while the disks have no I/O. A recording may miss its first events.
         let mode = self.mode.load(Order::Relaxed);
         (Serving::from_bits(mode & !TRACED), mode & TRACED != 0)
     }
 
-    /// Returns true if the volume is served inline and no trace is recorded.
+    /// Returns true if submitting threads serve the volume's I/O themselves (`Serving::Inline`),
+    /// and no trace is recorded.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: a batch is served correctly in either serving mode, and a recording may miss its
+        // first events.
         self.mode.load(Order::Relaxed) == Serving::Inline as u64
     }
 
@@ -337,7 +339,7 @@ impl<M: Machine> Volume<M> {
         if !self.disks.iter().any(|disk| disk.config.tracer.is_some()) {
             return is_below;
         }
-        // Relaxed: as above.
+        // Relaxed: a recording may miss its first events.
         match traced {
             true => self.mode.fetch_or(TRACED, Order::Relaxed),
             false => self.mode.fetch_and(!TRACED, Order::Relaxed),
@@ -426,9 +428,10 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns the number of a channel's slots for parts of split bios. `depth` is the channel's
-    /// maximum number of bios. Each bio needs one slot per drive. In `PerVolume` mode, which splits
-    /// bios by chunks, 16 slots per bio are enough.
+    /// Returns the number of a channel's bio slots for parts of split bios. `depth` is the
+    /// channel's maximum number of bios. Each bio needs one slot per drive. In `PerVolume` mode,
+    /// which splits bios by chunks, each bio gets 16 slots. A bio with more parts waits for free
+    /// slots.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {

@@ -32,7 +32,8 @@ use crate::stats::CacheStats;
 
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
-/// Number of sectors below which a chunk of a stripe counts as small.
+/// Smallest stripe chunk, in sectors, for which each read and write of the cache stays on one
+/// drive. With smaller chunks, a read or write may span several drives.
 const CHUNK_SECTORS_MIN: u64 = 64;
 /// Longest range, in extents, that is looked up extent by extent. For a longer range, the cache
 /// scans all extents in memory.
@@ -62,7 +63,8 @@ pub(crate) struct FlusherCall<M: Machine> {
     until: M::Word,
     /// 1 if a client's write waits for free cache memory.
     is_short: M::Word,
-    /// 1 from a wake-up of the flusher until the flusher has read `until` and `is_short`.
+    /// 1 from a wake-up of the flusher until the flusher has read its orders: the epoch to write
+    /// (`until`) and the shortage of memory (`is_short`).
     is_rung: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
@@ -101,7 +103,8 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// Asks the flusher to write all data that became dirty in `epoch` or earlier.
+    /// Asks the flusher to write all data that became dirty in `epoch` (the time between two
+    /// flushes) or earlier.
     pub(crate) fn ask_until(&self, epoch: u64) {
         let mut seen = self.until.load(Order::Relaxed);
         while seen < epoch + 1 {
@@ -122,7 +125,8 @@ impl<M: Machine> FlusherCall<M> {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Returns the field `until`, and true if a write waits for memory. Clears the wake-up flag.
+    /// Returns the newest epoch (time between two flushes) that a flush waits for, plus one, and
+    /// true if a write waits for memory. Clears the wake-up flag.
     pub(crate) fn look(&self) -> (u64, bool) {
         // AcqRel pairs with the swap in `ring`: requests made before the flusher was woken are
         // visible.
@@ -241,8 +245,8 @@ impl<M: Machine> Cache<M> {
         self.config.mode == CacheMode::WriteThrough
     }
 
-    /// Returns the present time and epoch, for data that become dirty now. The caller must hold the
-    /// shard's lock.
+    /// Returns the present time and the number of the current epoch (time between two flushes), for
+    /// data that become dirty now. The caller must hold the shard's lock.
     pub(crate) fn dirtied(&self) -> DirtyStamp {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
@@ -301,8 +305,8 @@ impl<M: Machine> Cache<M> {
 
     /// Returns true if sectors of the range may be newer in memory than on the volume.
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
-        // The count of dirty pages is no substitute, because it may briefly be too low (see
-        // `dirty_pages`).
+        // The range is searched even if the cache's count of dirty pages is 0, because that count
+        // may briefly be too low (see `dirty_pages`).
         self.any_extent((sector, sector + nr_sectors), |shard, at| {
             let extent = shard.extent(at);
             extent.writing != 0 || extent.is_dirty()

@@ -24,12 +24,12 @@ pub enum CacheMode {
 /// I/O. Registered memory is locked in RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Registered {
-    /// Leaves the decision to the program that creates the cache. The cache itself treats this as
-    /// `Never`.
+    /// Lets the program that creates the cache decide about registration. The cache itself treats
+    /// `Auto` as `Never`.
     Auto,
     /// Register the cache's memory with drives that support it.
     Always,
-    /// Do not register memory.
+    /// Do not register the cache's memory with drives. Drivers map the memory for each I/O.
     #[default]
     Never,
 }

@@ -40,10 +40,11 @@ pub struct CacheStats {
 /// Acknowledged data that are only in memory, and are lost if the daemon ends now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
-    /// Number of bytes at risk. A page being written counts in full, unless its drive has completed
-    /// all writes without an error.
+    /// Number of bytes that are only in memory. A page being written counts in full, unless its
+    /// drive has completed all writes without an error.
     pub bytes: u64,
-    /// First contiguous range at risk: byte offset and length.
+    /// First contiguous range of bytes that are only in memory: byte offset in the volume, and
+    /// length.
     pub first: (u64, u64),
     /// For each drive that has data at risk, the drive and the amount of data.
     pub drives: Vec<DriveAtRisk>,

@@ -45,7 +45,8 @@ fn write(dir: &Path, pages: &[(String, String)]) -> Result<()> {
 
 /// Returns all pages with their file names, the program's page first.
 pub fn pages(mut command: Command) -> Result<Vec<(String, String)>> {
-    // Building the command sets the display names of the verbs, such as `millrace-serve`.
+    // `build` sets the display names of the verbs, such as `millrace-serve`, from which `add` makes
+    // the pages' file names.
     command.build();
     let mut pages = Vec::new();
     add(&command, &mut pages)?;

@@ -20,7 +20,8 @@ use rustix::io::{Errno, write};
 use crate::name;
 
 const BYTES_MAX: usize = 1 << 20;
-/// Maximum wait for an empty queue at process end: without a finished write, and in total.
+/// Limits of the wait for an empty queue at the end of the process: time since the last finished
+/// write to the output, and total time.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();
@@ -51,8 +52,8 @@ pub fn log() -> Option<&'static OutputQueue> {
     LOG.get().copied()
 }
 
-/// Sends both outputs through queues from now on, including panic messages. `failed` is called with
-/// each error of standard output.
+/// Sends standard output and standard error through queues from now on, including panic messages.
+/// Calls `failed` with each error of standard output.
 pub fn start(failed: fn(io::Error)) -> io::Result<()> {
     // An error of the log itself cannot be reported anywhere.
     spawn("millrace-log", &LOG, io::stderr(), ("the log", |_| ()))?;
@@ -69,7 +70,8 @@ pub fn start(failed: fn(io::Error)) -> io::Result<()> {
             let program = name::name();
             log.add(format!("{program}: thread {name} {panic}\n{backtrace}").into_bytes());
         }
-        // A release build aborts the process as soon as this hook returns.
+        // A release build aborts the process as soon as the panic hook returns, so the queues are
+        // emptied first.
         finish();
     }));
     Ok(())

@@ -1,6 +1,7 @@
 //! Output to a person: errors with their causes, counts, and results.
 //!
-//! This module owns the flag that standard output has failed. The verbs and `program::run` call it.
+//! The module owns a flag that is set after a failed write to standard output. The verbs and
+//! `program::run` call the module.
 
 use std::error::Error;
 use std::io::{ErrorKind, Write};

@@ -34,9 +34,9 @@ pub enum FaultCache {
     /// The fault drive simulates no cache and reports the cache of the wrapped drive.
     #[default]
     Inner,
-    /// A volatile cache, with FUA writes.
+    /// The fault drive simulates a volatile write cache and supports FUA writes.
     Volatile,
-    /// A volatile cache on a drive without FUA.
+    /// The fault drive simulates a volatile write cache and does not support FUA writes.
     VolatileWithoutFua,
 }
 
@@ -75,8 +75,9 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Returns true if the drive may report holes, which clients do not read: no cache is
-    /// simulated, and neither a rule nor the death of the drive can make a read fail.
+    /// Returns true if the drive may report holes. Clients do not read holes, so faults of such
+    /// reads would be lost. So there must be no simulated cache, and neither a rule nor the death
+    /// of the drive may be able to make a read fail.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }
@@ -140,7 +141,8 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
-    /// Rules may delay a completion beyond the next `poll`, so the drive is not immediate.
+    /// Returns false, because a rule may delay a completion. An immediate drive would complete
+    /// every request at the next `poll`.
     fn is_immediate(&self) -> bool {
         false
     }

@@ -171,7 +171,8 @@ pub struct NbdDriver {
     session: ClientSession,
     shared: Arc<NbdState>,
     connections: u16,
-    /// Two hashes of server and export, to detect two drives on the same export.
+    /// Hash of the server's address, and hash of the server's address and the export's name. Two
+    /// drives with equal hashes are on the same export.
     pub identity: (u64, u64),
     /// Remarks for the user, such as the number of connections.
     pub notes: Vec<String>,
@@ -396,7 +397,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn is_reconnecting(&self) -> bool {
-        // Relaxed: the caller reads this hint repeatedly.
+        // Relaxed: an old value of `searching` does no harm, because the caller asks again.
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 
@@ -410,7 +411,8 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn prepare_stop(&self) {
-        // Relaxed: `stopping` matters only for a flush that is submitted later.
+        // Relaxed: `stopping` matters only for flushes that are submitted after this call. A flush
+        // that reads an old value only waits for a lost server, as usual.
         self.shared.durability.stopping.store(true, Ordering::Relaxed);
     }
 

@@ -1,8 +1,8 @@
 //! `null`: completes requests at once or after a fixed time; keeps no data.
 //!
-//! A null drive measures the block layer alone (\[MQ\] point 6). With `delay`, a request completes
-//! that long after it was queued, as on a device with this latency and no limit except its tags.
-//! Kernel counterpart: drivers/block/null_blk.
+//! A null drive measures the block layer alone, as in Bjørling et al., SYSTOR 2013. With `delay`, a
+//! request completes that long after it was queued, as on a device with this latency and no limit
+//! except its tags. Kernel counterpart: drivers/block/null_blk.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;

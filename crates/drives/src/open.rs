@@ -61,7 +61,7 @@ impl Opened {
     }
 }
 
-/// Opens the drive of a spec, for this many I/O threads.
+/// Opens the drive that `spec` describes, for use by `io_threads` I/O threads.
 ///
 /// # Errors
 /// Returns an error for an invalid value or a missing key, or the error of opening the drive.
@@ -72,10 +72,10 @@ pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
 /// Options for opening a drive, besides its spec.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Ends the opening early with an error once it is set. Code that waits for a lock, a server or
-    /// a cluster checks the flag.
+    /// Flag that ends the opening early with an error once it is set. Code that waits for a lock, a
+    /// server or a cluster checks the flag.
     pub cancel: Cancel,
-    /// Path at which a file drive finds its file; see
+    /// Path by which a file drive opens its file instead of the path in the spec; see
     /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
     pub file_at: Option<PathBuf>,
     /// If set, the drive is only examined (see [`DryRun`]), and the returned driver keeps no data.

@@ -170,7 +170,8 @@ impl Spec {
         driver.is_some_and(|row| row.queues == QueueKind::OwnerOnly)
     }
 
-    /// Resolves relative paths against the directory `base`, also in the specs inside.
+    /// Resolves relative paths against the directory `base`, also in nested specs (the values of
+    /// `drive=`).
     pub fn resolve_paths(&mut self, base: &Path) {
         let path_keys = crate::driver(&self.driver).map_or("", |row| row.path_keys);
         for (key, value) in &mut self.options {
@@ -213,7 +214,7 @@ impl FromStr for Spec {
 }
 
 impl Spec {
-    /// Parses the outermost spec; the specs inside stay texts.
+    /// Parses the outermost spec. Nested specs are kept as text, without a check.
     fn parse_outermost(text: &str) -> Result<Spec, SpecError> {
         if let Some(spelled_out) = url_or_path(text) {
             return Spec::parse_outermost(&spelled_out);

@@ -157,8 +157,9 @@ impl PerClientGroups {
         };
         let group = state.seats[at].0;
         if free.is_some() {
-            // Resets settings that an operator changed for the group's previous client. `set`
-            // cannot fail, because the parent group has the same settings.
+            // Settings that an operator changed for the group's previous client are reset.
+            // `Groups::set` cannot fail, because `PerClientGroups::set` has already checked these
+            // settings.
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;

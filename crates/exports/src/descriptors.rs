@@ -17,8 +17,8 @@ const OTHERS: u32 = 256;
 /// Maximum number of descriptors for which the table is grown. The table then takes 512 KiB of
 /// kernel memory.
 const MOST: u32 = 1 << 16;
-/// Number of free descriptors below which a shortage is reported: one message of a frontend, and a
-/// margin.
+/// Number of free descriptors below which a shortage is reported: 8 for one message of a frontend,
+/// and a margin of 32.
 const MESSAGE: u64 = 40;
 /// Number of descriptors kept free from NBD connections, at most an eighth of the limit. The
 /// control socket and the metrics page need descriptors, too.

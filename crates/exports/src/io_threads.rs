@@ -29,7 +29,8 @@ pub(crate) trait Service {
     /// final report, and the time in nanoseconds that is left to wait for drives.
     fn finish(&mut self, served: Result<(), Error>) -> (Self::Report, u64);
 
-    /// Frees the service. Waits up to `left_ns` nanoseconds for drives that do not answer.
+    /// Frees all resources of the service at the end of its thread. Waits up to `left_ns`
+    /// nanoseconds for drives that do not answer.
     fn let_go(self, left_ns: u64);
 }
 
@@ -80,9 +81,10 @@ pub(crate) struct IoThreads<R> {
 }
 
 impl<R: Send + 'static> IoThreads<R> {
-    /// Starts a thread for each element of `places`, and waits until all threads serve or one has
-    /// failed to start. Returns the threads with notes for the operator, or the first error. After
-    /// an error the other threads continue to run.
+    /// Starts one I/O thread for each element of `places`: the thread's name and CPU, and a
+    /// function that creates its service. Waits until all threads serve or one has failed to start.
+    /// Returns the threads with notes for the operator, or the first error. After an error the
+    /// other threads continue to run.
     pub(crate) fn start<S, F>(
         failed: &FailedFlag,
         places: impl Iterator<Item = (ThreadPlace, F)>,
@@ -129,7 +131,8 @@ impl<R: Send + 'static> IoThreads<R> {
         self.ended.try_iter()
     }
 
-    /// Waits up to `limit` for the next final report. Also returns true if none can follow.
+    /// Waits up to `limit` for the final report of an I/O thread. The second value is true if no
+    /// report can follow, because all threads have sent theirs or have ended.
     pub(crate) fn next_report(&self, limit: Duration) -> (Option<R>, bool) {
         match self.ended.recv_timeout(limit) {
             Ok(report) => (Some(report), false),
@@ -213,7 +216,8 @@ pub(crate) mod tests {
         fn let_go(self, _: u64) {}
     }
 
-    /// Starts threads with these test services. Returns them, and whether one of them failed.
+    /// Starts one thread for each test service in `services`. Returns the threads, and the flag
+    /// that is set if one of them fails.
     pub(crate) fn played(services: &[Played]) -> (IoThreads<Vec<String>>, FailedFlag) {
         let (failed, place) =
             (FailedFlag::default(), || ThreadPlace { name: "t".to_owned(), cpu: None });

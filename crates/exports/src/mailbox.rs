@@ -26,8 +26,8 @@ impl<T> Default for Mailbox<T> {
 impl<T> Mailbox<T> {
     pub(crate) fn put(&self, thing: T) {
         lock(&self.things).push_back(thing);
-        // SeqCst: pairs with the fences of the doorbell. The owner checks for messages between
-        // these fences before it sleeps.
+        // SeqCst: pairs with the fences of the doorbell. Before the mailbox's owner sleeps, it arms
+        // its doorbell and then checks `count`, so it sees this message or is woken by `ring`.
         self.count.fetch_add(1, Ordering::SeqCst);
         self.ring();
     }
@@ -42,13 +42,14 @@ impl<T> Mailbox<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: the value is a hint. The lock orders the contents, and the doorbell's fence
-        // orders the last check before a sleep.
+        // Relaxed: `count` is a hint. The lock of `things` orders access to the messages, and the
+        // fence of the owner's doorbell orders the owner's last check of `count` before it sleeps.
         self.count.load(Ordering::Relaxed) == 0
     }
 
     pub(crate) fn set_bell(&self, bell: Arc<Doorbell<Native>>) {
-        // `set` cannot fail, because only the owner of the mailbox sets the bell, and only once.
+        // Setting the doorbell cannot fail, because only the owner of the mailbox sets it, and only
+        // once.
         let _ = self.bell.set(bell);
     }
 

@@ -57,8 +57,9 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Returns true if the flush must end: `given_ns` is 0, and the deadline has passed by
-    /// `more_ns`. Each iteration of the event loop must call this, because progress extends the
+    /// Returns true if the flush must end: the caller has no time left (`given_ns` is 0), and the
+    /// deadline of this `Progress` has passed by `more_ns` nanoseconds. Must be called in each
+    /// iteration of the event loop, because the call notices progress and then extends the
     /// deadline.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
@@ -94,7 +95,8 @@ impl Progress {
     }
 
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
-        // A drive that completed an I/O recently answers, even if it has requests in flight.
+        // A drive counts as silent only if it has requests in flight and has completed no I/O
+        // recently.
         let now_ns = Native::now();
         let is_silent = |disk: &Disk<Native>, (ios, since_ns): (u64, u64)| {
             let (stats, quiet_ns) = (disk.stats(), now_ns.saturating_sub(since_ns));
@@ -152,8 +154,8 @@ pub(crate) fn goes_on(
     given_ns: u64,
 ) -> bool {
     let all = progress.iter_mut().zip(volumes);
-    // The fold must visit every volume, because `is_over` has to be called regularly for each of
-    // them.
+    // Every volume is visited, even after the result is known, because `is_over` has to be called
+    // regularly for each volume to notice its progress.
     all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
@@ -214,20 +216,21 @@ fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
 pub(crate) struct StopOrder(OnceLock<Duration>);
 
 impl StopOrder {
-    /// Gives the order. Only the first call has an effect.
+    /// Orders the server to stop. Requests in flight may take `time` to complete. Only the first
+    /// call has an effect.
     pub(crate) fn give(&self, time: Duration) {
         let _ = self.0.set(time);
     }
 
-    /// Returns true if the server must stop. Fences of a thread's doorbell order the last check
-    /// before the thread sleeps.
+    /// Returns true if the server must stop. A thread calls this once more after it has armed its
+    /// doorbell; the doorbell's fences ensure that it does not sleep through the order.
     #[inline]
     pub(crate) fn is_given(&self) -> bool {
         self.0.get().is_some()
     }
 
-    /// Returns the deadline of requests in flight: now plus the time that the order allows, or now
-    /// if no order was given.
+    /// Returns the deadline of requests in flight: now plus the time that [`StopOrder::give`]
+    /// allowed, or now if the server was not ordered to stop.
     pub(crate) fn deadline(&self) -> Deadline<Native> {
         Deadline::after(self.0.get().copied().unwrap_or_default())
     }

@@ -33,8 +33,8 @@ static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 pub fn remove_socket_files() {
     for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
         if file.is_at(&path) {
-            // If removing fails, the next server finds that connections are refused, and replaces
-            // the file.
+            // A socket file that cannot be removed does no harm: the next server finds that
+            // connections to it are refused, and replaces the file.
             let _ = std::fs::remove_file(&path);
         }
     }
@@ -45,8 +45,8 @@ pub fn remove_socket_files() {
 enum OwnFileId {
     /// A socket, identified by device and inode. Both stay the same while the socket is open.
     Socket((u64, u64)),
-    /// A mark file, identified by device, inode and contents. The file is closed, so another file
-    /// may get its inode.
+    /// A lock file (`PATH.lock`) that contains the mark of this process, identified by device,
+    /// inode and contents. The file is closed, so another file may get its inode number later.
     Mark((u64, u64)),
 }
 
@@ -75,8 +75,8 @@ impl OwnFile {
 impl Drop for OwnFile {
     fn drop(&mut self) {
         if self.id.is_some_and(|id| id.is_at(&self.path)) {
-            // If removing fails, the next server finds that connections are refused, and replaces
-            // the file.
+            // A socket file that cannot be removed does no harm: the next server finds that
+            // connections to it are refused, and replaces the file.
             let _ = std::fs::remove_file(&self.path);
         }
         lock_list(&FILES).remove(&self.path);
@@ -92,7 +92,8 @@ pub struct UnixSocket {
     /// Socket file, declared first so that the file is removed before the socket is closed.
     file: OwnFile,
     socket: UnixListener,
-    /// Mark file of this process, declared last so that it is removed last.
+    /// Lock file with the mark of this process. Declared last, because the mark must keep other
+    /// servers from the path until the socket file is removed.
     _mark: OwnFile,
 }
 
@@ -155,7 +156,8 @@ impl UnixSocket {
             other => other?,
         };
         let file = OwnFile::at(path, OwnFileId::Socket);
-        // The file lock is released here; from now on only the process mark protects the path.
+        // The lock on the lock file is released here. From now on the mark of this process in that
+        // file keeps other servers from the path.
         Ok(UnixSocket { file, socket, _mark: lock.own })
     }
 }
@@ -268,7 +270,8 @@ fn beside(path: &Path) -> PathBuf {
 #[must_use]
 pub fn socket_holder(path: &Path) -> Option<Holder> {
     let file = open_store(&beside(path), OpenOptions::new().read(true), 0).ok()?;
-    // Servers of older versions write no mark and keep the file locked instead.
+    // Servers of older versions write no process mark into the lock file, and keep the lock file
+    // locked instead.
     read_mark(&file).or_else(|| flock_holder(&file))
 }
 

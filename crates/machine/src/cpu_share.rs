@@ -15,18 +15,19 @@ use crate::{Machine, Native};
 const OFFER_NS: u64 = 2_000;
 /// A yield that takes longer than this, in nanoseconds, has let another thread run.
 const TAKEN_NS: u64 = 3_000;
-/// Another thread that has the CPU for longer than this, in nanoseconds, keeps the CPU. A poller
-/// that had slept would have been woken by then, and would have preempted that thread.
+/// Time, in nanoseconds, after which a thread that runs instead of the poller counts as keeping the
+/// CPU. A poller that slept instead would be woken within this time, and would preempt that thread.
 const KEPT_NS: u64 = 30_000;
-/// Number of polls that are skipped when another thread first keeps the CPU.
+/// Number of polls that the poller skips when another thread has kept the CPU for the first time.
 const PAUSE_MIN: u32 = 16;
-/// Maximum number of polls skipped in a row. Even if the CPU is always shared, one poll of up to 4
-/// ms in 65,536 waits costs little.
+/// Maximum number of polls that the poller skips in a row. So a poller whose CPU is always shared
+/// polls once in 65,536 waits, for up to 4 ms, which costs little.
 const PAUSE_MAX: u32 = 1 << 16;
-/// After this many successful polls in a row, the number of skipped polls is `PAUSE_MIN` again.
+/// Number of successful polls after which the number of polls to skip is [`PAUSE_MIN`] again, if no
+/// other thread kept the CPU meanwhile.
 const CALM: u32 = 1024;
 
-/// Result of a poll.
+/// Result of a poll, in which a thread repeatedly checks for work instead of sleeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Polled {
     /// True if the poll found work.
@@ -35,7 +36,7 @@ pub struct Polled {
     pub waited_ns: u64,
 }
 
-/// A poll in progress.
+/// A poll in progress: a thread repeatedly checks for work instead of sleeping.
 #[derive(Debug)]
 pub struct Poll {
     start_ns: u64,
@@ -48,7 +49,8 @@ pub struct Poll {
 enum PollStep {
     Look,
     Offer,
-    /// The poll is over. `kept` is true if another thread may have kept the CPU.
+    /// The poll's time is up, or its last two checks were far apart. In the second case `kept` is
+    /// true, because another thread may have kept the CPU.
     End {
         kept: bool,
     },
@@ -97,13 +99,13 @@ impl Poll {
 pub struct CpuShare {
     taken: u64,
     pauses: Pauses,
-    /// CPU that was last found to be shared.
+    /// Number of the CPU that another thread last kept from this thread.
     lost: u32,
     times_lost: u64,
 }
 
 impl CpuShare {
-    /// Creates the state of one thread, with no CPU known to be shared.
+    /// Creates the state of one thread, which has not found any CPU shared with other threads yet.
     #[must_use]
     #[allow(clippy::new_without_default)] // Each thread creates its own explicitly.
     pub fn new() -> CpuShare {
@@ -169,8 +171,8 @@ impl CpuShare {
         match poll.next(now_ns) {
             PollStep::Look => {}
             PollStep::Offer => {
-                // The preemption counter is read before the yield, so that `was_taken` detects a
-                // thread that ran since.
+                // The thread's preemption counter is read before the yield. So `was_taken` notices
+                // later if another thread ran during or after the yield.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
@@ -208,7 +210,7 @@ impl CpuShare {
 #[derive(Debug, Clone, Copy)]
 struct Pauses {
     left: u32,
-    /// Number of polls to skip when another thread next keeps the CPU.
+    /// Number of polls to skip the next time that another thread keeps the CPU.
     next: u32,
     caught: u32,
 }
@@ -232,7 +234,8 @@ impl Pauses {
         }
     }
 
-    /// Limits the polls still to be skipped to `PAUSE_MIN`, as the thread has left the shared CPU.
+    /// Limits the number of polls still to skip to `PAUSE_MIN`, because the thread has left the CPU
+    /// that another thread kept.
     fn moved(&mut self) {
         self.left = self.left.min(PAUSE_MIN);
     }

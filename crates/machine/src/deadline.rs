@@ -12,7 +12,8 @@ use core::time::Duration;
 
 use crate::Machine;
 
-/// Maximum time between two checks of a [`Deadline`] that counts in full, in nanoseconds.
+/// Longest interval in nanoseconds between two checks of a [`Deadline`]. If a check comes much
+/// later, the excess counts as a pause of the owner and extends the limit.
 pub const LOOK_NS: u64 = 1_000_000_000;
 /// Maximum delay of a check that counts as normal scheduling and not as a pause, in nanoseconds.
 const SLACK_NS: u64 = 100_000_000;
@@ -24,10 +25,10 @@ pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Detects time in which its owner did not run.
+/// Detects pauses, which are times in which the thread or process that owns this clock did not run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunningClock {
-    /// Time of the owner's last check; 0 before the first one.
+    /// Time at which this clock was last checked, in nanoseconds; 0 before the first check.
     looked_ns: u64,
     due_ns: u64,
 }
@@ -39,22 +40,25 @@ impl Default for RunningClock {
 }
 
 impl RunningClock {
-    /// Creates a clock whose first check detects no pause.
+    /// Creates a clock. The first call of [`RunningClock::look`] returns 0 (no pause), because
+    /// there is no earlier check to compare with.
     #[must_use]
     pub const fn new() -> RunningClock {
         RunningClock { looked_ns: 0, due_ns: u64::MAX }
     }
 
-    /// Checks the time. The next check is due within `next_within_ns`. Returns how long the owner
-    /// did not run before this check: 0 if the check came in time.
+    /// Records a check of the clock at `now_ns`; the next check is due `next_within_ns` later.
+    /// Returns how long after its due time this check comes, in nanoseconds: for this time the
+    /// owner did not run. Returns 0 for a delay of up to 100 ms, which counts as normal scheduling.
     pub fn look(&mut self, now_ns: u64, next_within_ns: u64) -> u64 {
         let late_ns = now_ns.saturating_sub(self.due_ns);
         (self.looked_ns, self.due_ns) = (now_ns, now_ns.saturating_add(next_within_ns));
         if late_ns > SLACK_NS { late_ns } else { 0 }
     }
 
-    /// Sets the time by which the next check is due, for an owner that is about to sleep; `None`
-    /// means no limit. Has no effect before the first check.
+    /// Sets the time at which the next call of [`RunningClock::look`] is due, for an owner that is
+    /// about to sleep. `None` means that no call is due. Has no effect before the first call of
+    /// `look`.
     pub fn expect(&mut self, due_ns: Option<u64>) {
         if self.looked_ns > 0 {
             self.due_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.max(self.looked_ns));
@@ -72,20 +76,20 @@ pub struct Deadline<M> {
 }
 
 impl<M: Machine> Deadline<M> {
-    /// Creates a limit that ends after this time.
+    /// Creates a deadline that is `time` from now.
     #[must_use]
     pub fn after(time: Duration) -> Deadline<M> {
         Deadline::after_ns(nanoseconds(time))
     }
 
-    /// Creates a limit that ends after this many nanoseconds.
+    /// Creates a deadline that is `time_ns` nanoseconds from now.
     #[must_use]
     pub fn after_ns(time_ns: u64) -> Deadline<M> {
         Deadline::at(M::now().saturating_add(time_ns))
     }
 
-    /// Creates a limit that ends at `until_ns` of the machine's clock. Pauses of the owner after
-    /// this call extend the limit.
+    /// Creates a deadline at `until_ns` of the machine's clock. Pauses of the owner after this call
+    /// postpone the deadline.
     #[must_use]
     pub fn at(until_ns: u64) -> Deadline<M> {
         let mut clock = RunningClock::new();
@@ -93,12 +97,13 @@ impl<M: Machine> Deadline<M> {
         Deadline { until_ns, clock, machine: PhantomData }
     }
 
-    /// Checks the clock. Returns the nanoseconds that are left, 0 when the limit is over.
+    /// Checks the clock. Returns the nanoseconds left until the deadline, or 0 after the deadline.
     pub fn left_ns(&mut self) -> u64 {
         self.left_with_ns(0)
     }
 
-    /// Returns the nanoseconds left until `more_ns` after the limit's end, 0 after that time.
+    /// Checks the clock. Returns the nanoseconds left until `more_ns` nanoseconds after the
+    /// deadline, or 0 after that time.
     pub fn left_with_ns(&mut self, more_ns: u64) -> u64 {
         let now_ns = M::now();
         let pause_ns = self.clock.look(now_ns, LOOK_NS);
@@ -106,12 +111,12 @@ impl<M: Machine> Deadline<M> {
         self.until_ns.saturating_add(more_ns).saturating_sub(now_ns)
     }
 
-    /// Checks the clock. Returns true if the limit is over.
+    /// Checks the clock. Returns true if the deadline has passed.
     pub fn is_over(&mut self) -> bool {
         self.left_ns() == 0
     }
 
-    /// Returns how long the owner may wait before its next check, or `None` when the limit is over.
+    /// Returns how long the owner may wait before its next check, or `None` after the deadline.
     pub fn slice(&mut self) -> Option<Duration> {
         match self.left_ns().min(LOOK_NS) {
             0 => None,
@@ -119,9 +124,9 @@ impl<M: Machine> Deadline<M> {
         }
     }
 
-    /// Runs `body`, which must return within the time passed to it: `most`, or the time left if
-    /// that is shorter. Any longer time counts as a pause. Returns `None` without running `body` if
-    /// the limit is over.
+    /// Runs `body`, and passes to it the longest time that `body` may take: `most`, or the time
+    /// left until the deadline if that is shorter. If `body` takes longer, the excess counts as a
+    /// pause and postpones the deadline. Returns `None` without running `body` after the deadline.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
         let most_ns = nanoseconds(most);
@@ -129,7 +134,8 @@ impl<M: Machine> Deadline<M> {
         (most_ns > 0).then(|| body(most))
     }
 
-    /// Runs `body` with a separate limit, which ends after `time` and which `body` must check.
+    /// Runs `body` with a second deadline, `time` from now, which `body` must check instead of
+    /// `self`. Pauses during `body` postpone both deadlines.
     pub fn within<T>(&mut self, time: Duration, body: impl FnOnce(&mut Deadline<M>) -> T) -> T {
         self.left_ns();
         let mut inner = Deadline::after(time);

@@ -49,7 +49,7 @@ fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
 
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    // Relaxed: threads may notice a change late.
+    // Relaxed: a lock may notice late that the statistics were turned on or off.
     SINCE_NS.0.load(Ordering::Relaxed) != 0
 }
 
@@ -63,7 +63,9 @@ fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
     // Does nothing on a thread that is ending and has destroyed `ROWS` already.
     let _ = ROWS.try_with(|rows| {
         let mut rows = lock_unpoisoned(rows);
-        // Relaxed: `LockMeter::start` sets the time before it locks this mutex to empty the table.
+        // Relaxed: the mutex of this table orders the load. `LockMeter::start` sets `SINCE_NS` and
+        // then locks the mutex to empty the table. So this load sees the new time, or the new entry
+        // is deleted.
         let since_ns = SINCE_NS.0.load(Ordering::Relaxed);
         if since_ns != 0 && began_ns >= since_ns {
             add(&mut rows, name, site, counts);
@@ -85,8 +87,9 @@ impl LockMeter {
     pub fn start() -> Option<LockMeter> {
         let mut tables = lock_unpoisoned(&TABLES);
         let now_ns = Native::now().max(1);
-        // Relaxed: each thread's table is locked and cleared after the exchange. A thread reads
-        // `SINCE_NS` with its table locked, so it sees the new value, or its counts are cleared.
+        // Relaxed: `start` locks and clears each thread's table after it has exchanged `SINCE_NS`.
+        // A thread reads `SINCE_NS` while its table is locked. So a thread sees the new value, or
+        // its counts are cleared.
         let (old, relaxed) = (0, Ordering::Relaxed);
         SINCE_NS.0.compare_exchange(old, now_ns, relaxed, relaxed).ok()?;
         tables.ended.clear();
@@ -119,7 +122,7 @@ impl LockMeter {
         lock_table(all.into_iter().map(|(name, site, counts)| (name, site.into(), counts)))
     }
 
-    /// Returns the time since the start, in nanoseconds.
+    /// Returns the time since these statistics were started, in nanoseconds.
     #[must_use]
     pub fn elapsed_ns(&self) -> u64 {
         Native::now().saturating_sub(self.since_ns)
@@ -128,12 +131,14 @@ impl LockMeter {
 
 impl Drop for LockMeter {
     fn drop(&mut self) {
-        // Relaxed: threads may notice a change late.
+        // Relaxed: a lock may notice late that the statistics were turned off. No other data depend
+        // on `SINCE_NS`.
         SINCE_NS.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// Statistics of the native machine's locks that are made of atomic words.
+/// [`Meter`] of the native machine: statistics of the locks that the block layer builds from atomic
+/// words.
 #[derive(Debug, Clone, Copy)]
 pub struct NativeMeter;
 

@@ -1,7 +1,7 @@
 //! `LockRow`: statistics of the locks of one name, in total and by call site.
 //!
 //! The columns are lockmeter's: acquired, contended, rejected, and wait and hold times with mean
-//! and maximum, as \[OLS\] uses them.
+//! and maximum, as the OLS 2002 paper uses them.
 
 use core::panic::Location;
 #[cfg(feature = "std")]
@@ -57,7 +57,8 @@ impl LockCounts {
         }
     }
 
-    /// Adds the counts of another lock or period.
+    /// Adds the counts `other`, which may belong to another lock or to another period of
+    /// observation.
     pub fn add(&mut self, other: &LockCounts) {
         self.acquisitions += other.acquisitions;
         self.contended += other.contended;
@@ -130,7 +131,7 @@ pub struct LockRow {
     pub name: &'static str,
     /// Call site, or `None` for the total over all call sites.
     pub site: Option<CallSite>,
-    /// Statistics of these locks.
+    /// Statistics of the locks with this name, at this call site or in total.
     pub counts: LockCounts,
 }
 

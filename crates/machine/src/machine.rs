@@ -28,20 +28,21 @@ pub struct NodeId(pub u32);
 /// Stage of the processing of an I/O. Simulated machines have a cost in time for each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Submitting an I/O through the interface of a program or server.
+    /// Stage: a program or server submits an I/O through its interface.
     Interface,
-    /// Work on one bio before it enters a queue: checking, remapping, plugging. In models of the
+    /// Stage: one bio is checked, remapped and plugged, before it enters a queue. In models of the
     /// kernel, this stage includes setting up the request.
     Submit,
-    /// Inserting a bio into a queue while holding the queue's lock.
+    /// Stage: a bio is inserted into a queue while the queue's lock is held.
     Insert,
-    /// Removing one request from its queue and starting it, while holding the queue's lock.
+    /// Stage: one request is removed from its queue and started, while the queue's lock is held.
     Dispatch,
-    /// Running the driver's code for one request.
+    /// Stage: the driver's code runs for one request.
     Driver,
-    /// Completing one request. A single-queue stack holds the queue's lock meanwhile.
+    /// Stage: one request is completed. A single-queue stack holds the queue's lock during this
+    /// stage.
     Complete,
-    /// Visiting one entry of a list that is searched or sorted.
+    /// Stage: one entry of a list is visited, while the list is searched or sorted.
     Search,
 }
 
@@ -69,9 +70,11 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     type Lock<T: Send>: Lock<T>;
     /// An atomic 64-bit word, alone on its cache line.
     type Word: Word;
-    /// Data that CPUs pass to each other under a lock or another synchronisation.
+    /// Data that CPUs share, protected by a lock or by atomic operations. A simulated machine adds
+    /// the cost of each access.
     type Line<T: Send>: Line<T>;
-    /// A statistic with one writer at a time and any number of readers; never a synchronisation.
+    /// A statistical counter with one writer at a time and any number of readers. Threads must not
+    /// synchronise through a counter.
     type Counter: Counter;
     /// Puts one thread to sleep until another wakes it.
     type Parker: Parker;
@@ -136,9 +139,11 @@ pub trait Meter {
     /// this machine. If false, only locks with enabled statistics report, and only while
     /// [`Meter::is_on`] returns true.
     const ALWAYS: bool;
-    /// Returns true if statistics are being collected now. Always false if `ALWAYS` is true.
+    /// Returns true if statistics that can be turned on and off are being collected now. Returns
+    /// false if [`Meter::ALWAYS`] is true, because such statistics are always on.
     fn is_on() -> bool;
-    /// Returns the time of [`Machine::now`]. If `ALWAYS` is true, the call takes no virtual time.
+    /// Returns the time of [`Machine::now`]. On a simulated machine, the call itself takes no
+    /// simulated time, so that the statistics do not change the result.
     fn now() -> u64;
     /// Counts a completed hold of a lock with this name. Call it after the release.
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts);
@@ -193,13 +198,15 @@ pub unsafe trait Word: Send + Sync {
 /// impl<T: Send> millrace_machine::Line<T> for Wild {}
 /// ```
 pub unsafe trait Line<T: Send>: Send + Sync {
-    /// Creates a line that holds this value.
+    /// Creates the shared data with the initial value `value`.
     fn new(value: T) -> Self;
-    /// Returns the data for reading. A simulated machine adds the cost of a read.
+    /// Returns a pointer for reading the shared data. A simulated machine adds the cost of a read.
     fn read(&self) -> *const T;
-    /// Returns the data for writing. A simulated machine adds the cost of a write.
+    /// Returns a pointer for changing the shared data. A simulated machine adds the cost of a
+    /// write.
     fn write(&self) -> *mut T;
-    /// Returns the data without a simulated cost, for a CPU that has just called `read` or `write`.
+    /// Returns a pointer to the shared data without a simulated cost, because the calling CPU has
+    /// just paid for the access with `read` or `write`.
     fn held(&self) -> *mut T;
 }
 
@@ -245,7 +252,7 @@ pub fn spin_backoff<M: Machine>(tries: u32, mut ready: impl FnMut() -> bool) -> 
     hit
 }
 
-/// Safe code cannot implement a word:
+/// Safe code cannot implement `Word`, because its methods might not be atomic:
 ///
 /// ```compile_fail,E0200
 /// struct Deaf;

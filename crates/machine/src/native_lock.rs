@@ -1,10 +1,10 @@
 //! `NativeLock`: std's mutex, with statistics while a `LockMeter` exists.
 //!
-//! The mutex protects the value. During a counted hold, the mutex also protects the place and time
-//! of the acquisition, so a guard is as small as std's. An acquisition checks the switch of
-//! lock_meter.rs once, and a release checks once whether the hold is counted; all other code for
-//! counting is out of line. A panic while the lock is held does not poison the lock, because other
-//! threads must still complete their requests.
+//! The mutex protects the value and, while statistics are on, the call site and time of the current
+//! acquisition. So a guard is as small as std's. While statistics are off, an acquisition and a
+//! release each make one additional check; all other code for statistics is out of line. A panic
+//! while the lock is held does not poison the lock, because other threads must still complete their
+//! requests.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;

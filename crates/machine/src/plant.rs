@@ -49,8 +49,8 @@ pub enum Plant {
     FlagAssumed,
     /// Seeded bug: `ServeGuard::leave` does not publish the writes of the lock's holder.
     LeaveRelaxed,
-    /// Seeded bug: `ServeGuard::leave`, which keeps the lock if its flag is set, does not see the
-    /// work that was published before the flag was set.
+    /// Seeded bug: `ServeGuard::leave` does not see work that was published before the lock's flag
+    /// was set. The set flag makes `leave` keep the lock.
     StayRelaxed,
     /// Seeded bug: `HardwareQueue::take_pending` does not see the bio that was inserted.
     TakePendingRelaxed,
@@ -66,9 +66,11 @@ pub enum Plant {
     LeaveUnrung,
     /// Seeded bug: the owner of a hardware queue sleeps while another thread serves the queue.
     OwnerGivesUp,
-    /// Seeded bug: `raise` does not publish the data that a drive recorded when it grew.
+    /// Seeded bug: `raise` publishes a volume's new size without the new size that the drive's
+    /// driver stored before.
     RaiseRelaxed,
-    /// Seeded bug: `Volume::capacity` does not see the data that a drive recorded when it grew.
+    /// Seeded bug: `Volume::capacity` returns a volume's new size, but does not see the new size
+    /// that the drive's driver stored before.
     CapacityRelaxed,
     /// Seeded bug: `Volume::resize` does not see the result of the previous resize.
     SizeTurnRelaxed,
@@ -109,7 +111,8 @@ pub enum Plant {
     /// Seeded bug: `SplitRing::wants_interrupt` may read the guest's request before `used.idx` is
     /// written.
     InterruptUnordered,
-    /// Seeded bug: `Channel::plug_request` does not check any queue for a bio that waits for a tag.
+    /// Seeded bug: `Channel::plug_request` does not count a bio that waits for a tag as
+    /// outstanding, so the drive's queue is not checked for the bio.
     TagUnlooked,
     /// Seeded bug: a request that a busy driver refused on direct issue waits until the next poll.
     BusyForgotten,
@@ -123,9 +126,9 @@ pub enum Plant {
     DepthLeak,
     /// Seeded bug: `SharedAllocation::weigh` treats the weights of all groups as equal.
     SlopeIgnored,
-    /// Seeded bug: `Throttle::lift` leaves throttled bios behind that have a due time.
+    /// Seeded bug: `Throttle::lift` forgets the throttled bios whose issue time is already booked.
     LiftForgets,
-    /// Seeded bug: `Throttle::renew` leaves throttled bios behind that have a due time.
+    /// Seeded bug: `Throttle::renew` forgets the throttled bios whose issue time is already booked.
     RenewForgets,
     /// Seeded bug: `ShareQueue::drain` leaves the bios of one group behind.
     DrainForgets,

@@ -34,8 +34,9 @@ pub struct DriveOptions {
     pub software_queues: Spread,
     /// Number of hardware queues, up to the number that the driver has.
     pub hardware_queues: Spread,
-    /// Number of tags of a tag set, 1 to 65,536; `None` takes the driver's depth. Behind a
-    /// controller with more tags, the number limits the requests in flight in each hardware queue.
+    /// Number of tags of a tag set, 1 to 65,536; `None` takes the driver's depth. A drive behind a
+    /// controller uses the controller's tags instead; a smaller number then limits the requests in
+    /// flight in each hardware queue.
     pub queue_depth: Option<u32>,
     /// A request that takes longer than this is handled as timed out. Zero disables the timeout.
     pub timeout: Duration,
@@ -106,7 +107,7 @@ pub fn volume_device(minor: u32) -> u32 {
 pub struct OpenContext {
     /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
-    /// Controllers that specs of drives may name.
+    /// Open storage controllers. A drive's spec can select one of them by name, as in `null@a:`.
     pub controllers: Vec<Arc<Controller<Native>>>,
     /// Groups that share the drives, if any.
     pub groups: Option<Arc<Groups<Native>>>,
@@ -142,7 +143,7 @@ impl OpenContext {
 
 /// Opened drive as a disk of the block layer, with remarks about it.
 pub struct OpenedDrive {
-    /// Disk that the block layer made of the drive.
+    /// Disk of the block layer through which the drive is used.
     pub disk: Arc<Disk<Native>>,
     /// Remarks to show to a person.
     pub notes: Vec<String>,
@@ -181,9 +182,10 @@ pub enum SetupError {
     SameFile {
         /// Name of the drive that cannot be opened.
         name: String,
-        /// Index of the other drive, in the order of opening.
+        /// Index, in the order of opening, of the drive that already uses the file, export or
+        /// image.
         other: usize,
-        /// Name of the other drive.
+        /// Name of the drive that already uses the file, export or image.
         other_name: String,
     },
     /// A queue setting or the layout of the volume is invalid.

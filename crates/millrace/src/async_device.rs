@@ -402,7 +402,8 @@ fn run(
         };
         let has_work = || work.channel.has_work() || (!is_closed && arrived());
         if io.turn(deadline_ns, has_work).is_err() {
-            // Dropping the promises completes all bios in flight with `Aborted`.
+            // Returning drops the promises of all bios in flight. A dropped promise completes its
+            // bio with `Aborted`.
             return;
         }
         work.channel.tick();

@@ -198,7 +198,8 @@ impl BlockDevice {
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let len_bytes = io.len_bytes as usize;
-        // Bytes in started bios; offset and status of the first bio that failed, if any.
+        // `begun` is the number of bytes in bios submitted so far. `failed` is the offset and
+        // status of the first bio that failed, if any.
         let (mut begun, mut failed) = (0, None);
         loop {
             let in_flight = self.channel.in_flight() as usize;

@@ -17,8 +17,9 @@ pub type Cached = (Arc<Volume<Native>>, Arc<Cache<Native>>);
 /// Registration pins memory 1 GiB at a time.
 const AUTO_REGISTERED_MAX_BYTES: u64 = 8 << 30;
 
-/// Creates a cache over a volume whose drives were opened for `io_threads` + 1 threads. The first
-/// `io_threads` threads use the cache; the flusher has queue number `io_threads`
+/// Creates a cache over the volume `below`. The drives of that volume must have been opened for
+/// `io_threads` + 1 threads: the threads that use the cache, and one flusher. The flusher owns the
+/// drives' hardware queue with the number `io_threads`
 /// ([`DriveWorkers::add_flusher`](crate::DriveWorkers::add_flusher)). Without a flusher, writers
 /// write dirty pages back themselves.
 ///

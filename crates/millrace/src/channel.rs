@@ -46,8 +46,8 @@ use crate::{ThreadChannel, Volume};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Channel {
-    // The channel must be dropped before the claim, which keeps the thread's ring alive: the
-    // channel drains through that ring.
+    // The channel must be dropped before `claim`: dropping the channel waits for I/O through the
+    // thread's ring, and `claim` keeps the ring alive.
     inner: ThreadChannel,
     claim: Option<Rc<QueueClaim>>,
     /// Group to which bios without a group are accounted.
@@ -76,8 +76,10 @@ impl ThreadClaims {
 }
 
 thread_local! {
-    /// Claims of this thread. The thread-local has no destructor, so that it outlives channels in
-    /// other thread-locals. Dropping the last claim frees the memory.
+    /// Claims of the current thread, one for each volume that the thread has channels to. A claim
+    /// makes the thread the owner of a queue of each drive. The variable has no destructor, so that
+    /// it outlives channels in other thread-local variables. Dropping the last claim frees the
+    /// memory.
     static CLAIMS: RefCell<ManuallyDrop<ThreadClaims>> =
         const { RefCell::new(ManuallyDrop::new(ThreadClaims::NONE)) };
 }

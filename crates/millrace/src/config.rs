@@ -45,7 +45,8 @@ pub struct VolumeConfig {
     pub layout: Layout,
     /// Drives of the volume, at least one.
     pub drives: Vec<DriveConfig>,
-    /// Serving mode of the drives and its thresholds.
+    /// Serving mode, which decides the threads that run the drives' queues, with the mode's batch
+    /// thresholds.
     pub serving: ServingConfig,
     /// Cache over the volume, if it has one.
     pub cache: Option<CacheConfig>,
@@ -157,7 +158,7 @@ fn unique<'a>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigPart {
-    /// The configuration as a whole.
+    /// No single part: the error concerns the whole configuration.
     Whole,
     /// Drive with this index, counting the drives of all volumes, volume after volume.
     Drive(usize),

@@ -39,9 +39,10 @@ pub struct DeviceCursor {
 }
 
 enum Piece {
-    /// Whole blocks, with this many bytes in total.
+    /// The next bytes of the transfer form whole blocks. The value is their total length in bytes.
     Blocks(usize),
-    /// `len` bytes of one block, starting at byte `from` of the block.
+    /// The next `len` bytes of the transfer lie in a single block, from byte `from` of the block
+    /// on.
     PartOfBlock { from: usize, len: usize },
 }
 

@@ -193,7 +193,7 @@ pub struct Opening<'a> {
 debug_fields!(Opening<'_>, config, created, notes, warnings);
 
 impl<'a> Opening<'a> {
-    /// Starts an opening, in which no drive is open yet.
+    /// Prepares to open the drives of `config`. No drive is open yet.
     ///
     /// # Errors
     /// Fails as [`OpenConfig::validate`] does, and if groups or a controller are invalid on this

@@ -118,8 +118,8 @@ impl Server {
         Server { servers, workers, opened, config, queues, files: OpenFiles::default() }
     }
 
-    /// Returns the configuration that was loaded last, with the open files of its directories.
-    /// Later changes of settings are not included.
+    /// Returns the configuration that was loaded last, plus the volume and export of each file that
+    /// is open on demand. Changes of settings since the load are not included.
     #[must_use]
     pub fn configured(&self) -> &ServeConfig {
         &self.config
@@ -143,8 +143,9 @@ impl Server {
         &self.servers
     }
 
-    /// Waits up to `timeout` for requests in flight, flushes every volume, and ends. A cache is
-    /// written out for as long as its drives make progress.
+    /// Stops the server: waits up to `timeout` for requests in flight, flushes every volume, and
+    /// ends all threads. The flush of a cache may exceed `timeout`: it continues as long as the
+    /// drives below the cache make progress.
     #[must_use]
     pub fn stop(mut self, timeout: Duration) -> StopReport {
         let mut report = self.halt(timeout);

@@ -1,26 +1,29 @@
-//! Rules that serving modes and schedulers impose on a drive's stack.
+//! Checks that serving modes and schedulers fit a drive's stack, the block layer design that the
+//! drive uses.
 //!
-//! The modes are defined in `millrace_block`, their threads in `millrace_runtime`.
+//! A serving mode decides the threads that run a volume's drives. `millrace_block` defines the
+//! modes, and `millrace_runtime` has the threads.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{SchedulerKind, Serving};
 use millrace_drives::Words;
 
-/// Returns true if a volume of `drives` drives uses worker threads in this mode.
+/// Returns true if a volume of `drives` drives uses worker threads in this serving mode.
 #[must_use]
 pub fn needs_workers(serving: Serving, drives: usize) -> bool {
     matches!(serving, Serving::PerDrive | Serving::Auto) && drives > 1
 }
 
-/// Returns the default mode for drives with these stacks: `auto` for several drives that are all
-/// `mq`, else `inline`.
+/// Returns the default serving mode of a volume whose drives use these stacks (block layer
+/// designs): `auto` for several drives that all use `mq`, else `inline`.
 #[must_use]
 pub fn default_serving(stacks: &[Stack]) -> Serving {
     let are_mq = stacks.iter().all(|stack| *stack == Stack::Mq);
     if are_mq && stacks.len() > 1 { Serving::Auto } else { Serving::Inline }
 }
 
-/// Checks that a mode fits a stack. Only `mq` has a plug, and queues that another thread may run.
+/// Checks that a serving mode fits a drive's stack (block layer design). All modes except `inline`
+/// need the stack `mq`: other stacks have no plug, and no queues that another thread may run.
 ///
 /// # Errors
 /// Returns a text with the modes to choose instead.
@@ -32,7 +35,8 @@ pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
     Err(format!("serving {serving} needs stack mq, not {stack}: use mq, or inline"))
 }
 
-/// Checks that a drive with this stack may have this scheduler.
+/// Checks that a drive with this stack (block layer design) may have this scheduler. All schedulers
+/// except `none` need the stack `mq`.
 ///
 /// # Errors
 /// Returns a text with the stack or scheduler to choose instead.

@@ -65,7 +65,7 @@ impl VolumeSpace {
         self.layout.capacity(&sizes, block_sectors).saturating_mul(1 << SECTOR_SHIFT)
     }
 
-    /// Returns the number of bytes on the drives that the volume does not use.
+    /// Returns how many bytes of the drives' total size the volume leaves unused.
     #[must_use]
     pub fn unused_bytes(&self) -> u64 {
         let sizes = self.drives.iter().map(|drive| drive.size_bytes);

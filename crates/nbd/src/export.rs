@@ -48,7 +48,7 @@ impl TransmissionFlags {
         Self(bits | 1)
     }
 
-    /// Returns the 16 bits on the wire.
+    /// Returns the transmission flags as the 16 bits that the protocol sends.
     pub const fn bits(self) -> u16 {
         self.0
     }
@@ -216,12 +216,14 @@ impl Catalog for Vec<ExportInfo> {
 /// Header format of the transmission phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReplyStyle {
-    /// Simple replies: 28-byte requests, 16-byte replies.
+    /// Simple replies. A request header has 28 bytes, and a reply header has 16 bytes.
     #[default]
     Simple,
-    /// Structured replies: 28-byte requests, replies in chunks with 20-byte headers.
+    /// Structured replies. A request header has 28 bytes. A reply consists of chunks with 20-byte
+    /// headers.
     Structured,
-    /// Extended headers: 32-byte requests, replies in chunks with 32-byte headers, 64-bit lengths.
+    /// Extended headers with 64-bit lengths. A request header has 32 bytes. A reply consists of
+    /// chunks with 32-byte headers.
     Extended,
 }
 

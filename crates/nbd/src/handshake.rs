@@ -95,7 +95,8 @@ enum HandshakeState {
     Over,
 }
 
-/// Number of bytes consumed, and the progress to return. `None`: parsing continues.
+/// Result of parsing one message: number of bytes consumed, and the progress that
+/// [`Handshake::feed`] returns. `None` makes `feed` parse the next message.
 type HandshakeStep = (usize, Option<Progress>);
 
 const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
@@ -120,7 +121,8 @@ pub struct Handshake {
     context_export: Option<usize>,
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
-    /// Largest number of exports listed so far, and the limit on answer bytes for that number.
+    /// Largest number of exports that the server has listed to the client so far, and the maximum
+    /// number of answer bytes that follows from this number.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,

@@ -179,7 +179,7 @@ pub enum Verdict {
     /// Execute the request. For [`Command::Disc`]: close the connection once the requests in flight
     /// have ended.
     Accept,
-    /// Reply to the request with an error.
+    /// Refuse the request, and send an error reply.
     Refuse {
         /// The error of the reply.
         errno: Errno,

@@ -54,7 +54,8 @@ pub const fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Xorshift64 generator: cheaper than [`SplitMix64`], for loads whose own cost is measured.
+/// Xorshift64 generator: cheaper than [`SplitMix64`], so that a benchmark's random numbers add
+/// little to the measured time.
 ///
 /// # Source
 /// Marsaglia, "Xorshift RNGs", Journal of Statistical Software 8 (14), 2003.

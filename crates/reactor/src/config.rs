@@ -36,23 +36,26 @@ pub struct Config {
     /// many. The queue does not limit the operations in flight; operations that exceed the queue's
     /// size cost an additional system call.
     pub entries: u32,
-    /// Number of queued operations, at least 1, that a turn submits at once instead of at its end,
-    /// so that drives start early. A larger number saves system calls, but drives are idle for
-    /// longer. (On a virtio disk at queue depth 64, batches of 64 were 10 % slower than single
-    /// submissions, and batches of 8 were 5 % slower.) While few operations are in flight, file
-    /// operations are submitted earlier.
+    /// Number of queued operations, at least 1, that form a batch. A full batch is submitted early,
+    /// so that drives start early; a smaller one waits for the next event-loop iteration. A larger
+    /// number saves system calls, but drives are idle for longer. (On a virtio disk at queue depth
+    /// 64, batches of 64 were 10 % slower than single submissions, and batches of 8 were 5 %
+    /// slower.) While few operations are in flight, file operations are submitted earlier.
     pub submit_batch: u32,
-    /// Maximum time, in nanoseconds, for which a turn polls before it blocks; 0 turns polling off.
-    /// A turn polls only if the previous turns waited briefly, and yields the CPU while it polls.
+    /// Maximum time, in nanoseconds, for which the reactor's thread polls for completions before it
+    /// blocks; 0 turns polling off. The thread polls only after several short waits, and yields the
+    /// CPU to other threads meanwhile.
     pub spin_ns: u64,
-    /// Condition for polling, in addition to short previous waits.
+    /// Additional condition for polling. With every rule, the thread polls only if its previous
+    /// waits were short.
     pub spin_rule: SpinRule,
 }
 
-/// Condition under which a turn polls before it blocks, if the previous waits were short.
+/// Condition under which a reactor's thread polls before it blocks, in addition to short previous
+/// waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinRule {
-    /// Polls without a further condition.
+    /// The thread polls whenever its previous waits were short.
     #[default]
     Always,
     /// Polls only if polling increases the bytes moved by at least an eighth. To find out, the
@@ -73,7 +76,7 @@ impl Default for Config {
     }
 }
 
-/// Description of the file operations that a source will push.
+/// File operations that a user of the reactor will push for one source: their number and kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDemand {
     /// Maximum number of operations that may block at the same time.
@@ -94,7 +97,8 @@ pub enum FileCarrier {
     Threads,
 }
 
-/// Maximum time that a turn may block if nothing has completed.
+/// Maximum time for which an event-loop iteration ([`Reactor::turn`](crate::Reactor::turn)) blocks
+/// if nothing completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Does not block.
@@ -149,13 +153,14 @@ impl fmt::Display for Features {
 pub struct Counters {
     /// System calls made by the reactor's thread on the data path.
     pub system_calls: u64,
-    /// Number of calls of `turn`.
+    /// Number of event-loop iterations, that is, of calls of `turn`.
     pub turns: u64,
     /// Operations submitted to the kernel, or started on the epoll back end.
     pub sqes: u64,
     /// Completions received from the kernel, or delivered on the epoll back end.
     pub cqes: u64,
-    /// Number of turns in which the thread blocked in the kernel to wait for events.
+    /// Number of event-loop iterations in which the thread blocked in the kernel to wait for
+    /// events.
     pub sleeps: u64,
     /// Number of times that the wake eventfd was read.
     pub wakes: u64,

@@ -1,8 +1,8 @@
-//! State that both back ends share: the table of operations, the pool, the wake eventfd, the
+//! State that both back ends share: the table of operations, the thread pool, the wake eventfd, the
 //! counters.
 //!
-//! The reactor passes this state to the back end in each call. Invariant: a source gets its share
-//! of the pool before its first job, and keeps it until the source is released.
+//! The reactor passes this state to the back end in each call. Invariant: a source (an inbox for
+//! completions) has a share of the thread pool from its first job until the source is released.
 
 use crate::config::{Counters, FileCarrier, Wait};
 use crate::op::Source;
@@ -92,8 +92,9 @@ impl ReactorState {
         0
     }
 
-    /// Returns how long a turn may sleep, in nanoseconds; an inner `None` means no limit. An outer
-    /// `None` forbids a sleep, because the pool has results.
+    /// Prepares a sleep of the reactor's thread. Returns `None` if the thread must not sleep,
+    /// because results of pool threads are waiting. Otherwise returns the maximum time of the sleep
+    /// in nanoseconds; an inner `None` means no limit.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
         let Some(again_ns) = self.pool.prepare_sleep()? else { return Some(limit_ns) };
         let until_ns = again_ns.saturating_sub(sys::now_ns());

@@ -32,10 +32,11 @@ struct LentRegion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LentLookup {
     Index(u16),
-    /// The range lies in this piece of a region, which must be registered first.
+    /// The range lies in this part (piece) of a region, which is not registered yet.
     Unregistered(AddressRange),
-    /// The range lies in no region, crosses the boundary of two pieces, or its piece cannot be
-    /// registered.
+    /// The range cannot be used as registered memory: the range lies in no region, the range
+    /// crosses two separately registered parts of a region, or the kernel has refused a part of the
+    /// region.
     Unregisterable,
 }
 
@@ -74,8 +75,8 @@ impl LentRegions {
         let AddressRange { start, len } = self.0[at].extent;
         (address < start + len).then_some(at)
     }
-    /// Takes a region back from one lender. If that was the last lender, returns the indexes of the
-    /// region's registered pieces, which the caller must free.
+    /// Removes one lender of a memory region. After the last lender, forgets the region and returns
+    /// the indexes of its registered buffers in the ring's table, which the caller must free.
     pub(crate) fn take_back(&mut self, extent: AddressRange) -> Vec<u16> {
         let Some(at) = self.position(extent) else { return Vec::new() };
         self.0[at].lenders -= 1;

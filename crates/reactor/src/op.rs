@@ -58,7 +58,8 @@ pub enum Op {
     /// Reads at `offset` into `count` segments. `buffer` is the index of the registered region that
     /// contains all of them, from [`Handle::fixed_vector`](crate::Handle::fixed_vector).
     ReadV { file: FileRef, iov: *const libc::iovec, count: u32, offset: u64, buffer: Option<u16> },
-    /// Writes at `offset` from `count` segments. `buffer` has the same meaning as in `ReadV`.
+    /// Writes at `offset` from `count` segments. `buffer` is the index of the registered region
+    /// that contains all segments, from [`Handle::fixed_vector`](crate::Handle::fixed_vector).
     WriteV {
         file: FileRef,
         iov: *const libc::iovec,

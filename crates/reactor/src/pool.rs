@@ -41,7 +41,8 @@ struct PoolLimits {
     shared: usize,
     lane: usize,
     kept: usize,
-    /// Time, in nanoseconds, that a drive waits without a thread until the pool exceeds `shared`.
+    /// Time, in nanoseconds, that a drive must wait without a thread before the pool starts a
+    /// thread beyond the limit `shared`.
     growth_ns: u64,
     /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,
@@ -56,7 +57,7 @@ struct PoolJob {
 }
 
 // SAFETY: the pointers in `op` stay valid and unaliased (contract of `Handle::push`).
-// Only the pool thread that takes the job uses the pointers of its operation.
+// Only the pool thread that takes the job uses these pointers.
 unsafe impl Send for PoolJob {}
 
 struct SharedPool {
@@ -77,7 +78,7 @@ fn lock() -> MutexGuard<'static, JobQueue> {
 pub struct PoolShare(u32);
 
 impl PoolShare {
-    /// Opens a new share, which has no jobs yet.
+    /// Creates the share of another drive in the process's thread pool. The share has no jobs yet.
     #[must_use]
     pub fn new() -> Arc<PoolShare> {
         Arc::new(PoolShare(lock().open_lane()))
@@ -261,7 +262,8 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
 fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
     queue.idle += 1;
     loop {
-        // A thread that never ends sleeps without a timeout.
+        // Waits without a timeout if the pool keeps all of its threads, because then no thread may
+        // end.
         let limit = if queue.threads > queue.kept() { IDLE } else { Duration::MAX };
         let waited = POOL.work.wait_timeout(queue, limit);
         let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);

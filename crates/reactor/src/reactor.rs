@@ -72,8 +72,9 @@ thread_local! {
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// Runs in the child of each fork, on its only thread. The child shares the ring's memory with the
-/// parent: if it used the ring, the parent would see the child's operations and lose completions.
+/// Closes the forking thread's reactors in the child process, after each fork. The child shares the
+/// ring's memory with the parent: if the child used the ring, the parent would see the child's
+/// operations and lose completions.
 extern "C" fn after_fork() {
     CORES.with_borrow(|cores| {
         for core in cores.iter().filter_map(Weak::upgrade) {
@@ -104,7 +105,8 @@ pub struct Reactor {
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        // The kernel counts a ring's memory against the limit on locked memory.
+        // `ENOMEM` can mean that the limit on locked memory is reached, because the kernel counts a
+        // ring's memory against that limit.
         Some(libc::ENOMEM) => "; raise the limit on locked memory (RLIMIT_MEMLOCK), or use epoll",
         _ => "",
     }
@@ -165,7 +167,8 @@ impl Reactor {
         Handle { core: Rc::clone(&self.core) }
     }
 
-    /// Returns the eventfd that ends a blocked turn: any thread may write the `u64` 1 to it.
+    /// Returns the eventfd that ends a blocked call of [`Reactor::turn`]. Any thread may write the
+    /// `u64` 1 to the eventfd.
     pub fn wake_fd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.wake)
     }
@@ -217,8 +220,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Runs a turn like [`Reactor::turn`], for code without access to the reactor itself, such as a
-    /// channel that waits or is being dropped.
+    /// Runs one event-loop iteration, as [`Reactor::turn`] does, for code without access to the
+    /// reactor itself, such as a channel that waits or is being dropped.
     ///
     /// # Errors
     ///
@@ -227,7 +230,8 @@ impl Handle {
         self.core.borrow_mut().turn(wait)
     }
 
-    /// Opens an inbox for completions. The numbers of released inboxes are reused.
+    /// Opens a source, which is an inbox for completions. The numbers of released sources are
+    /// reused.
     ///
     /// # Panics
     ///
@@ -236,16 +240,16 @@ impl Handle {
         self.core.borrow_mut().hub.table.open()
     }
 
-    /// Closes an inbox. All its completions are dropped, even later ones; a connection accepted for
-    /// the inbox is closed. Operations in flight are not cancelled, and their memory must stay
-    /// valid until they complete.
+    /// Closes a source (an inbox for completions). All its completions are dropped, even later
+    /// ones; a connection accepted for the source is closed. Operations in flight are not
+    /// cancelled, and their memory must stay valid until they complete.
     pub fn release(&self, source: Source) {
         self.core.borrow_mut().hub.release(source);
     }
 
-    /// Queues an operation, which the next turn submits. The function never blocks and never fails:
-    /// an error appears in the completion. If the submission queue is full, the function makes a
-    /// system call.
+    /// Queues an operation, which a later event-loop iteration ([`Reactor::turn`]) submits. The
+    /// function never blocks and never fails: an error appears in the completion. If the submission
+    /// queue is full, the function makes a system call.
     ///
     /// # Safety
     ///
@@ -254,7 +258,7 @@ impl Handle {
     ///
     /// # Panics
     ///
-    /// Panics if the source was released, or `user_data` is 2^48 or more.
+    /// Panics if `source` was released, or `user_data` is 2^48 or more.
     pub unsafe fn push(&self, source: Source, user_data: u64, op: Op) {
         assert!(user_data < USER_DATA_END, "user data has at most 48 bits");
         let core = &mut *self.core.borrow_mut();
@@ -267,7 +271,7 @@ impl Handle {
         }
     }
 
-    /// Moves all completions of an inbox to the end of `into`, in order of arrival.
+    /// Moves all completions of a source to the end of `into`, in order of arrival.
     pub fn take(&self, source: Source, into: &mut Vec<Completion>) {
         self.core.borrow_mut().hub.table.take(source, into);
     }
@@ -333,34 +337,37 @@ impl Handle {
         self.with_tables(|tables, _| unsafe { tables.lend(region, piece_bytes) });
     }
 
-    /// Registers all pieces of a lent region, up to the first that the kernel refuses, so that no
-    /// operation has to wait for the registration. Blocks, because the system must find and clear
-    /// memory that was not used yet, which takes seconds for each GiB on some machines.
+    /// Registers all pieces of a region that was lent with [`Handle::lend`], up to the first that
+    /// the kernel refuses, so that no operation has to wait for the registration. Blocks, because
+    /// the system must find and clear memory that was not used yet, which takes seconds for each
+    /// GiB on some machines.
     pub fn register_lent(&self, ptr: *mut u8, len: usize) {
         let region = AddressRange { start: ptr as usize, len };
         self.with_tables(|tables, ring| tables.register_lent(ring, region));
     }
 
-    /// Takes back a region that was lent.
+    /// Ends one lending of a memory region ([`Handle::lend`]). After the last lending has ended,
+    /// the region is no longer registered.
     ///
     /// # Safety
     ///
-    /// No operation in the region may be in flight, unless another user also lends the region to
-    /// this reactor.
+    /// No operation in the region may be in flight. If the region was lent several times, this
+    /// applies only to the last call, which ends the registration.
     pub unsafe fn take_back(&self, ptr: *mut u8, len: usize) {
         let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
         self.with_tables(|tables, ring| unsafe { tables.take_back(ring, region) });
     }
 
-    /// Returns the error with which the kernel refused to register a piece of a lent region, once
-    /// for each region.
+    /// Returns an error with which the kernel refused to register a part of a lent memory region
+    /// ([`Handle::lend`]). Each error is returned once, and a region has at most one error.
     pub fn take_refusal(&self) -> Option<io::Error> {
         self.with_tables(|tables, _| tables.lent.take_refusal())?
     }
 
-    /// Returns the index of the registered region that contains the whole range. The first call for
-    /// a piece of a lent region registers the piece; all other calls take O(log n).
+    /// Returns the index of the registered buffer that contains the whole range, if there is one.
+    /// Registers the range's piece of a lent region ([`Handle::lend`]) at the piece's first use;
+    /// all other calls take O(log n).
     pub fn fixed_buffer(&self, ptr: *const u8, len: usize) -> Option<u16> {
         self.with_tables(|tables, ring| tables.fixed_buffer(ring, ptr as usize, len))?
     }
@@ -381,9 +388,10 @@ impl Handle {
     }
 
     /// Prepares a source's file operations: makes sure that a thread of the kernel or of the
-    /// process is available for operations that block. Returns the kind of that thread. `share` is
-    /// the drive's share of the pool, common to all its sources. Without this call, a file whose
-    /// operations hang could occupy all threads of the ring. May wait for a thread to start.
+    /// process is available for operations that block. Returns the kind of that thread. `share`
+    /// limits the pool threads that a drive occupies, and is common to all sources of the drive.
+    /// Without this call, a file whose operations hang could occupy all threads of the ring. May
+    /// wait for a thread to start.
     ///
     /// # Errors
     ///
@@ -409,7 +417,8 @@ impl Handle {
         Ok(carrier)
     }
 
-    /// Runs `f` on the ring's tables. Returns `None` on the epoll back end.
+    /// Runs `f` on the ring's tables of registered files and buffers. Returns `None` if there is no
+    /// ring.
     fn with_tables<R>(&self, f: impl FnOnce(&mut Tables, &Submitter<'_>) -> R) -> Option<R> {
         match &mut self.core.borrow_mut().engine {
             Engine::Uring(uring) => {

@@ -1,4 +1,4 @@
-//! Busy polling: decides when a turn that would sleep polls for a while first, and for how long.
+//! Busy polling: decides when a reactor's thread polls before it sleeps, and for how long.
 //!
 //! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
 //! machine.
@@ -30,10 +30,11 @@ const YIELD_NS: u64 = 5_000;
 const ALONE_NS: u64 = 3_000;
 /// Time between two polls, in nanoseconds, above which another thread must have had the CPU.
 const GAP_NS: u64 = 20_000;
-/// Number of waits in the first pause from spinning. Each pause is twice as long as the last.
+/// Length of the first pause from spinning: number of waits for completions that begin without a
+/// spin. Each pause is twice as long as the last.
 const PAUSE_MIN: u32 = 64;
-/// Maximum number of waits in a pause. After the same number of waits without a pause, the next
-/// pause has `PAUSE_MIN` waits again.
+/// Maximum length of a pause from spinning, in waits for completions. After as many waits without a
+/// new pause, the next pause has `PAUSE_MIN` waits again.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,8 @@ pub(crate) struct BusyPoll {
     /// Number of consecutive short waits (at most twice `longest_ns`).
     short: u32,
     vain: u32,
-    /// Waits left in the current pause from spinning, and length of the next pause in waits.
+    /// Number of waits for completions that are left in the current pause from spinning.
+    /// `pause_next` is the length of the next pause.
     pause: u32,
     pause_next: u32,
     /// Number of waits since the last pause from spinning ended.
@@ -142,7 +144,7 @@ impl BusyPoll {
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
         let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
-        // Spinning pauses after the CPU was lost for longer than a whole spin.
+        // Spinning pauses if another thread had the CPU for longer than a spin may last.
         if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }

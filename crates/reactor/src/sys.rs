@@ -1,4 +1,4 @@
-//! Safe wrappers of the few system calls that both back ends use.
+//! Safe wrappers of the system calls that both the io_uring and the epoll back end use.
 //!
 //! Every wrapper returns a result or `-errno`, or an `io::Result`; none panics.
 

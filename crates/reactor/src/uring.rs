@@ -1,4 +1,5 @@
-//! The io_uring back end: one ring, and in the common case at most one system call for each turn.
+//! The io_uring back end: one ring, and in the common case at most one system call for each
+//! event-loop iteration.
 //!
 //! The user data of a submission entry is the operation's `OperationKey`, except for three reserved
 //! values: `WAKE` (the permanent read of the wake eventfd), `IGNORE` (cancels whose result is not
@@ -58,7 +59,8 @@ pub(crate) struct Uring {
     tables: Tables,
     /// Limit of the ring's kernel threads for operations that block; 0 before it is first set.
     workers: u32,
-    /// True if the kernel can start a worker thread for this ring; `None` before the test.
+    /// Result of the test if the kernel can start a worker thread for this ring; `None` before the
+    /// test.
     has_worker: Option<bool>,
 }
 
@@ -71,7 +73,8 @@ struct SubmissionState {
 
 struct WakeRead {
     fd: RawFd,
-    /// Target of the read: a leaked box that is freed together with the ring.
+    /// Memory into which the kernel reads the wake eventfd's value. Freed only together with the
+    /// ring, because the kernel may write to the memory until then.
     value: *mut u64,
     armed: bool,
     seen: bool,
@@ -137,7 +140,7 @@ impl Uring {
             self.workers = most[0];
         }
         self.workers = self.workers.saturating_add(operations).min(WORKERS_MAX);
-        // Ignores failure: a kernel before 5.15 does not support this call and keeps its own limit.
+        // Ignores failure: kernels before 5.15 cannot change the limit on their worker threads.
         let _ = ring.register_iowq_max_workers(&mut [self.workers, 0]);
     }
 
@@ -184,11 +187,13 @@ impl Uring {
     }
 
     /// Submits the queue if its file operations are an eighth or more of the operations in flight.
-    /// With few in flight, a drive would otherwise be idle until the end of the turn.
+    /// Otherwise, with few operations in flight, drives would have nothing to do until the event
+    /// loop submits the queue.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.queued.file_ops >= share.max(1) {
-            // Ignores errors: the next turn submits the rest and reports them.
+            // Ignores errors: the next event-loop iteration submits the remaining entries and
+            // reports errors.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         self.queued.file_ops += 1;
@@ -224,14 +229,14 @@ impl Uring {
     fn push_entry(&mut self, hub: &mut ReactorState, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
         if self.ring.submission().len() >= self.config.submit_batch as usize {
-            // Ignores errors: the next turn submits the rest and reports them. A full batch stays
-            // queued until another entry follows; otherwise the call that waits for completions
-            // submits the batch.
+            // Ignores errors: the next event-loop iteration submits the remaining entries and
+            // reports errors. A full batch is submitted only when another entry follows; otherwise
+            // the call that waits for completions submits the batch.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         for _ in 0..PUSH_ATTEMPTS {
             // SAFETY: an operation's memory stays valid until completion (see `Handle::push`).
-            // The `Uring` struct owns the wake value and the time specifications.
+            // `Uring` owns `wake.value` and the time specifications while the kernel uses them.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -277,7 +282,7 @@ impl Uring {
         counters.system_calls += 1;
         self.queued.file_ops = 0;
         // SAFETY: the argument and its time specification are live locals.
-        // The `Uring` struct owns the ring, and only its thread submits entries.
+        // `self` owns the ring, so `fd` is valid, and no other thread changes its submission queue.
         let returned = unsafe {
             let (fd, flags) = (self.enter_fd, flags.bits());
             libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, want, flags, pointer, len)
@@ -478,11 +483,12 @@ impl Uring {
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
-            // Resets the count of untaken completions: with a count above 0, no turn would wait.
+            // Resets the count of delivered completions. With a count above 0, the next event-loop
+            // iteration would not wait.
             hub.table.take_delivered();
         }
-        // SAFETY: nothing is outstanding, so the kernel uses neither the wake value nor the ring.
-        // The reactor drops its `Uring` now, so nobody uses the wake value or the ring again.
+        // SAFETY: nothing is in flight, so the kernel uses neither the ring nor `wake.value`.
+        // The reactor drops its `Uring` now, so nobody uses the ring or `wake.value` again.
         unsafe {
             drop(Box::from_raw(self.wake.value));
             ManuallyDrop::drop(&mut self.ring);

@@ -1,10 +1,10 @@
 //! `CacheFlusher`: the thread of a cache that writes dirty pages to its volume.
 //!
-//! The flusher is an I/O thread that owns the hardware queue of the given number on each disk of
-//! the volume. The flusher is stopped after all writers to the cache, and before the drives'
-//! workers. A stopped flusher leaves dirty pages in memory, so flush the cached volume first. If
-//! that flush failed, the flusher flushes the drives at its end, so that the data that the drives
-//! did accept become durable.
+//! The flusher is an I/O thread. On each disk of the volume below the cache, the flusher owns the
+//! hardware queue with the flusher's number. The flusher is stopped after all writers to the cache,
+//! and before the drives' workers. A stopped flusher leaves dirty pages in memory, so flush the
+//! cached volume first. If dirty pages are left because that flush failed, the stopping flusher
+//! flushes the drives, so that pages already written to the drives become durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +90,7 @@ impl CacheFlusher {
 
 impl Drop for CacheFlusher {
     fn drop(&mut self) {
-        // The error is ignored here; a caller that needs it calls `stop`.
+        // Ignores the error of `stop`: a caller that needs the error calls `stop` itself.
         let _ = self.stop();
     }
 }

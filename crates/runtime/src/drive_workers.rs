@@ -63,7 +63,7 @@ pub struct WorkerCpus {
 }
 
 impl WorkerCpus {
-    /// Creates an assignment over these CPUs, in this order.
+    /// Prepares to distribute drives' workers over these CPUs, in this order.
     #[must_use]
     pub fn new(cpus: &[CpuId], topology: &Topology) -> WorkerCpus {
         let cpu = |id: &CpuId| (*id, topology.node_of(*id), 0);
@@ -326,7 +326,7 @@ fn address(cache: &Arc<Cache<Native>>) -> usize {
 
 impl Drop for DriveWorkers {
     fn drop(&mut self) {
-        // The error is ignored here; a caller that needs it calls `stop`.
+        // Ignores the error of `stop`: a caller that needs the error calls `stop` itself.
         let _ = self.stop();
     }
 }

@@ -23,7 +23,7 @@ use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
 pub struct Current {
     /// Handle of the reactor.
     pub handle: Handle,
-    /// Eventfd that any thread may write to end a blocked turn of the reactor.
+    /// Eventfd that any thread may write to wake the reactor's blocked thread.
     pub wake: Arc<OwnedFd>,
     /// Back end of the reactor.
     pub backend: Backend,
@@ -61,8 +61,8 @@ fn turn_current(
     turn_ring(|wait| handle.turn(wait), bell, deadline_ns, has_work).map(|_| ())
 }
 
-/// Runs a turn of the reactor that sleeps unless there is work. `has_work` is called after the
-/// doorbell is armed.
+/// Runs one event-loop iteration of the reactor, which sleeps unless there is work. `has_work` is
+/// called after the doorbell is armed.
 fn turn_ring(
     turn: impl FnOnce(Wait) -> Result<usize, std::io::Error>,
     bell: &Doorbell<Native>,
@@ -170,8 +170,8 @@ impl IoContext {
     }
 
     /// Creates a worker on this thread that serves these disks for other threads. The caller must
-    /// call `Worker::turn` between the turns of the reactor, and drop the worker before this
-    /// context.
+    /// call `Worker::turn` between two event-loop iterations ([`IoContext::turn`]), and drop the
+    /// worker before this context.
     ///
     /// # Errors
     /// `Busy` if a disk has no CPU for a worker or already has another worker, or the error of
@@ -203,9 +203,10 @@ impl IoContext {
         &self.thread.bell
     }
 
-    /// Runs one turn of the reactor: submits all pushed operations and sleeps until an operation
-    /// completes, the doorbell rings, or the clock of `Native::now` reaches `deadline_ns`. Calls
-    /// `has_work` after arming the doorbell, and does not sleep if it returns true.
+    /// Runs one event-loop iteration of the reactor: submits all pushed operations and sleeps until
+    /// an operation completes, the doorbell rings, or the clock of `Native::now` reaches
+    /// `deadline_ns`. Calls `has_work` after arming the doorbell, and does not sleep if it returns
+    /// true.
     ///
     /// # Errors
     /// `System` if the ring itself fails.

@@ -42,7 +42,7 @@ impl JoinOutcome {
 pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> JoinOutcome {
     let (tell, told) = channel();
     let join = move || {
-        // Sending fails if the limit has passed, because the receiver no longer exists.
+        // Ignores failure: nobody receives the message after `join_within` has waited for `limit`.
         let _ = tell.send(threads.into_iter().fold(true, |whole, thread| thread.join() & whole));
     };
     // If the thread cannot be started, the closure and the handles in it are dropped. Threads that

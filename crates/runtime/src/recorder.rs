@@ -40,7 +40,8 @@ pub struct TraceFilter {
     pub acts: Vec<EventCode>,
     /// Categories (`category::WRITE`...), of which an event must have at least one; 0 for all.
     pub categories: u16,
-    /// Tenant that the I/O is accounted to; `None` for all.
+    /// Tenant (submitter of I/O) whose events are recorded; `None` records the events of all
+    /// tenants.
     pub tenant: Option<u32>,
     /// Range of sectors on the drive that an I/O must overlap: first sector, and the sector after
     /// the last.
@@ -166,7 +167,7 @@ impl Recorder {
         Ok(Recorder { thread: Some(thread), shared })
     }
 
-    /// Renews the lease.
+    /// Renews the lease (`RecorderConfig::lease`), so that the recording continues.
     pub fn renew(&self) {
         self.shared.renewed_ns.store(Native::now(), Ordering::SeqCst);
     }
@@ -179,7 +180,8 @@ impl Recorder {
         (count(&self.shared.events), count(&self.shared.dropped))
     }
 
-    /// Returns true if the recording ended by itself, because of an error or an expired lease.
+    /// Returns true if the recording ended by itself, because of an error, or because
+    /// [`Recorder::renew`] was not called in time.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::SeqCst)
@@ -233,7 +235,7 @@ pub struct Recording<M: Machine> {
 }
 
 impl<M: Machine> Recording<M> {
-    /// Starts to record, as [`Recorder::start`] does. Ignores the lease.
+    /// Starts to record, as [`Recorder::start`] does, but ignores `RecorderConfig::lease`.
     ///
     /// # Errors
     /// Returns an error in the same cases as [`Recorder::start`].
@@ -242,8 +244,8 @@ impl<M: Machine> Recording<M> {
         volumes: &[Arc<Volume<M>>],
         config: RecorderConfig,
     ) -> io::Result<Recording<M>> {
-        // The tracer is started before any file is changed, because the files may belong to another
-        // recording that is still in progress.
+        // Starts the tracer before any file is changed. The start fails while another recording is
+        // in progress, and the files may belong to that recording.
         if !tracer.start(config.stamp) {
             let text = "a recording is in progress: stop it first";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
@@ -276,7 +278,8 @@ impl<M: Machine> Recording<M> {
     }
 
     /// Empties the rings and writes the events older than `until_ns`. Returns the number of events
-    /// written. `u64::MAX` marks the last turn, which also reports all dropped events.
+    /// written. A call with `u64::MAX` is the last of a recording, and also reports all dropped
+    /// events.
     fn turn(&mut self, until_ns: u64) -> io::Result<u64> {
         let Recording { tracer, volumes, config, files, began_ns, drops } = self;
         let mut missing = Vec::new();

@@ -146,7 +146,8 @@ impl Session {
     /// The error that ended the session, on every call.
     pub fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = self.take_plain(into);
-        // A handshake continues even if the caller wants no plaintext.
+        // Continues an unfinished handshake even if `into` is empty, because reading drives the
+        // handshake.
         while !self.progress.established || (filled == 0 && !into.is_empty()) {
             match self.turn(&mut into[filled..], WriteAction::Nothing)?.0 {
                 TurnOutcome::Plain(bytes) => filled += bytes,
@@ -292,8 +293,9 @@ impl Session {
         bytes
     }
 
-    /// Runs one step of the TLS engine (engine.rs). Returns the outcome, and the number of bytes
-    /// written by the action `want`.
+    /// Runs one step of the TLS engine (engine.rs), and encrypts or closes as `want` requests.
+    /// Returns the outcome of the step, and the number of bytes written for `want`; `None` if the
+    /// engine could not write yet.
     fn turn(
         &mut self,
         into: &mut [u8],

@@ -56,8 +56,8 @@ impl ClientConfig {
 }
 
 #[derive(Debug)]
-/// The field is private, so that the compiler does not report code that handles a session as
-/// unreachable.
+/// Replaces a session in builds without TLS, and has no values. Its field is private, so that the
+/// compiler does not report the session code of other crates as unreachable.
 pub struct NoSession(std::convert::Infallible);
 
 impl NoSession {

@@ -73,7 +73,8 @@ impl Flight {
         }
     }
 
-    /// Subtracts completed sectors. Returns true if none is left, but some were before.
+    /// Subtracts completed sectors from the sectors of this I/O that are not complete yet. Returns
+    /// true if this call completes the last sectors.
     pub(super) fn cover(&mut self, sectors: u64) -> bool {
         let before = self.uncovered;
         self.uncovered = u64::from(before).saturating_sub(sectors) as u32;
@@ -106,7 +107,7 @@ pub(super) fn delta(from_ns: u64, to_ns: u64) -> u64 {
 pub struct Seeks {
     /// Distances in sectors; 0 if an I/O touches its predecessor.
     pub distances: Measure,
-    /// Number of distances that are 0.
+    /// Number of I/Os that touch their predecessor, so that the distance is 0.
     pub sequential: u64,
     last: (u64, u64),
 }
@@ -166,7 +167,7 @@ impl Drive {
         &self.group.measures
     }
 
-    /// Returns the number of queued I/Os for each issued request; at least 1.
+    /// Returns the average number of queued I/Os per issued request; at least 1.
     #[must_use]
     pub fn merge_ratio(&self) -> f64 {
         if self.issued == 0 { 1.0 } else { (self.queued as f64 / self.issued as f64).max(1.0) }

@@ -18,7 +18,7 @@ pub enum TraceError {
          as `blktrace -o NAME` writes them", .first.display()
     )]
     Missing {
-        /// Path of the first file that was expected.
+        /// Path that the trace's file of CPU 0 would have.
         first: PathBuf,
     },
     /// The named file exists, but it is not part of a blktrace recording.
@@ -29,7 +29,7 @@ pub enum TraceError {
         .file.display()
     )]
     NoRecording {
-        /// Path of the file that was named.
+        /// Path that the user gave as the name of a trace.
         file: PathBuf,
     },
     /// Standard input and files were named together.
@@ -67,7 +67,7 @@ pub enum TraceError {
         file: PathBuf,
         /// Byte offset at which the record begins.
         offset: u64,
-        /// Fault of the record.
+        /// Kind of fault, with its details.
         problem: Problem,
     },
 }
@@ -127,9 +127,9 @@ pub enum Problem {
         "a record of CPU {cpu} in the file of CPU {file_cpu}: were files of several traces mixed?"
     )]
     OtherCpu {
-        /// CPU number in the record.
+        /// CPU number in the faulty record.
         cpu: u32,
-        /// CPU of the file's other records.
+        /// CPU number in the first record of the file.
         file_cpu: u32,
     },
     /// The record carries less data than its action requires.
@@ -139,7 +139,7 @@ pub enum Problem {
         letters: &'static str,
         /// Bytes of data in the record.
         have: usize,
-        /// Minimum bytes of data for this action.
+        /// Minimum number of data bytes for a record of this event type.
         want: usize,
     },
 }

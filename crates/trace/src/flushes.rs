@@ -17,7 +17,8 @@ const FLUSHES_MAX: usize = 4_096;
 #[derive(Debug, Clone, Copy)]
 struct FlushInFlight {
     number: u64,
-    /// Sector field of the flush that this flush joined, or else of this flush itself.
+    /// Sector field that identifies the flush with which this flush completes: the flush that was
+    /// joined, or this flush itself.
     leader: u64,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Flushes {
     waiting: VecDeque<FlushInFlight>,
     /// True once a flush was queued (Q). In a trace without Q, flushes begin with D.
     is_queued: bool,
-    /// Number of the first flushes in `waiting` that complete with the request at the driver.
+    /// Number of flushes at the front of `waiting` that the issued flush request will complete.
     /// Counts only flushes whose sector field is 0.
     issued: usize,
     /// Number of flushes with sector field 0 that were merged since the last issue (D).

@@ -8,9 +8,9 @@ use serde::Serialize;
 /// Period over which locks were observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockSpan {
-    /// Length of the period, in nanoseconds.
+    /// Time for which the locks were observed, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Number of CPUs that could run in the period.
+    /// Number of CPUs that could run while the locks were observed.
     pub cpus: u64,
 }
 

@@ -47,7 +47,8 @@ impl Span {
         NAMES[self as usize]
     }
 
-    /// Returns the span's variant for devices that only map (md, dm), or else the span itself.
+    /// Returns the variant of this interval that btt uses for devices that only map to others (md,
+    /// dm). Returns the interval itself if it has no variant.
     #[must_use]
     pub(super) fn mapped(self) -> Span {
         match self {
@@ -59,8 +60,9 @@ impl Span {
     }
 }
 
-/// Limit of the values in percentiles: 18 minutes, or 512 TiB in sectors. Larger values count as
-/// the limit, so that hostile values cannot overflow the histogram's sum.
+/// Largest value that counts exactly in percentiles: 18 minutes in nanoseconds, or 512 TiB in
+/// sectors. Larger values count as this value, so that a hostile trace cannot overflow the
+/// histogram's sum.
 const COUNTED_MAX: u64 = 1 << 40;
 
 /// Statistics of many whole numbers, such as the lengths of a span in nanoseconds.

@@ -162,8 +162,8 @@ impl<R: Read> FileStream<R> {
     }
 }
 
-/// Records the names in a note. Returns true for a note that is not a message, because the reader
-/// returns only messages as events.
+/// Stores the process or device name that a notification record contains. Returns true for every
+/// notification except a message, because the reader returns only messages to its caller.
 fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
@@ -402,7 +402,8 @@ impl<R: Read> Reader<R> {
         &self.names
     }
 
-    /// Returns the names of processes and devices read so far, for changing them.
+    /// Returns the names of processes and devices read so far, so that the caller can change or
+    /// remove names.
     pub fn names_mut(&mut self) -> &mut TraceNames {
         &mut self.names
     }

@@ -29,10 +29,10 @@ pub struct Show {
 /// Treatment of driver-specific data events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverData {
-    /// The events are not shown, as in blkparse.
+    /// Driver-specific data events are not shown, as in blkparse.
     #[default]
     Hidden,
-    /// The events are shown as lines with the action `d`.
+    /// Driver-specific data events are shown as lines with the action `d`.
     Shown,
 }
 

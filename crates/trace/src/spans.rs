@@ -55,7 +55,7 @@ pub struct Sample {
     pub cpu: u32,
 }
 
-/// Receives the I/Os and spans that the pairing of events finds.
+/// Receives the I/Os that a trace contains, and the measured times between their steps (spans).
 pub trait IoListener {
     /// Called for each measured span.
     fn sample(&mut self, _sample: &Sample) {}
@@ -72,8 +72,8 @@ pub trait IoListener {
 
 impl IoListener for () {}
 
-/// Passes samples and new I/Os to both listeners. Only the second listener assigns numbers to I/Os
-/// and learns of completions.
+/// Pair of listeners: both receive new I/Os and measured times. Only the second listener of the
+/// pair numbers the I/Os and learns of completions.
 impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
@@ -156,7 +156,8 @@ impl Spans {
         self.drives.iter().filter(|drive| drive.begun).map(|drive| drive.flights.len()).sum()
     }
 
-    /// Processes one event, and passes each span that the event ends to `watch`.
+    /// Processes one event of the trace. Reports to `watch` the I/Os that begin or complete, and
+    /// the measured times between steps (spans) that end.
     pub fn entry(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
@@ -235,8 +236,8 @@ impl Spans {
         }
     }
 
-    /// Starts an I/O when it is issued (D), on a device whose trace has no Q so far. A reissued
-    /// request is already known.
+    /// Begins to follow an I/O at its issue event (D), on a device whose trace has no queue event
+    /// (Q) so far. Ignores a reissued request, whose I/O is followed already.
     fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         if self.drives[drive].flights.find(record.sector).is_some() {
             return;

@@ -39,7 +39,8 @@ impl CoroutinePool {
                 break;
             }
             while self.running.len() <= next {
-                // Coroutines are indexed by thread number, so lower-numbered threads come first.
+                // Creates the coroutines of lower-numbered threads first, because `running` is
+                // indexed by thread number.
                 let index = self.running.len() - 1;
                 let UnstartedThread(thread) = session::with(|s| {
                     core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))

@@ -175,7 +175,8 @@ impl Explorer {
         (seen.into_inner(), report)
     }
 
-    /// Runs the single execution that a failure's trail describes.
+    /// Repeats a single execution. `trail` is the string in a [`Failure`] that lists the choices of
+    /// the failed execution.
     ///
     /// # Errors
     /// Returns the failure if it occurs again.

@@ -15,8 +15,9 @@ use super::trail::Trail;
 use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
-/// Distance between the timestamps of two stores appended to modification order. A store inserted
-/// between them gets the mean, so that 12 insertions fit.
+/// Distance between the timestamps of two stores that are appended to modification order one after
+/// the other. A store inserted between two others gets the mean of their timestamps, so 12
+/// insertions at one place are possible.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -24,7 +25,8 @@ const NO_VIEW: u32 = u32::MAX;
 struct Store {
     value: u64,
     stamp: u32,
-    /// Index in `Memory::views` of the view that an acquiring load obtains, or `NO_VIEW`.
+    /// Index in `Memory::views` of the view that an acquiring load obtains: for each location, the
+    /// oldest store that the loading thread may still read. `NO_VIEW` if there is none.
     view: u32,
     /// Clock of `thread`, which made the store.
     epoch: u32,
@@ -53,7 +55,8 @@ struct Location {
     /// Thread that made the last store, and the number of this store among the stores to all
     /// locations.
     last: (u8, u64),
-    /// Number of the last store by a thread other than the one in `last`.
+    /// Number of the most recent store to this location by a thread other than the thread in
+    /// `last`. Stores to all locations are numbered together.
     other: u64,
 }
 
@@ -173,8 +176,9 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // The new store may be placed before any store newer than `floor`, except the store of a
-        // read-modify-write, which must stay directly behind the store that it read.
+        // The new store may be placed directly before any store that is newer than `floor`.
+        // Exception: no store may come between the store of a read-modify-write and the store that
+        // it read.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
         let places = 1 + newer().filter(place).count();
@@ -231,7 +235,8 @@ impl Memory {
         (self.views.len() - 1) as u32
     }
 
-    /// Returns true if a read-modify-write may still be placed directly after a store.
+    /// Returns true if a read-modify-write may read the store at `index` and place its own store
+    /// directly behind it. Returns false if another read-modify-write has read this store.
     fn is_open(stores: &[Store], index: usize) -> bool {
         stores.get(index + 1).is_none_or(|next| !next.atomic)
     }
@@ -288,7 +293,7 @@ impl Memory {
         Ok(old)
     }
 
-    /// Takes a lock. The load reads the last store, so there is no choice.
+    /// Takes a lock. The lock's word is read at its last store, so no other stores need exploring.
     pub(super) fn take_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
         let read = self.observe(views, at, last, Order::Acquire);

@@ -1,11 +1,11 @@
-//! Words, locks, lines, parkers and threads of the checked machine.
+//! Words, locks, shared data (`Line`), parkers and threads of the checked machine.
 //!
-//! Models use these through the `Machine` trait; each operation is a step of the session. Values of
-//! lines and locks are plain memory, which is sound because only one coroutine runs at a time;
-//! race.rs checks that accesses are ordered. A lock is an atomic word: `lock` is an acquiring
-//! read-modify-write of the last store, `unlock` a releasing store, and `try_lock` may fail because
-//! it reads an old value. A guard that is dropped during unwinding changes nothing that other
-//! threads could still see.
+//! Models use these primitives through the `Machine` trait; each operation is one indivisible step
+//! of an execution. Values of lines and locks are plain memory, which is sound because only one
+//! coroutine runs at a time; race.rs checks that accesses are ordered. A lock is an atomic word:
+//! `lock` is an acquiring read-modify-write of the last store, `unlock` a releasing store, and
+//! `try_lock` may fail because it reads an old value. A guard that is dropped during unwinding
+//! changes nothing that other threads could still see.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, UnsafeCell};
@@ -57,8 +57,8 @@ impl CheckedWord {
     }
 }
 
-// SAFETY: one thread of an exploration runs at a time, and each method is a single step.
-// Each load returns a value that its memory ordering allows.
+// SAFETY: each method is one atomic step, because one thread of an exploration runs at a time.
+// memory.rs lets a load return only values that the load's memory ordering allows.
 unsafe impl Word for CheckedWord {
     fn new(value: u64) -> Self {
         CheckedWord(add_location(value))

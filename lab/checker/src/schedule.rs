@@ -30,8 +30,9 @@ impl Session {
         }
     }
 
-    /// Starts a step of the current thread, before which the trail may choose a preemption. After a
-    /// preemption, returns the `ThreadYielder` to suspend the current thread with.
+    /// Starts a step of the current thread. Another thread may be chosen to run before the step. In
+    /// that case, returns the `ThreadYielder` with which the caller must suspend the current
+    /// thread.
     pub(super) fn turn(&mut self) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;

@@ -133,7 +133,7 @@ pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();
     assert!(!session.is_null(), "a primitive of `Checked` is used outside an exploration");
     // SAFETY: `EnteredSession` keeps the pointer valid.
-    // No second reference exists, because no coroutine is suspended inside a step.
+    // No second reference to the session exists: `step` neither suspends nor calls `with` again.
     step(unsafe { &mut *session })
 }
 
@@ -147,7 +147,8 @@ fn suspend(turns: *const ThreadYielder) {
     unsafe { (*turns).suspend(()) }
 }
 
-/// Lets the scheduler preempt the calling thread, whose next operation depends on other threads.
+/// Lets the scheduler run another thread before the calling thread's next operation. Call this
+/// before each operation whose outcome depends on other threads.
 #[inline]
 pub(super) fn turn() {
     if let Some(turns) = with(Session::turn) {

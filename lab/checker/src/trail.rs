@@ -22,7 +22,8 @@ pub(super) enum ChoiceMode {
 #[derive(Debug, Clone, Copy)]
 struct ChoiceStep {
     chosen: u16,
-    /// Number of alternatives; 0 if unknown, as in a decoded trail.
+    /// Number of alternatives in this step; 0 if unknown, because the choices were decoded from a
+    /// string.
     of: u16,
 }
 

@@ -49,9 +49,11 @@ pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usiz
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadViews {
     pub(super) current: View,
-    /// Merged views of stores read by relaxed loads, which an acquire fence adds to `current`.
+    /// Union of the views (known stores) that came with the stores read by relaxed loads of this
+    /// thread. An acquire fence merges the union into `current`, the thread's own view.
     pub(super) acquired: View,
-    /// View at the last release fence, for relaxed stores after the fence.
+    /// Copy of the thread's view (the stores that the thread knows) at its last release fence.
+    /// Relaxed stores after the fence carry this view.
     pub(super) released: View,
     pub(super) has_released: bool,
     pub(super) thread: u8,

@@ -265,8 +265,9 @@ impl Client {
     }
 }
 
-/// Sleeps until one of several connections has bytes to receive, but at most for `most`. Bytes
-/// received earlier do not count, so call [`Client::poll`] of each connection first.
+/// Sleeps until one of several connections has bytes to receive, or until the time `most` has
+/// passed. Bytes received earlier do not end the sleep, so call [`Client::poll`] of each connection
+/// first.
 ///
 /// # Errors
 /// Returns errors of the system.

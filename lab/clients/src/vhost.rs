@@ -333,7 +333,8 @@ fn share_pages(bytes: usize, pages: MemfdFlags) -> io::Result<(File, MmapRegion)
     let file = File::from(memfd_create("millrace-guest", MemfdFlags::CLOEXEC | pages)?);
     file.set_len(bytes as u64)?;
     if pages.contains(MemfdFlags::HUGETLB) {
-        // Without this allocation, the first access could raise SIGBUS if no huge pages are left.
+        // Allocate the huge pages now. Otherwise the first access could raise SIGBUS if no huge
+        // pages are left.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
     }
     let offset = FileOffset::new(file.try_clone()?, 0);

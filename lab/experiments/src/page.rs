@@ -28,13 +28,13 @@ pub enum CheckKind {
     Qualitative,
     /// Numbers that must be within a tolerance of the paper's.
     Quantitative,
-    /// Numbers whose order must be the paper's, while their sizes may differ.
+    /// Numbers that must rank in the same order as the paper's. Their values may differ.
     #[serde(rename = "order only")]
     OrderOnly,
 }
 
 impl CheckKind {
-    /// Returns the kind's name as shown to people and in JSON.
+    /// Returns the name of this kind of check, as shown to people and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             CheckKind::Input => "input",
@@ -55,7 +55,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict as shown to people.
+    /// Returns the verdict on a check in words, as shown to people.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Yes => "holds",
@@ -86,7 +86,8 @@ impl Serialize for Verdict {
 pub struct Quantity {
     /// Text with units, as shown to people.
     pub text: String,
-    /// Numbers in base units, if any, in the same order for the paper and for our result.
+    /// Numbers in the text, in base units; may be empty. A check compares the paper's and our
+    /// numbers one by one, so both must have the same order.
     pub numbers: Vec<f64>,
 }
 
@@ -110,15 +111,17 @@ pub struct Check {
     pub holds: Verdict,
     /// Explanation of the verdict or of a deviation; may be empty.
     pub note: String,
-    /// Result of a second run with some mechanisms switched off; None if there was no such run.
+    /// Result of the check in a second run, with some mechanisms of the simulated machine or kernel
+    /// switched off; `None` without a second run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without: Option<AblationResult>,
 }
 
-/// Result of a check with some mechanisms switched off.
+/// Result of a check in a run with some mechanisms of the simulated machine or kernel switched off.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AblationResult {
-    /// Names of the mechanisms, separated by commas.
+    /// Names of the mechanisms that were switched off in the simulated machine or kernel, separated
+    /// by commas.
     pub mechanisms: String,
     pub ours: Quantity,
     /// Largest relative change from the full run: this run's number divided by the full run's,
@@ -151,7 +154,7 @@ impl Check {
         Check::new(id, CheckKind::Quantitative, (paper, ours), holds)
     }
 
-    /// Creates a check that was not made.
+    /// Creates a check without a result of ours. Its verdict is [`Verdict::NotYet`].
     pub fn not_yet(id: &str, kind: CheckKind, paper: Quantity) -> Check {
         Check::new(id, kind, (paper, Quantity::default()), Verdict::NotYet)
     }
@@ -203,7 +206,8 @@ pub enum SeriesKind {
     /// Points simulated on a machine without measurements to compare with: a dashed line, and a
     /// mark in the legend.
     Prediction,
-    /// Points of a run with some mechanisms switched off: a thin dashed line.
+    /// Points of a second run, with some mechanisms of the simulated machine or kernel switched
+    /// off. Plots show a thin dashed line.
     Without,
 }
 
@@ -351,7 +355,7 @@ pub struct Page {
     pub machines: Vec<MachineTable>,
 }
 
-/// Kind of statement with which the checks of a page compare our results.
+/// Kind of statement that a page's checks compare with our results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {

@@ -38,7 +38,7 @@ pub use points::PartSelection;
 pub(crate) use points::run_without;
 pub(crate) use points::{Point, Results, mechanisms, repeat};
 
-/// Callback at the beginning of each point. The returned value can end the run.
+/// Callback at the beginning of each simulation or measurement. The returned value can end the run.
 pub type Tell<'a> = dyn FnMut(Step<'_>) -> ControlFlow<()> + Send + 'a;
 
 /// A paper whose experiments can be repeated, or another experiment in the same form.
@@ -77,9 +77,10 @@ impl Paper {
         Paper { name, title: &sheet.title, intro, parts: sheet.parts(), run, mechanisms }
     }
 
-    /// Runs the wanted parts and returns their page. If a check needs another part, the page lists
-    /// the check as not made. `tell` is called for each point that begins, and can end the run. The
-    /// page then has only the parts whose points were all run.
+    /// Runs the selected parts of the paper's page (such as `fig4`) and returns the page. If a
+    /// check needs another part, the page lists the check as not made. `tell` is called when a
+    /// simulation begins, and can end the run. The page then has only the parts whose simulations
+    /// are all complete.
     ///
     /// # Errors
     /// If a machine's file is invalid, a simulation fails, or this machine cannot measure.
@@ -87,7 +88,8 @@ impl Paper {
         (self.run)(wanted, tell)
     }
 
-    /// Returns the mechanisms that can be switched off in these parts.
+    /// Returns the mechanisms of the simulated machine or kernel that can be switched off in
+    /// `parts` of the paper's page.
     pub fn mechanisms(&self, parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
         (self.mechanisms)(parts)
     }
@@ -96,10 +98,11 @@ impl Paper {
 pub(crate) struct Repetition<'a> {
     pub(crate) paper: &'a Paper,
     pub(crate) seed: u64,
-    /// Mechanisms that a second run of each point switched off.
+    /// Mechanisms of the simulated machine or kernel that a second run of each simulation switched
+    /// off.
     pub(crate) without: &'a [Mechanism],
     pub(crate) rows: usize,
-    /// Number of simulated cache-line and lock events, summed over all points.
+    /// Number of simulated cache-line and lock events, summed over all simulations of the page.
     pub(crate) events: u64,
     pub(crate) models: &'a [Model],
 }
@@ -187,7 +190,7 @@ pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> 
 pub struct Step<'a> {
     /// Number of tasks that have ended.
     pub done: usize,
-    /// Number of all tasks.
+    /// Number of all tasks of the run, each a simulation or a measurement.
     pub of: usize,
     /// Description of the task that has just begun.
     pub task: &'a str,
@@ -212,7 +215,8 @@ pub(crate) fn run_points<T: Send>(
     run_rows(names.len(), run, |_| lock(&told).0 += 1)
 }
 
-/// Returns the parts of which all points were run, and the results of the points of these parts.
+/// Returns the parts of a paper's page whose simulations (points) were all run, and the results of
+/// these simulations.
 pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     parts: &[P],
     points_of: impl Fn(P) -> Vec<Q>,

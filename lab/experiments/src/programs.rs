@@ -1,8 +1,9 @@
-//! The application programs of \[FALCON\]'s evaluation, as threads on the simulated volume.
+//! The application programs of the Falcon paper's evaluation (Kumar et al., ATC 2017), as threads
+//! on the simulated volume.
 //!
-//! A `Task` is the program of a point, with its CPUs and its number of threads. The submodules have
-//! the code of the threads, which does not depend on the volume's serving mode. `atc17` runs
-//! programs on the simulated machine, and `bench --program` on this machine.
+//! A `Task` names a program, and gives its CPUs and its number of threads. The submodules have the
+//! code of the threads, which does not depend on the volume's serving mode. `atc17` runs programs
+//! on the simulated machine, and `bench --program` on this machine.
 
 mod files;
 mod graph;
@@ -19,10 +20,11 @@ use crate::load::bench::BenchError;
 use crate::simulation::program::{Program, run_program};
 use crate::simulation::{ObservedRow, SimPlan};
 
-/// CPU of the cache's flusher, on the controller's socket like the submitter in runs without a
-/// cache.
+/// CPU of the cache's flusher thread, on the controller's socket. In simulations without a cache,
+/// the submitting thread runs on this CPU.
 const FLUSHER_CPU: u32 = 0;
-/// CPUs that are free with eight drives, whose workers run on CPUs 1 to 8.
+/// CPUs on which no drive's worker runs. In the setup with eight drives, their workers use CPUs 1
+/// to 8.
 const FREE_CPUS: [u32; 3] = [9, 10, 11];
 
 /// CPUs of a server's threads: all except the flusher's. Threads and workers share CPUs, because
@@ -35,9 +37,9 @@ const CALLS: u32 = 4;
 pub enum Task {
     /// Eight threads that write random pages through the cache.
     Writers,
-    /// Graph engine that reads edges directly, with the given number of threads.
+    /// PageRank on a graph whose edges are read with direct I/O, by the given number of threads.
     Graph(u32),
-    /// File operations of a server, through the cache.
+    /// File server, web server or web proxy, whose threads use files through the cache.
     Server(servers::Kind),
     /// Utility with one thread that copies, packs or unpacks files through the cache.
     Utility(utilities::Kind),

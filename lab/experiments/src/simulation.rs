@@ -1,13 +1,14 @@
 //! Benchmarks on the simulated machine, and on this machine with lock statistics.
 //!
-//! `machines` names the machine models; `interface` models the submission interface; `irq` and
-//! `poller` model the handling of interrupts; `host_adapter` models state that drives behind a SCSI
-//! host shared; `linux24` models raw I/O of Linux 2.4, `linux3` shared state of kernels of 2013
-//! outside of the block layer, and `bounce` a drive whose data is copied. `window` selects the
-//! measured part of a run; `job` and `raw_job` are submitters; `workers` serve drives; `file_costs`
-//! is the extra cost of files; `program` has threads that do I/O like programs, through a cache or
-//! directly; `tags` samples the tags in use; `run` runs one row, `rows` many. Jobs use the
-//! production code of the block layer and the drives. The binary's verbs call this module.
+//! `machines` names the machine models, and `interface` models the submission interface. `irq` and
+//! `poller` model the handling of interrupts. `host_adapter` models state of a SCSI host that its
+//! drives share. `linux24` models raw I/O of Linux 2.4, and `linux3` shared state of kernels of
+//! 2013 outside of the block layer. `bounce` marks the data of a drive as copied. `window` selects
+//! the measured part of a run. `job` and `raw_job` submit I/O, and `workers` serve drives.
+//! `file_costs` is the extra cost of files. `program` has threads that do I/O like programs,
+//! through a cache or directly. `tags` samples the tags in use. `run` runs one simulation, and
+//! `rows` runs many. Jobs use the production code of the block layer and the drives. The binary's
+//! verbs call this module.
 
 mod bounce;
 mod coalescing;
@@ -66,7 +67,8 @@ pub enum Irq {
     /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
     /// submitters' CPUs.
     Steered,
-    /// The thread whose poll finds completions also spends the time of one interrupt.
+    /// The polling thread stands for the interrupted CPU: each of its polls that finds completions
+    /// takes the time of one interrupt.
     Poller,
 }
 
@@ -87,7 +89,7 @@ impl Words for Irq {
 
 text_by_words!(Irq);
 
-/// Configuration of a row's drives and of the kernel that the simulation models.
+/// Configuration of the drives of a [`SimPlan`], and of the kernel that the simulation models.
 #[derive(Debug, Clone, Default)]
 pub struct Service {
     /// Controllers to which the specifications of drives may refer by name.
@@ -115,7 +117,7 @@ pub struct Service {
     pub of_file: bool,
 }
 
-/// A row to run on a simulated machine, or on the real machine with lock statistics.
+/// A benchmark to run on a simulated machine, or on the real machine with lock statistics.
 #[derive(Debug, Clone)]
 pub struct SimPlan {
     /// Drives of kinds that also run on a simulated machine: `null`, `ram` and `model`.
@@ -147,11 +149,11 @@ pub struct SimPlan {
     pub batch: Option<u32>,
     /// Handling of the drives' interrupts.
     pub irq: Irq,
-    /// Results to collect in addition to the row.
+    /// Results to collect in addition to the benchmark's `Row`.
     pub watch: Watch,
 }
 
-/// Results to collect in addition to the row.
+/// Results to collect in addition to a benchmark's `Row`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
     /// Report lock statistics.
@@ -163,7 +165,7 @@ pub struct Watch {
     pub trace: Option<RecordingPlan>,
 }
 
-/// Settings for recording a row's trace events.
+/// Settings for recording the trace events of a benchmark's I/Os.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordingPlan {
     /// Settings of the recorder: its output, and the names of the devices.
@@ -171,7 +173,7 @@ pub struct RecordingPlan {
     /// Device numbers of the drives.
     pub devices: Vec<u32>,
     /// Number of events in each thread's ring. On a simulated machine, rings are emptied after the
-    /// row, and events that find their ring full are dropped.
+    /// run, and events that find their ring full are dropped.
     pub ring: usize,
 }
 
@@ -190,8 +192,8 @@ impl SimPlan {
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("the plan names no CPU to run jobs on".into());
         }
-        // Threads besides the jobs: main thread, tag sampler, workers, and an interrupt handler per
-        // CPU.
+        // Threads besides the submitting ones: the main thread, the sampler of the tags in use, the
+        // drives' workers, and an interrupt handler for each CPU.
         let others = (2 + self.service.worker_cpus.len() as u32).saturating_add(cpus);
         let most = THREADS_MAX.saturating_sub(others);
         if cpus != u32::MAX && self.jobs > most {

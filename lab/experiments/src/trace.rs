@@ -38,7 +38,8 @@ pub use report::report_page;
 pub use timeline::Timeline;
 pub use writer::{ReadOnlyFormat, TraceWriter};
 
-/// Returns a note if `measured` of the `ios` I/Os have a latency and the others do not.
+/// Returns a note for the user if only some of a trace's `ios` I/Os have a latency. `measured` is
+/// the number of I/Os with a latency.
 pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
     (measured > 0 && ios > measured).then(|| {
         let left = ios - measured;

@@ -21,7 +21,7 @@ pub const CPUS_MAX: u32 = 256;
 /// Maximum number of sockets of a model.
 pub const SOCKETS_MAX: u32 = 32;
 
-/// A duration with its origin.
+/// A duration, and the source of its value.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Cost {
@@ -31,7 +31,7 @@ pub struct Cost {
     pub origin: Cow<'static, str>,
 }
 
-/// A bandwidth with its origin.
+/// A bandwidth, and the source of its value.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Rate {
@@ -41,38 +41,40 @@ pub struct Rate {
     pub origin: Cow<'static, str>,
 }
 
-/// A fraction with its origin.
+/// A fraction such as [`WorkCosts::jitter`], and the source of its value.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Share {
-    /// Value of the fraction, 0 to 1.
+    /// Fraction as a number from 0 to 1.
     pub share: f64,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
-/// A number of cache lines with its origin.
+/// A number of cache lines, such as [`WorkCosts::request_queue`], and the source of this number.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Lines {
-    /// Number of cache lines, 1 to 64.
+    /// Number of cache lines of data, 1 to 64.
     pub lines: u32,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
-/// Maximum number of consecutive transfers of a cache line within one socket, with its origin.
+/// Maximum number of consecutive transfers of a cache line within one socket, and the source of
+/// this number.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Turns {
-    /// Number of consecutive transfers, 0 to 1,000.
+    /// Maximum number of consecutive transfers of a cache line within one socket, 0 to 1,000.
     pub turns: u32,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
 impl CacheCosts {
-    /// Returns the default of [`CacheCosts::near`]: 0, so that CPUs get a line in order of request.
+    /// Returns the default of [`CacheCosts::near`]: 0, which gives a cache line to the CPUs in
+    /// order of request, without preference for CPUs of the same socket.
     #[must_use]
     pub fn in_order() -> Turns {
         Turns { turns: 0, origin: Cow::Borrowed("not given") }
@@ -103,11 +105,11 @@ pub struct HyperThreads {
     pub gain: Factor,
 }
 
-/// A factor with its origin.
+/// A factor such as [`HyperThreads::gain`], and the source of its value.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Factor {
-    /// Value of the factor, 1 to 8.
+    /// Factor as a number from 1 to 8.
     pub factor: f64,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
@@ -180,9 +182,9 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Share of the CPUs spinning on a ticket lock that read its line before the next holder. At a
-    /// release, all spinning CPUs read the line again. At 0, these reads take no time, even when a
-    /// CPU joins the queue.
+    /// Share of the CPUs spinning on a ticket lock that delay its hand-over. At a release, all
+    /// spinning CPUs read the lock's cache line again, and this share of them read the line before
+    /// the next holder. At 0, these reads take no time, even when a CPU joins the queue.
     pub spinner: Share,
     /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
     /// other sockets wait. At 0, the default, CPUs get the line in order of request.
@@ -261,8 +263,8 @@ pub struct WorkCosts {
     /// Cost of visiting one entry of a list that is searched or sorted. 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Minimum number of cache lines written while the single-queue design's lock is held. In the
-    /// modelled kernel this lock may protect more data than in the program.
+    /// Minimum number of cache lines written while the single-queue design's lock is held. The lock
+    /// of the modelled kernel may protect more data than the lock of the simulated program.
     pub request_queue: Lines,
     /// Maximum relative deviation of the cost of work. Deviations are drawn from the seed, so that
     /// CPUs do not move in lockstep.
@@ -380,7 +382,7 @@ impl Model {
         self.cores_per_socket.saturating_mul(per_core)
     }
 
-    /// Returns the cost of one unit of a stage.
+    /// Returns the cost of one unit of `Machine::work` in a stage of an I/O's path.
     #[must_use]
     pub fn work_of(&self, stage: Stage) -> &Cost {
         let work = &self.work;

@@ -38,7 +38,7 @@ pub struct Report {
     pub locks: Vec<LockRow>,
     /// Times of CPUs, in order of their numbers.
     pub cpus: Vec<CpuTimes>,
-    /// Traffic of the links that carried anything.
+    /// Traffic of the links between sockets or boards. Links without traffic are left out.
     pub links: Vec<LinkUse>,
 }
 

@@ -72,7 +72,8 @@ impl Simulation {
         self
     }
 
-    /// Runs `main` as a thread of the machine until it and all threads that it starts have ended.
+    /// Runs `main` as the first thread of the machine, until `main` and all threads that it starts
+    /// have ended.
     ///
     /// Equal models, seeds and programs produce identical reports in debug and release builds, if
     /// the program depends on nothing but the machine: no other clock, random state, address or
@@ -82,7 +83,8 @@ impl Simulation {
     /// Fails if the simulation could not end. Everything that its threads held is then leaked.
     ///
     /// # Panics
-    /// Panics inside another simulation, or if the model does not have the first CPU.
+    /// Panics inside another simulation, or if the model lacks the CPU set by
+    /// [`first_cpu`](Simulation::first_cpu).
     pub fn run(&self, main: impl FnOnce() + Send + 'static) -> Result<Report, SimError> {
         static EPOCH: AtomicU32 = AtomicU32::new(1);
         let epoch = EPOCH.fetch_add(1, Relaxed).max(1);
@@ -135,11 +137,13 @@ impl ThreadCoroutines {
         }
     }
 
-    /// Abandons the stacks of threads that have not ended.
+    /// Takes back the stacks of threads that have not ended, without running destructors, which
+    /// could wait for other threads forever. Memory that the threads own leaks.
     fn reset(&mut self) {
         for mut fiber in self.0.drain(..).flatten() {
-            // SAFETY: its thread is never resumed and no other runs, so nothing uses its stack.
-            // Other threads can reach only memory on the heap, which leaks.
+            // SAFETY: this coroutine is never resumed and no other coroutine runs, so nothing uses
+            // its stack. A thread's body is `'static`, so other threads can refer only to its heap
+            // memory, which leaks.
             unsafe { fiber.force_reset() };
             keep_stack(fiber);
         }

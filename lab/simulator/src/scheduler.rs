@@ -52,7 +52,7 @@ struct CpuTurn {
 }
 
 pub(super) struct Scheduler {
-    // Fields used at every call of the machine.
+    // Fields used at every operation of the simulated machine.
     pub(super) now_ps: u64,
     pub(super) cpu: usize,
     pub(super) thread: u32,
@@ -68,7 +68,8 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates idle CPUs. `places` breaks ties between equal clocks: the lowest place runs first.
+    /// Creates idle CPUs. `places` is each CPU's rank among CPUs with equal clocks: the lowest rank
+    /// runs first.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -102,8 +103,8 @@ impl Scheduler {
                 }
             };
             let state = &mut self.cpus[cpu];
-            // An interrupt does not delay the transfer of a cache line: the clock advances by the
-            // interrupt's time once the transfer has ended.
+            // If the CPU waits for a cache line, the interrupt does not delay the transfer: the
+            // CPU's clock advances by the interrupt's time only once the transfer has ended.
             let is_fetching = self.pool.thread(state.current).in_line_queue;
             if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
@@ -124,7 +125,8 @@ impl Scheduler {
         if self.pool.live == 0 {
             return Ok(RunAction::Done);
         }
-        // CPUs whose clocks exceed `TIME_MAX_PS` are not in `clocks`.
+        // CPUs whose clocks exceed `TIME_MAX_PS` are not in `self.clocks`, which cannot hold later
+        // times.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
             true => Err(SchedulerStop::TimeLimit),
             false => Err(SchedulerStop::Deadlock),

@@ -41,11 +41,14 @@ pub(super) struct World {
     pub(super) events: u64,
     pub(super) prices: Prices,
     pub(super) random: SplitMix64,
-    /// Threads that wait for a write to a line. `LineState::watch` is the index plus 1.
+    /// For each cache line that threads watch, the threads that wait for a write to the line.
+    /// `LineState::watch` of the line is the index in this list plus 1.
     pub(super) watches: Vec<Vec<u32>>,
-    /// Threads that wait to access a line. `LineState::queue` is the index plus 1.
+    /// For each contended cache line, the threads that wait to access the line. `LineState::queue`
+    /// of the line is the index in this list plus 1.
     pub(super) line_queues: Vec<LineQueue>,
-    /// `CacheCosts::near`: maximum number of consecutive transfers within one socket.
+    /// `CacheCosts::near`: maximum number of consecutive transfers of a cache line within one
+    /// socket. After these transfers, a waiting CPU of another socket gets the line.
     pub(super) near_turns: u32,
     pub(super) locks: LockTable,
     failure: Option<SimError>,
@@ -81,26 +84,29 @@ impl Drop for EnteredWorld {
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
-    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set.
-    // References exist only in functions of this module, which return before the simulation ends.
+    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set. References to the world exist
+    // only in functions of this module, which return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
 
-/// Runs `f`, which must affect only the running CPU. Returns `None` outside a simulation. `f` must
-/// neither suspend nor drop values of the program.
+/// Runs `f`, which must affect only the running CPU. Returns `None` outside a simulation. The world
+/// is borrowed while `f` runs. So `f` must neither suspend nor drop values of the simulated
+/// program, whose destructors may borrow the world, too.
 #[inline]
 pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut current()?.borrow_mut()))
 }
 
 /// Runs `f`, whose effects other CPUs may observe, once the running CPU's clock is the earliest.
-/// Returns `None` outside a simulation. `f` must neither suspend nor drop values of the program.
+/// Returns `None` outside a simulation. The world is borrowed while `f` runs. So `f` must neither
+/// suspend nor drop values of the simulated program, whose destructors may borrow the world, too.
 #[inline]
 pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut at_turn(current()?)))
 }
 
-/// Borrows the world once the running CPU's clock is the earliest.
+/// Borrows the simulation's `World` once the running CPU's clock is the earliest, so that accesses
+/// to shared state happen in order of virtual time.
 #[inline]
 pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     still::check();
@@ -113,9 +119,9 @@ pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     cell.borrow_mut()
 }
 
-/// Advances the running CPU's clock by the time of work that no other CPU can observe, in
-/// picoseconds. Even a CPU that works for long without accessing shared state lets others run at
-/// the end of its time slice.
+/// Advances the running CPU's clock by the picoseconds that `price` returns, the time of work that
+/// other CPUs cannot observe. At the end of its time slice the thread suspends, so that other
+/// threads run even if this thread never accesses shared state.
 #[inline]
 pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
     let Some(cell) = current() else { return };

@@ -104,7 +104,8 @@ impl CrateTree {
         }
         let uses = uses.checked_sub(1)?;
         items.iter().flat_map(leaves).find_map(|leaf| match &leaf.name {
-            // `use NAME;` names another crate; following it would find the same line again.
+            // `use NAME;` names another crate. Do not follow it: looking up NAME in this module
+            // would find this `use` again.
             Some(given) if given == name && leaf.path != [name] => {
                 self.follow(module, &leaf.path, uses)
             }

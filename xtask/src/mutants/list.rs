@@ -14,7 +14,8 @@ use anyhow::{Context, Result};
 pub struct MutantKey(pub String);
 
 impl MutantKey {
-    /// Converts a name as printed by cargo-mutants, `path:line:column: mutation`.
+    /// Makes the key of a mutant from its name as printed by cargo-mutants, which has the form
+    /// `path:line:column: mutation`.
     pub fn of(name: &str) -> Option<Self> {
         let (place, mutation) = name.trim().split_once(": ")?;
         let path = place.split(':').next()?;

@@ -27,14 +27,14 @@ pub struct Hunk {
     pub name: String,
     /// Line number of the hunk in the patch file, from 1.
     pub line: usize,
-    /// Production lines that the hunk replaces.
+    /// Lines of the production file that the hunk replaces.
     pub before: String,
     pub after: String,
 }
 
 impl Hunk {
-    /// Returns the range of `text` that the hunk replaces. A hunk without production lines is
-    /// appended.
+    /// Returns the range of `text` that the hunk replaces. The lines of a hunk that replaces
+    /// nothing are added at the end of `text`.
     pub fn place(&self, text: &str) -> Result<Range<usize>, String> {
         if self.before.is_empty() {
             return Ok(text.len()..text.len());

@@ -15,7 +15,8 @@ use super::source::Source;
 
 pub struct Excess {
     pub key: String,
-    /// Size or count. The amounts of equal keys are added up.
+    /// Number that the rule has found, such as a file's lines, or 1 for one violation.
+    /// `AllowList::check` adds up the amounts of equal keys.
     pub amount: usize,
     pub finding: Finding,
 }
@@ -25,7 +26,7 @@ pub struct AllowEntry {
     pub line: usize,
     /// Path from the root, or `path:name` for an item in a file.
     pub key: String,
-    /// Maximum sum of amounts; 1 if the line has no number.
+    /// Maximum sum of the `Excess::amount`s with this key; 1 if the list gives no number.
     pub limit: usize,
 }
 
@@ -72,8 +73,9 @@ impl AllowList {
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// Adds up the amounts by key. Returns the findings of keys above their entry's limit, and a
-    /// finding for each entry whose limit is above the sum.
+    /// Adds up `Excess::amount` for each key, and compares the sum with the limit that the list
+    /// gives for the key. Returns the findings of keys above their limit, and a finding for each
+    /// entry of the list whose limit is above the sum.
     pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
         for excess in &excesses {

@@ -19,11 +19,11 @@ struct CrateLayers<'a> {
     layers: Vec<&'a str>,
 }
 
-/// Layers of all crates that have any: after each source folder, which ends with a slash, its
-/// layers.
+/// Layers of all crates that have layers. Each source folder, which ends with a slash, comes before
+/// its layers.
 const LAYERS: &str = include_str!("../../layers.txt");
 
-/// Largest number of files in a crate that may have no layers.
+/// Largest number of files in a crate that is not divided into layers.
 const FLAT_FILES_MAX: usize = 12;
 
 /// Largest number of files that import each other in a circle.

@@ -1,8 +1,8 @@
 //! Rule: a type's name says what the type is, and stands for one type in `crates/`.
 //!
 //! A name of one word must be a term of the field; `xtask/allow/names.txt` lists the terms in use.
-//! The list also has names of several words that are used by n types, with the number n - 1. Tests
-//! and the laboratory are exempt.
+//! If several types share a name of several words, the list has this name with the number of these
+//! types minus 1. Tests and the laboratory are exempt.
 
 use std::collections::BTreeSet;
 

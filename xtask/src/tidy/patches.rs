@@ -1,8 +1,9 @@
 //! Rule: seeded bugs are patches that apply to the sources, not hooks in the production sources.
 //!
 //! The lines that a hunk of `xtask/planted/*.patch` or `xtask/seams/*.patch` replaces must occur
-//! exactly once in the file, so that no patch becomes outdated. No file calls the hooks `planted`
-//! and `weaker`, except the file that defines both.
+//! exactly once in the file, so that no patch becomes outdated. Hooks for seeded bugs are calls of
+//! `planted` and `weaker`. No file except the one that defines these functions may contain such
+//! calls.
 
 use std::path::Path;
 

@@ -75,8 +75,8 @@ impl Source {
         numbered(&self.code).filter(|&(line, _)| !self.is_test(line))
     }
 
-    /// Returns the comments on `line` and the `reach` lines above, with whole blocks that begin
-    /// earlier.
+    /// Returns the comments on line `line` and on the `reach` lines above. A block of comment lines
+    /// that begins earlier is included from its start.
     pub fn comment_above(&self, line: usize, reach: usize) -> String {
         let comments: Vec<&str> = self.comments.lines().collect();
         let has_comment = |at: usize| comments.get(at - 1).is_some_and(|c| !c.trim().is_empty());

@@ -8,7 +8,8 @@ use super::source::{Source, numbered};
 
 const LETTERS_MAX: usize = 60;
 
-/// Searches the text, because the syntax tree does not show tests inside `proptest!`.
+/// Finds tests by `#[test]` in the text, because the syntax tree does not show tests inside
+/// `proptest!`.
 pub fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut is_test = false;

@@ -1,10 +1,10 @@
 //! `SchedulerMessage`: a scheduler's decision, written to the trace during a recording.
 //!
-//! A hardware queue's scheduler leaves messages in that queue's `SchedulerMessages`; the
-//! dispatching thread takes them out under the same serve lock and writes them to the trace
-//! (disk/scheduled.rs). The scheduler leaves messages only if a recording thread asked shortly
-//! before (`DriveWaits::watch`), so a drive that is not recorded pays nothing. Lock order: serve,
-//! decisions.
+//! A hardware queue's scheduler leaves messages in that queue's `SchedulerMessages`. The thread
+//! that dispatches from the queue takes the messages out and writes them to the trace
+//! (disk/scheduled.rs). Scheduler and dispatching thread hold the queue's serve lock meanwhile. The
+//! scheduler leaves messages only if a recording thread asked shortly before (`DriveWaits::watch`),
+//! so a drive that is not recorded pays nothing. Lock order: serve, decisions.
 
 use alloc::vec::Vec;
 

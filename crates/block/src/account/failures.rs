@@ -54,7 +54,8 @@ impl FailureLog {
         self.count += 1;
     }
 
-    /// Returns the failed I/Os so far. The caller adds the drive's present faults.
+    /// Returns the number of failed I/Os, and the last few of them. The caller fills in the fields
+    /// that describe the drive now: `reconnecting`, `trouble` and `flush_trouble`.
     pub(crate) fn read(&self) -> Failures {
         let first = self.count.saturating_sub(KEPT as u64);
         let at = |number: u64| self.ring[(number % KEPT as u64) as usize];

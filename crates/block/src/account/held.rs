@@ -44,8 +44,9 @@ impl WaitSnapshot {
     }
 }
 
-/// The wait accounts of a volume or drive, and the largest sum reported so far for each group and
-/// reason: no report shows less, even if the reason of an unfinished wait changes.
+/// The wait accounts of a volume or drive. `told` holds the largest sum reported so far for each
+/// group and reason. A report never shows less than `told`, even if an unfinished wait has changed
+/// its reason since the last report.
 pub(crate) struct WaitLedger<M: Machine> {
     accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -75,17 +76,18 @@ impl<M: Machine> WaitLedger<M> {
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
-    // Relaxed: the thread that counts waits holds the queue's serve lock, and other readers need
-    // only a recent value.
+    // Relaxed: the reason in `stop` changes only under the hardware queue's serve lock, which the
+    // thread that adds up waiting times holds. A report needs only a recent reason.
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// One counter for each reason, and a last one for waits in a hardware queue whose dispatch is
-    /// stopped for the reason in `stop`.
+    /// Waiting times by reason: a counter for each [`WaitReason`]. An additional last counter is
+    /// for I/Os in a hardware queue that dispatches nothing; the reason of their wait is the one in
+    /// `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
-    /// Waits for all reasons together.
+    /// I/Os of the group that wait now, for any reason, and the time that they have waited so far.
     ages: WaitCounter<M>,
     stop: Option<StopWord<M>>,
 }
@@ -108,7 +110,8 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Counts the changes from `said` to `next` at `at_ns`, and sets `said` to `next`.
+    /// Replaces `said`, the last report of a group's waiting I/Os, by `next`, and updates the
+    /// counters. Waits by which the two reports differ are counted as begun or ended at `at_ns`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -184,8 +187,8 @@ pub(crate) struct DriveWaits<M: Machine> {
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
-/// Microseconds for which a scheduler reports its decisions, on dispatch by any thread, after a
-/// recording thread asked for them.
+/// Microseconds for which a scheduler reports its decisions after a recording thread has called
+/// `DriveWaits::watch`, whichever thread dispatches meanwhile.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
@@ -209,9 +212,11 @@ impl<M: Machine> DriveWaits<M> {
         self.service.lock().sums()
     }
 
-    /// Sets the reason why the block layer takes no more chains from the scheduler of queue `hctx`.
+    /// Sets the reason why the block layer takes no more bio chains (bios merged into one future
+    /// request) from the scheduler of hardware queue `hctx`.
     pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
-        // Relaxed: the word changes only under the queue's serve lock.
+        // Relaxed: the word in `stops` changes only under the hardware queue's serve lock, held
+        // here.
         let word = self.stops[hctx].load(Order::Relaxed);
         if word & HOLD_MASK != hold as u64 {
             self.stops[hctx].store(word & !HOLD_MASK | hold as u64, Order::Relaxed);
@@ -223,7 +228,8 @@ impl<M: Machine> DriveWaits<M> {
     }
 
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
-        // Relaxed: the word changes only under the queue's serve lock.
+        // Relaxed: the word in `stops` changes only under the hardware queue's serve lock, held
+        // here.
         let word = self.stops[hctx].load(Order::Relaxed);
         (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
@@ -234,7 +240,8 @@ impl<M: Machine> DriveWaits<M> {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
         }
-        // Relaxed: the word changes only under the queue's serve lock.
+        // Relaxed: the word in `stops` changes only under the hardware queue's serve lock, held
+        // here.
         let word = self.stops[hctx].load(Order::Relaxed);
         let until_us = now_ns / 1_000 + WATCHED_US;
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);
@@ -281,7 +288,8 @@ impl<M: Machine> WaitAccounts<M> {
 }
 
 impl<M: Machine> Drop for WaitAccounts<M> {
-    /// Ends the waits in progress, because the ledger keeps the accounts after the thread's end.
+    /// Ends the waits in progress. The ledger keeps the accounts, and would otherwise report their
+    /// I/Os as waiting for ever.
     fn drop(&mut self) {
         self.accounts.iter().flatten().for_each(|account| account.end());
     }

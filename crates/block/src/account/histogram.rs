@@ -189,7 +189,8 @@ impl Snapshot {
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();
         if count == 0 {
-            // A snapshot made by `since` keeps its maximum even if it has no counts.
+            // A snapshot made by `since` may have no counts and still a maximum, which covers the
+            // histogram's whole lifetime. The quantile of no values is 0, not that maximum.
             return 0;
         }
         let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));

@@ -18,7 +18,8 @@ pub enum WaitReason {
     NoTag,
     /// The driver reported that the drive is busy.
     DriveBusy,
-    /// Earlier I/Os of the same group go first, or the scheduler dispatches in sector order.
+    /// The I/O waits for its turn in the scheduler: behind earlier I/Os of its group or, if the
+    /// scheduler sorts by sector, behind I/Os to other sectors.
     Order,
     /// The channel has no room for I/O of this group, or no room at all, so the submitter has to
     /// wait before submission. No other statistic includes this time.

@@ -1,9 +1,10 @@
-//! `Ledger`: the accounts that several threads keep about the same subject.
+//! `Ledger`: accounts of a hardware queue, tenant or group, each written by one thread.
 //!
-//! One thread writes each account without a lock. The ledger lists all accounts and sums them by
-//! key. When a thread has ended, its account is added to a sum of closed accounts and freed, so
-//! threads that come and go take no memory. Disks (account.rs) and volumes (tenants.rs) own ledgers
-//! behind a lock, which is taken when a thread opens an account and when sums are read.
+//! A thread writes its own account without a lock. The ledger lists all accounts and sums them by
+//! key (the hardware queue, tenant or group). When a thread has ended, its account is added to a
+//! sum of closed accounts and freed, so threads that come and go take no memory. Disks (account.rs)
+//! and volumes (tenants.rs) own ledgers behind a lock, which is taken when a thread opens an
+//! account and when sums are read.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -68,7 +69,8 @@ impl<T: LedgerEntry> Ledger<T>
 where
     T::Sum: Clone,
 {
-    /// Returns the sums by key, and frees the accounts of ended threads.
+    /// Returns, for each key (hardware queue, tenant or group), the sum of its accounts. Frees the
+    /// accounts of ended threads.
     pub(crate) fn sums(&mut self) -> BTreeMap<T::Key, T::Sum> {
         self.close_left();
         let mut sums = self.closed.clone();

@@ -43,7 +43,7 @@ pub struct OpSnapshot {
 /// Statistics of a drive, or of one of its hardware queues, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatsSnapshot {
-    /// Sums of each operation, in the order of `Op::ALL`.
+    /// I/Os, sectors, errors, merges and times of each operation, in the order of `Op::ALL`.
     pub ops: Vec<OpSnapshot>,
     /// Values indexed by `DiskCounter`; each counter also has a method of its name.
     pub counts: [u64; DiskCounter::ALL.len()],

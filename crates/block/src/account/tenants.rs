@@ -47,7 +47,7 @@ pub struct TenantOpSnapshot {
 /// Sums of a tenant or volume at one moment, by operation in the order of `Op::ALL`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantSnapshot {
-    /// Sums of each operation, in the order of `Op::ALL`.
+    /// Bios, sectors, errors and times of each operation, in the order of `Op::ALL`.
     pub ops: Vec<TenantOpSnapshot>,
 }
 
@@ -120,8 +120,8 @@ pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
 struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
-    /// Times that I/Os waited before they were plugged; allocated at the first wait. Boxed, so that
-    /// the lock and the value behind it fit into one cache line.
+    /// Times that I/Os waited before they were plugged; allocated at the first wait. The `Box`
+    /// keeps `VolumeAccounts` small: together with its lock, the struct fits into one cache line.
     held: Option<Box<WaitLedger<M>>>,
 }
 
@@ -162,7 +162,9 @@ struct TenantRun {
 }
 
 pub(crate) struct Tenants<M: Machine> {
-    /// The volume's accounts; `None` for a worker, which submits no I/O.
+    /// The volume's ledger, in which the thread opens an account for each tenant. `None` for a
+    /// drive's worker: only the submitting thread counts an I/O for its tenant, and a worker
+    /// submits none.
     ledger: Option<Arc<TenantLedger<M>>>,
     /// The thread's accounts, sorted by group and tenant.
     accounts: Vec<Arc<TenantStats<M>>>,

@@ -10,14 +10,17 @@ use millrace_machine::{Counter, Machine};
 
 use crate::account::hold::WaitReason;
 
-/// Width of the sum in bits; the upper 16 bits are the count.
+/// Width in bits of the sum of waiting times in `WaitCounter::now`. The upper 16 bits of that word
+/// are the number of waiting I/Os.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
-/// log2 of the sum's unit in nanoseconds. A sum of `FULL` (2 years of waiting time) moves to the
-/// second word, before it overflows.
+/// log2 of the unit of waiting times in nanoseconds: all sums are in units of 1,024 ns.
 const UNIT_BITS: u32 = 10;
+/// Sum of waiting times, about 2 years, at which `WaitCounter::spill` empties the sum in
+/// `WaitCounter::now`, before that sum overflows.
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one report, so that the sum of four reports fits 16 bits.
+/// Largest number of waiting I/Os in one report. A counter adds up several reports of a group, such
+/// as one for each priority class. The total of four reports fits the counter's 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
@@ -26,7 +29,7 @@ pub(crate) fn units(ns: u64) -> u64 {
 
 pub(crate) struct WaitCounter<M: Machine> {
     now: M::Counter,
-    /// Part of the sum moved out of `now`, in units of 1,024 ns.
+    /// Sum of waiting times that `spill` moved here out of `now`, in units of 1,024 ns.
     over: M::Counter,
 }
 
@@ -35,8 +38,9 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more`, which may be negative, to the number of waiting I/Os. Adds `sum`, in units of
-    /// 1,024 ns and wrapped if negative, to the stored sum.
+    /// Adds `more` to the number of waiting I/Os, and `sum` to the sum of their waiting times.
+    /// `more` may be negative. `sum` is in units of 1,024 ns, in two's complement if it is
+    /// negative.
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -52,7 +56,8 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// Moves the sum at time `now` (units of 1,024 ns) to the second word if it is at least `FULL`.
+    /// If the sum of waiting times at time `now` (in units of 1,024 ns) is at least `FULL`, moves
+    /// the sum from the counter's word `now` to its word `over`.
     pub(crate) fn spill(&self, now: u64) {
         let (_, sum) = read(self.now.get(), now);
         if sum >= FULL {

@@ -1,8 +1,8 @@
-//! `GroupId`: the number by which a bio names its group of tenants.
+//! `GroupId`: the number of the group that a bio belongs to. A group consists of tenants.
 //!
 //! [`Groups`](crate::Groups) assigns the numbers and keeps the settings that belong to them.
 
-/// The number of a group of tenants that share a weight, limits and a latency target.
+/// The number of a group: tenants that share a weight, limits and a latency target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct GroupId(pub u16);

@@ -42,7 +42,7 @@ pub struct QueueLimits {
     pub dma_alignment: u32,
     /// Longest discard in sectors; 0 if the device cannot discard.
     pub max_discard_sectors: u32,
-    /// Size in bytes to whose multiples discards should be aligned.
+    /// Recommended alignment of discards, in bytes.
     pub discard_granularity: u32,
     /// Longest write-zeroes in sectors; 0 if the device does not support it.
     pub max_write_zeroes_sectors: u32,

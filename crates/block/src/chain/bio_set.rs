@@ -34,7 +34,8 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// Creates the handles of the slots in `range`. Called only once, as each slot has one handle.
+    /// Creates the handles (`BioRef`) of the bio slots in `range`. Called only once for each slot,
+    /// because no slot may have two handles.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
@@ -83,7 +84,8 @@ impl<M: Machine> BioSet<M> {
     /// function.
     pub(crate) fn take_delivered(&self) -> BioList<M> {
         let mut list = BioList::new();
-        // Relaxed: only a quick check; the swap below orders the accesses.
+        // Relaxed: the load only checks quickly if the list `completed` is empty. The Acquire of
+        // the `swap` that takes the list orders all accesses to its bios.
         if self.completed.load(Order::Relaxed) == 0 {
             return list;
         }
@@ -113,7 +115,8 @@ pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 unsafe impl<M: Machine> Send for BioSetRef<M> {}
 
 impl<M: Machine> BioSetRef<M> {
-    /// Counts one abandoned request in `bio_set`.
+    /// Counts one more timed-out request of `bio_set` whose memory a drive may still use. The set
+    /// is not freed while the number of these requests (`abandoned`) is not 0.
     pub(crate) fn new(bio_set: *const BioSet<M>) -> Self {
         // SAFETY: the bio is still in use, so its set exists.
         unsafe { &*bio_set }.abandoned.fetch_add(1, Order::SeqCst);
@@ -134,7 +137,6 @@ pub(crate) mod tests {
     use alloc::vec::Vec;
     use millrace_machine::{Native, Parker};
 
-    /// Creates a set with `slots` slots.
     pub(crate) fn bio_set(slots: usize) -> Box<BioSet<Native>> {
         BioSet::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
     }

@@ -1,8 +1,8 @@
 //! Merging: two bios that are adjacent on the drive become one request.
 //!
 //! Called by plugs (which compare only with the drive's last bio), the `sq` stack, sort.rs and the
-//! schedulers. The first bio in sector order heads a chain and carries its totals. Only this file
-//! decides whether two chains fit into one request; the longest request that merging may build
+//! schedulers. The first bio in sector order heads a bio chain and carries its totals. Only this
+//! file decides whether two chains fit into one request; the longest request that merging may build
 //! comes from the drive's limits (`QueueLimits::merge_max`). Kernel counterpart: block/blk-merge.c,
 //! `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
@@ -18,7 +18,8 @@ pub(crate) enum MergeKind {
     Front,
 }
 
-/// Returns true if two chains fit into one request; `second` directly follows `first` on the drive.
+/// Returns true if two bio chains (bios merged into one future request) fit into one request.
+/// `second` directly follows `first` on the drive.
 #[inline]
 fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimits) -> bool {
     let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
@@ -35,14 +36,15 @@ fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimit
         && !crosses
 }
 
-/// Returns true if two chains are adjacent on the drive. Checked before `fits`, which is slower.
+/// Returns true if two bio chains (bios merged into one future request) are adjacent on the drive.
+/// Checked before the limits of a request (`fits`), because the limits take longer to check.
 #[inline]
 pub(crate) fn touch<M: Machine>(last: &BioSlot<M>, bio: &BioSlot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
 }
 
-/// Merges `bio` with the chain `last`. Returns `bio` if the two are not adjacent or do not fit into
-/// one request.
+/// Merges `bio` with the bio chain `last` (bios merged into one future request). Returns `bio` if
+/// the two are not adjacent or do not fit into one request.
 pub(crate) fn try_merge<M: Machine>(
     last: &mut BioRef<M>,
     bio: BioRef<M>,
@@ -79,7 +81,7 @@ mod tests {
     use millrace_machine::Native;
     use proptest::prelude::*;
 
-    /// A chain of one bio.
+    /// A bio chain of one bio.
     #[derive(Debug, Clone, Copy)]
     struct Io {
         op: Op,

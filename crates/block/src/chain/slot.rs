@@ -23,11 +23,11 @@ use crate::chain::bio_set::BioSet;
 #[repr(u8)]
 pub(crate) enum BioStage {
     Whole,
-    /// The bio is a part of a split bio, or a flush made for a parent.
+    /// The bio was made by split.rs: a part of a split bio, or a flush that a submitted bio needs.
     Child,
     Preflush,
     Data,
-    /// The bio is a parent whose final flush, which replaces FUA, is in flight.
+    /// The bio was split, and its final flush, which replaces FUA, is in flight.
     Postflush,
 }
 
@@ -38,7 +38,8 @@ pub(crate) enum BioStage {
 pub(crate) struct Stride {
     /// log2 of the chunk size in sectors.
     pub(crate) chunk_shift: u16,
-    /// Number of drives in the stripe; 1 for contiguous memory.
+    /// Number of drives in the stripe, from which the length of the gaps follows; 1 for memory
+    /// without gaps.
     pub(crate) width: u16,
 }
 
@@ -74,7 +75,8 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) next: Option<BioRef<M>>,
     /// Next bio of the same request, in sector order.
     pub(crate) chained: Option<BioRef<M>>,
-    /// Last bio of the chain that this slot heads.
+    /// Slot of the last bio in the bio chain (bios merged into one future request) that begins with
+    /// this bio.
     pub(crate) tail: *mut BioSlot<M>,
     /// The bio that this one is a part of, as returned by `BioRef::as_bits`. Only the channel's
     /// thread uses this field.
@@ -86,26 +88,27 @@ pub(crate) struct BioSlot<M: Machine> {
     /// A bio is put in at submission and taken out at completion. The slot never drops a bio.
     pub(crate) bio: ManuallyDrop<Bio>,
     pub(crate) chain_sectors: SectorCount,
-    /// For a part: byte offset of its data in the parent's memory. For a parent: number of drives,
-    /// or of sectors, that already have parts (split.rs).
+    /// For a part of a split bio: byte offset of the part's data in the memory of the split bio.
+    /// For a split bio: number of drives, or of sectors, for which all parts are made (split.rs).
     pub(crate) offset: u32,
     pub(crate) chain_segments: u16,
     stride: Stride,
     pub(crate) stage: BioStage,
     /// Outcome of the bio: `Ok` from its submission until it ends.
     pub(crate) status: Status,
-    /// For a parent: the number of parts that have not completed.
+    /// For a split bio: number of its parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// For a parent: true once all parts of its stage (preflush, data or final flush) are made.
+    /// For a split bio: true once all parts of the present stage (preflush, data or final flush)
+    /// are made.
     pub(crate) all_made: bool,
-    /// For a part: true if the submitter owns the parent's memory.
+    /// For a part of a split bio: true if the submitter owns the memory of the split bio.
     pub(crate) of_foreign: bool,
 }
 
-// SAFETY: a slot moves between threads only together with its only handle.
-// Only the holder of the handle follows `tail`; only the channel's own thread follows `parent`.
-// `bio_set` points to a shared set that outlives every handle.
+// SAFETY: a bio slot moves between threads only together with its only handle (`BioRef`). The
+// pointer `tail` is used only by the thread that has this handle, and `parent` only by the
+// channel's own thread. `bio_set` points to a shared set that outlives every handle.
 unsafe impl<M: Machine> Send for BioSlot<M> {}
 
 impl<M: Machine> BioSlot<M> {
@@ -148,8 +151,9 @@ impl<M: Machine> BioSlot<M> {
         self.dev_sector + u64::from(self.chain_sectors)
     }
 
-    /// Returns the number of contiguous pieces of memory in the first `sectors` of this part.
-    /// Returns `u32::MAX`, more than any request may have, if the bio has several segments.
+    /// Returns the number of contiguous pieces of memory that hold the first `sectors` sectors of
+    /// this bio, or of this part of a split bio. Returns `u32::MAX`, more than any request may
+    /// have, if the bio has several segments.
     #[inline]
     pub(crate) fn memory_pieces(&self, sectors: SectorCount) -> u32 {
         if self.bio.nr_segments() != 1 {
@@ -162,8 +166,8 @@ impl<M: Machine> BioSlot<M> {
         ((within + sectors - 1) >> self.stride.chunk_shift) + 1
     }
 
-    /// Returns the contiguous memory that starts `done` bytes into this part. The bio has data and
-    /// `done` is below its length.
+    /// Returns the contiguous memory that begins `done` bytes into this bio, or into this part of a
+    /// split bio. The caller checks that the bio has data and that `done` is below its length.
     #[inline]
     pub(crate) fn piece(&self, done: u32) -> Segment {
         let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
@@ -173,9 +177,10 @@ impl<M: Machine> BioSlot<M> {
         self.strided_piece(done, len)
     }
 
-    /// Returns the contiguous memory that starts `done` bytes into a part of a striped bio.
-    /// Example: 4 drives, chunks of 8 sectors, and a part from drive sector 6 on. The part's first
-    /// 2 sectors lie at `offset`. Its next 8 sectors lie 2 + 3 * 8 sectors further in memory.
+    /// Returns the contiguous memory that begins `done` bytes into a part of a striped bio.
+    /// Example: 4 drives, chunks of 8 sectors, and a part that begins at sector 6 of its drive. The
+    /// part's first 2 sectors begin `offset` bytes into the bio's memory. Its next 8 sectors begin
+    /// 2 + 3 * 8 sectors later, because the chunks of the 3 other drives lie between.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
         let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
@@ -230,8 +235,8 @@ impl<M: Machine> BioSlot<M> {
     }
 }
 
-/// The only handle of a slot in use. A handle is not `Clone`, and dropping one is a bug that
-/// panics.
+/// Handle of a bio slot, which describes a bio in flight. Each slot has only one handle: `BioRef`
+/// is not `Clone`, and dropping one is a bug that panics.
 pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<BioSlot<M>>>);
 
 // SAFETY: the handle is the only way to the slot, which is Send.
@@ -244,8 +249,8 @@ impl<M: Machine> core::fmt::Debug for BioRef<M> {
 }
 
 impl<M: Machine> BioRef<M> {
-    /// Creates the only handle of a slot. The `BioSet` of the slot lives at least as long as the
-    /// handle.
+    /// Creates the handle of a bio slot. Called once for each slot, because a slot has only one
+    /// handle. The slot's `BioSet` lives at least as long as the handle.
     pub(crate) fn first(line: &M::Line<BioSlot<M>>) -> Self {
         BioRef(NonNull::from(line))
     }
@@ -311,7 +316,7 @@ fn dropped_unanswered<M: Machine>() {
     assert!(M::is_panicking(), "a bio was dropped before it completed");
 }
 
-/// A list of slots linked by `next`; first in, first out unless `push_front` is used.
+/// A list of bios, linked by `BioSlot::next`; first in, first out unless `push_front` is used.
 #[derive(Debug)]
 pub(crate) struct BioList<M: Machine> {
     head: Option<BioRef<M>>,
@@ -343,13 +348,14 @@ impl<M: Machine> BioList<M> {
         self.len += 1;
     }
 
-    /// Appends a slot without counting it; the caller calls [`BioList::count_linked`] afterwards.
+    /// Appends a bio but does not increase `len`. The caller adds all new bios to `len` at once,
+    /// with [`BioList::count_linked`].
     #[inline]
     pub(crate) fn link_back(&mut self, bio: BioRef<M>) {
         debug_assert!(bio.next.is_none());
         let last = bio.as_ptr();
         if self.head.is_none() {
-            // The old value is `None`, so no handle is forgotten.
+            // `head` was `None`, so `forget` loses no bio.
             core::mem::forget(self.head.replace(bio));
         } else {
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
@@ -435,14 +441,16 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Empties the list without dropping its handles, because their `BioSet` is about to be freed.
+    /// Empties the list without dropping its handles (`BioRef`), because dropping one panics. The
+    /// `BioSet` that owns their bio slots is about to be freed.
     pub(crate) fn unlink(&mut self) {
         while let Some(bio) = self.pop_front() {
             core::mem::forget(bio);
         }
     }
 
-    /// Gives up the list without dropping its handles, because their `BioSet` is leaked.
+    /// Forgets all bios of the list without dropping their handles (`BioRef`), because dropping one
+    /// panics. The `BioSet` that holds the bios is leaked: a drive may still use their memory.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
     }

@@ -1,9 +1,10 @@
 //! Sorts the bios that a worker collected from all submitters, and merges adjacent ones.
 //!
 //! A stable merge sort over the links of a list, without allocation: n log n comparisons, or n if
-//! the list is already sorted. Then each chain is merged with the next one if they are adjacent and
-//! fit into one request, even if different threads submitted them: \[FALCON\], block layer, *sort*
-//! and *process*. handover.rs calls it under the serve lock. Kernel counterpart: `list_sort`,
+//! the list is already sorted. Then each bio chain (bios merged into one future request) is merged
+//! with the next one if the two are adjacent on the drive and fit into one request, even if
+//! different threads submitted them. handover.rs calls this code under the serve lock. Source:
+//! Kumar et al., ATC 2017, block layer, *sort* and *process*. Kernel counterpart: `list_sort`,
 //! `blk_attempt_bio_merge`.
 
 use millrace_machine::{Machine, Stage};
@@ -12,12 +13,12 @@ use crate::bio::limits::QueueLimits;
 use crate::chain::merge::{MergeKind, touch, try_merge};
 use crate::chain::slot::{BioList, BioSlot};
 
-/// Sorts chains by their first sector.
+/// Sorts bio chains (bios merged into one future request) by their first sector.
 pub(crate) fn sort<M: Machine>(list: &mut BioList<M>) {
     if list.len() < 2 || is_sorted(list) {
         return M::work(Stage::Search, list.len());
     }
-    // `bins[i]` is empty or a sorted list of 2^i chains.
+    // Sorted lists that are not merged with each other yet: `bins[i]` has 2^i bio chains or none.
     let mut bins: [BioList<M>; 32] = [const { BioList::new() }; 32];
     while let Some(chain) = list.pop_front() {
         let mut run = BioList::new();
@@ -44,7 +45,8 @@ fn is_sorted<M: Machine>(list: &BioList<M>) -> bool {
     sorted
 }
 
-/// Merges two sorted lists into one; among equal sectors, chains of `first` come first.
+/// Merges two sorted lists of bio chains into one. Of two chains with equal first sectors, the
+/// chain of `first` comes first.
 fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> {
     let (mut merged, mut looks) = (BioList::new(), 0);
     while let (Some(a), Some(b)) = (first.first(), second.first()) {
@@ -59,8 +61,9 @@ fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> 
     merged
 }
 
-/// Appends the sorted list `list` to `to`, and merges chains that are adjacent and fit into one
-/// request. Calls `merged` with the kind of each merge and the resulting chain.
+/// Appends `list`, a sorted list of bio chains (bios merged into one future request), to `to`.
+/// Chains of `list` that are adjacent and fit into one request are merged. Calls `merged` with the
+/// kind of each merge and the merged chain.
 pub(crate) fn merge_into<M: Machine>(
     to: &mut BioList<M>,
     list: &mut BioList<M>,
@@ -94,13 +97,13 @@ mod tests {
     use millrace_machine::Native;
     use proptest::prelude::*;
 
-    /// Returns chains of one read each, with these sectors and lengths.
+    /// Returns bio chains of one read each, with these sectors and lengths.
     fn chains(bio_set: &BioSet<Native>, ios: &[(u64, u32)]) -> BioList<Native> {
         let mut free = bio_set.handles(0..ios.len());
         let mut list = BioList::new();
         for (number, (sector, nr)) in (0..).zip(ios) {
             let mut slot: BioRef<Native> = free.pop_front().expect("one for each");
-            // Only the chain's length matters, not the bio's.
+            // Only the bio chain's length matters, not the bio's.
             slot.bio = ManuallyDrop::new(Bio::read(0, Buffer::new(512)).with_user_data(number));
             (slot.dev_sector, slot.chain_sectors, slot.chain_segments) = (*sector, *nr, 1);
             slot.tail = slot.as_ptr();
@@ -109,7 +112,7 @@ mod tests {
         list
     }
 
-    /// Takes a list apart. Returns sector, length and bios of each chain.
+    /// Takes a list apart. Returns sector, length and bios of each bio chain.
     fn taken(mut list: BioList<Native>) -> Vec<(u64, u32, Vec<u64>)> {
         let mut all = Vec::new();
         while let Some(mut chain) = list.pop_front() {
@@ -130,8 +133,8 @@ mod tests {
         all
     }
 
-    /// The plain model: sorts by sector, then merges adjacent chains as long as they stay within
-    /// the limit.
+    /// The plain model: sorts by sector, then merges adjacent bio chains as long as they stay
+    /// within the limit.
     fn expected(ios: &[(u64, u32)], max_sectors: u32) -> Vec<(u64, u32, Vec<u64>)> {
         let mut sorted: Vec<(u64, u32, u64)> =
             (0..).zip(ios).map(|(number, (sector, nr))| (*sector, *nr, number)).collect();

@@ -62,7 +62,8 @@ impl<M: Machine> Submission<M> {
         plugged
     }
 
-    /// Frees the tags of plugged requests. Forgets the bios, because their `BioSet` is leaked.
+    /// Frees the tags of plugged requests and forgets their bios. Called when a dropped channel
+    /// leaks its `BioSet`, because a drive may still write the bios' memory.
     pub(crate) fn leak_requests(&mut self) {
         if let Some(plug) = &mut self.volume_plug {
             plug.leak(&self.members);

@@ -21,12 +21,14 @@ pub(crate) struct BioChecks {
     block_mask: u64,
     /// Longest read or write on the fast path, in sectors; 0 while every bio needs the full checks.
     plain_sectors: u32,
-    /// Largest value of `plain_sectors`; 0 if a drive limits segments or chunk boundaries.
+    /// Longest read or write, in sectors, that all drives accept on the fast path; 0 if a drive
+    /// limits segments or chunk boundaries.
     plain_max: u32,
     /// Longest read or write that all drives accept whole, in sectors. Does not grow while split
-    /// bios wait for slots, because larger bios would overtake the split bios.
+    /// bios wait to send their next part, because longer whole bios would overtake the split bios.
     pub(crate) whole_max: u32,
-    /// Value of `plain_sectors` after the recording of a trace; 0 if no trace is recorded.
+    /// Longest read or write, in sectors, that only the recording of a trace keeps off the fast
+    /// path; 0 if no trace is recorded.
     recorded_sectors: u32,
     read_only: bool,
     pub(crate) traced: bool,
@@ -34,7 +36,8 @@ pub(crate) struct BioChecks {
     pub(crate) watched: bool,
     /// True if every bio must go through `Submission::admit`, which chooses the plug for the bio.
     pub(crate) admits_each: bool,
-    /// True while too many chains wait for workers. A channel with I/O in flight takes no bio then.
+    /// True while too many bio chains (bios merged into one future request) wait for the drives'
+    /// workers. A channel with I/O in flight then accepts no bio.
     pub(crate) pressed: bool,
     /// True for volumes of several drives and for queues that belong to threads. The channel then
     /// polls its queues from time to time even while it already has completions.
@@ -65,8 +68,9 @@ impl BioChecks {
         checks
     }
 
-    /// Sets `whole_max` to the longest request that all drives accept now. Does not raise
-    /// `whole_max` while `stalled` split bios wait for slots.
+    /// Sets `whole_max` to the longest read or write that all drives accept now. Does not raise
+    /// `whole_max` while `stalled`, the number of split bios that wait to send their next part, is
+    /// not 0: longer whole bios would overtake the split bios.
     pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
@@ -83,12 +87,14 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Updates the fields that depend on `traced`, `admits_each` and `pressed`. While one of these
-    /// three is set, no bio takes the fast path.
+    /// Recomputes the longest bio for the fast path. No bio takes the fast path while a trace is
+    /// recorded (`traced`), the volume has a single plug for all drives (`admits_each`), or too
+    /// many bios wait for workers (`pressed`).
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
-        // The limit is at most the volume's length, so that the check of a bio cannot underflow.
+        // `longest` is at most the volume's length, so that `capacity - nr` in the check of a bio
+        // cannot wrap around.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -110,7 +116,8 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // Of the operations with a segment (read and write), only a write has an odd number.
+        // Only reads and writes have segments. Of the two, only `Op::Write` is an odd number, so
+        // the lowest bit of `op` rejects a write to a read-only volume.
         bio.nr_segments() == 1
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors

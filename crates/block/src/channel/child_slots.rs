@@ -14,8 +14,8 @@ use crate::chain::slot::{BioList, BioRef};
 
 pub(crate) struct ChildSlots<M: Machine> {
     pub(crate) free: BioList<M>,
-    /// Parents that wait for a slot: one list for each group, in the order in which groups are
-    /// served. No list is empty.
+    /// Split bios that wait for a free bio slot for their next part: one list for each group, in
+    /// the order in which groups are served. No list is empty.
     stalled: VecDeque<(GroupId, BioList<M>)>,
 }
 
@@ -24,8 +24,8 @@ impl<M: Machine> ChildSlots<M> {
         ChildSlots { free, stalled: VecDeque::new() }
     }
 
-    /// Adds a parent to its group's waiting parents: first if it has parts at the drive already,
-    /// else last.
+    /// Adds a split bio to the bios of its group that wait for a free bio slot: in front if some of
+    /// its parts for this drive were already made, otherwise at the end.
     pub(crate) fn stall(&mut self, parent: BioRef<M>) {
         let group = parent.bio.account_key.group;
         let place = self.stalled.iter().position(|(of, _)| *of == group);

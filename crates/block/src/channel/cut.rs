@@ -1,6 +1,6 @@
-//! Computes how much of a bio or part a single request of a drive can carry.
+//! Computes how much of a bio, or of a part of a split bio, fits into one request of a drive.
 //!
-//! Pure functions of a slot and the drive's limits; called by submission.rs and split.rs. Kernel
+//! Pure functions of a bio and the drive's limits; called by submission.rs and split.rs. Kernel
 //! counterpart: `bio_split_rw`.
 
 use millrace_machine::Machine;
@@ -9,8 +9,8 @@ use crate::bio::limits::QueueLimits;
 use crate::bio::{Op, SECTOR_SHIFT, SectorCount};
 use crate::chain::slot::BioSlot;
 
-/// Returns the numbers of sectors and memory segments of the longest first piece of a part that
-/// fits into one request of the drive; 0 sectors if not even one block fits.
+/// Returns how much of `part`, from its start on, fits into one request of the drive: the number of
+/// sectors and of memory segments. Returns 0 sectors if not even one block fits.
 pub(crate) fn cut_to_limits<M: Machine>(
     part: &BioSlot<M>,
     limits: &QueueLimits,

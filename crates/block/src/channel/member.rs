@@ -32,10 +32,10 @@ pub(crate) enum BatchServer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollScope {
-    /// Only queues in which the channel may have bios.
+    /// Poll only queues in which the channel may have bios in flight.
     WhereExpected,
-    /// All queues that the channel's thread may run. A drive may complete an abandoned (timed-out)
-    /// request in any of them.
+    /// Poll all queues that the channel's thread may run. A drive may complete an abandoned
+    /// (timed-out) request in any of them.
     Everywhere,
 }
 
@@ -64,8 +64,8 @@ pub(crate) struct VolumeMember<M: Machine> {
 }
 
 impl<M: Machine> VolumeMember<M> {
-    /// Creates a member with an empty plug and without child slots. `thread` is the number of the
-    /// calling I/O thread; `None` for other threads.
+    /// Creates a channel's state for a drive, with an empty plug. The caller sets `child_slots`
+    /// afterwards. `thread` is the number of the calling I/O thread; `None` for other threads.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>, stamp: Stamp) -> Self {
         let (route, stats) = disk.join(thread);
         VolumeMember {
@@ -109,8 +109,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Submits the plugged bios to the drive's queues. Returns the number of chains that were
-    /// refused and stay plugged.
+    /// Submits the plugged bios to the drive's queues. Returns the number of bio chains (bios
+    /// merged into one future request) that the drive refused and that stay plugged.
     #[inline(always)]
     pub(crate) fn flush(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.served_here = true;
@@ -160,7 +160,7 @@ impl<M: Machine> VolumeMember<M> {
     #[inline(always)]
     fn unplug(&mut self, run: &mut SubmitContext<M>) {
         let (fresh, mut tracing) = (self.count(), self.disk.trace(run));
-        // Chains that were refused earlier have already had their unplug event.
+        // Bio chains that a frozen drive refused earlier have already had their unplug event.
         if tracing.is_on() && fresh > 0 {
             tracing.unplug(self.plug.list());
         }
@@ -185,7 +185,8 @@ impl<M: Machine> VolumeMember<M> {
             if !self.disk.trace(run).is_on() {
                 return self.flush_called(run);
             }
-            // While a trace is recorded, even a single bio is sent as a batch, off the fast path.
+            // While a trace is recorded, even a single bio goes through `flush_list`, because the
+            // fast path for a single bio emits no trace events.
             self.served_here = true;
             return self.flush_list(run);
         }
@@ -210,12 +211,13 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A poll does not see a flush that waits for another one. So the channel has no flush
-            // left only if none waited before and after the poll, and none moved into a queue in
-            // between.
+            // A flush that waits for the flush in flight is in no queue, so a poll does not see it.
+            // The channel has no flush left only if the drive had none before and after the poll,
+            // and no waiting flush moved into a queue meanwhile.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // If another thread serves the queue, the poll does nothing and `left_busy` stays true.
+            // If another thread serves the queue, `run_queue` does nothing and `left_busy` stays
+            // true, because the queue may still hold bios of this channel.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;
@@ -264,7 +266,8 @@ impl<M: Machine> VolumeMember<M> {
     }
 
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // In a queue that any thread may run, work matters only while bios are outstanding.
+        // Work in a queue that any thread may run concerns the channel only while it has bios in
+        // flight.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)
@@ -283,7 +286,8 @@ impl<M: Machine> VolumeMember<M> {
         !self.plug.is_empty()
     }
 
-    /// Forgets plugged bios and waiting parents, because their `BioSet` is leaked.
+    /// Forgets the plugged bios, and the split bios that wait for a free bio slot. Called when a
+    /// dropped channel leaks its `BioSet`, because a drive may still write the bios' memory.
     pub(crate) fn leak(&mut self) {
         self.plug.list().leak();
         self.child_slots.leak();

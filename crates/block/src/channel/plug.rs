@@ -12,8 +12,8 @@ use crate::chain::slot::{BioList, BioRef, BioSlot};
 
 pub(crate) struct Plug<M: Machine> {
     list: BioList<M>,
-    /// The last chain, kept outside the list so that a front merge can replace the chain's first
-    /// bio.
+    /// The last bio chain (bios merged into one future request). Kept outside `list`, so that a
+    /// front merge can replace the first bio of the chain.
     last: Option<BioRef<M>>,
     /// Number of bios, including merged ones.
     bios: u32,
@@ -32,8 +32,8 @@ impl<M: Machine> Plug<M> {
         }
     }
 
-    /// Merges a bio with the last chain if they are adjacent and fit into one request. Otherwise
-    /// appends the bio.
+    /// Merges a bio with the last bio chain (bios merged into one future request) if the two are
+    /// adjacent and fit into one request. Otherwise appends the bio.
     #[inline(always)]
     pub(crate) fn merge_or_push(
         &mut self,
@@ -68,7 +68,7 @@ impl<M: Machine> Plug<M> {
         core::mem::take(&mut self.bios)
     }
 
-    /// Returns true if the plug holds at most one chain.
+    /// Returns true if the plug holds at most one bio chain (bios merged into one future request).
     #[inline(always)]
     pub(crate) fn is_short(&self) -> bool {
         self.list.is_empty()
@@ -83,7 +83,8 @@ impl<M: Machine> Plug<M> {
         self.list.push_back(bio);
     }
 
-    /// Returns all chains in order of submission. Chains that a queue refuses stay in the list.
+    /// Returns the plug's list of bio chains (bios merged into one future request), in order of
+    /// submission. The caller takes bio chains out; those that the drive refuses stay plugged.
     #[inline]
     pub(crate) fn list(&mut self) -> &mut BioList<M> {
         if let Some(last) = self.last.take() {

@@ -78,7 +78,8 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Submits the parts of split bios that reached their data or final flush stage in this poll.
+    /// Submits the parts of split bios that this poll has plugged, such as the data after a flush,
+    /// or the final flush after the data.
     #[inline(always)]
     fn start_parts(&mut self) {
         if self.sub.batch.has_parts {
@@ -148,8 +149,9 @@ impl<M: Machine> Channel<M> {
         driving.end();
         let mut handed = 0;
         loop {
-            // A split or refused bio may complete again during this loop, but one call hands over
-            // each bio only once.
+            // A bio that is submitted again may be completed before this loop ends, if it is split
+            // or invalid. `next_of_others` leaves such bios to the next call, so that this call
+            // ends.
             let driving = Driving(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
@@ -198,11 +200,12 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A bio off the fast path may complete at once. So such a bio is submitted at the end
-            // of this call, and the next call hands it over.
+            // A bio off the fast path may complete during its submission. `poll_again` therefore
+            // submits the bio after its loop, so that one call does not hand the bio over twice.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
-                // A refused bio gets the same time for its submission and its completion.
+                // A refused bio was never in flight, so its time of submission is set to its time
+                // of completion.
                 (slot.status, slot.q_ns) = (status, self.sub.run.accounts.c_ns);
                 self.sub.finished.push_back(slot);
             }
@@ -223,7 +226,8 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Returns the next bio to hand over. Counts completed parts for their parents on the way.
+    /// Returns the next completed bio that the program submitted. Parts of split bios that are
+    /// found before it are counted as completed for their split bio.
     #[inline(always)]
     fn next_done(&mut self) -> Option<BioRef<M>> {
         self.next_whole().or_else(|| self.next_finished(true))
@@ -254,8 +258,9 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Continues split bios that wait for slots. Then returns the next completed bio that was split
-    /// or reached no drive; `None` if `wanted` is false.
+    /// First makes the next parts of split bios that wait for a free bio slot. Then returns the
+    /// next bio of `finished`: a split bio whose parts are done, or a bio that reached no drive.
+    /// Returns `None` if `wanted` is false.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {

@@ -25,7 +25,7 @@ use crate::volume::placement::{DrivePart, VolumeRange};
 
 enum NextPart<M: Machine> {
     Part(BioRef<M>),
-    /// No part was made, because the drive with this index has no free child slot.
+    /// No part was made: no bio slot for parts is free in the share of the drive with this index.
     NoRoom(u16),
     Made,
 }
@@ -49,11 +49,13 @@ impl<M: Machine> Submission<M> {
         self.make_parts(parent);
     }
 
-    /// Makes parts of the present stage (preflush, data or final flush) until no slot is free. Then
-    /// the parent waits for slots or for its parts to complete. A stage without parts ends at once.
+    /// Makes the parts of the split bio `parent` for its present stage (preflush, data or final
+    /// flush). Then the split bio waits: for a free bio slot if a part found none, otherwise for
+    /// its parts to complete. A stage without parts ends at once.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // A part's submission time is the time at which the part is made. The parent may have
-        // waited before that, for a slot or for an earlier stage.
+        // A part's submission time is the time at which the part is made. The split bio may have
+        // been submitted long before: it may have waited for a bio slot, or for an earlier stage
+        // (preflush or data) to complete.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -82,13 +84,15 @@ impl<M: Machine> Submission<M> {
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // The parent's handle is now kept by its parts, as a number; `part_done` restores it.
+            // From now on, each part keeps the handle of `parent` as a number in `BioSlot::parent`.
+            // `part_done` turns the number into the handle again.
             core::mem::forget(parent);
         }
     }
 
-    /// Starts the parent's next stage after all parts of a stage have completed, or finishes the
-    /// parent.
+    /// Starts the next stage of the split bio `parent` after all parts of a stage have completed:
+    /// the data after the preflush, or the final flush after the data. Finishes `parent` if there
+    /// is no next stage or a part has failed.
     fn next_stage(&mut self, mut parent: BioRef<M>) {
         let next = match parent.stage {
             _ if !parent.status.is_ok() => None,
@@ -113,7 +117,8 @@ impl<M: Machine> Submission<M> {
         let mut parent = ManuallyDrop::new(
             unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
         );
-        // A timeout takes precedence over other errors, because it keeps the memory in quarantine.
+        // A timeout replaces any other error. The status `TimedOut` makes the channel quarantine
+        // the memory of the split bio, which a drive may still write.
         parent.status = match status {
             Status::TimedOut => status,
             _ => parent.status.or(status),
@@ -136,9 +141,10 @@ impl<M: Machine> Submission<M> {
         self.resumes = None;
     }
 
-    /// Makes the next part of the parent's present stage, in a child slot. `span` is the first
-    /// drive and the number of drives. `parent.offset` counts the drives whose parts are all made,
-    /// and `parent.dev_sector` the sectors of the next drive that have parts.
+    /// Makes the next part of the split bio `parent` in its present stage (preflush, data or final
+    /// flush). `span` is the first drive and the number of drives. `parent.offset` counts the
+    /// drives whose parts are all made. `parent.dev_sector` counts the sectors of the next drive
+    /// for which parts are made.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -165,8 +171,9 @@ impl<M: Machine> Submission<M> {
         NextPart::Made
     }
 
-    /// Returns true if the bio must wait behind bios of its group that wait for child slots of the
-    /// drive. Returns false while those bios are being continued.
+    /// Returns true if other bios of the group wait for a free bio slot for their next part on the
+    /// drive, and this bio must wait behind them. Returns false while the waiting bios are being
+    /// continued.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
@@ -205,8 +212,9 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return NextPart::Made;
         }
-        // A bio waits behind waiting bios of its group, because a hard disk would otherwise seek
-        // back and forth between them.
+        // A split bio waits behind bios of its group that already wait for a free bio slot.
+        // Otherwise parts of different bios would alternate, and a hard disk would seek back and
+        // forth.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
             return NextPart::NoRoom(member);
@@ -240,8 +248,9 @@ impl<M: Machine> Submission<M> {
         NextPart::Part(child)
     }
 
-    /// Makes a child for as much of a part as one request of the drive can carry. If not even one
-    /// block fits, sets the parent's error and returns `None`.
+    /// Makes a bio for as much of `part` (the data of the split bio `parent` on one drive) as one
+    /// request of the drive can carry. If not even one block fits, sets the error of `parent` and
+    /// returns `None`.
     #[inline(always)]
     fn data_part(&mut self, parent: &mut BioRef<M>, part: DrivePart) -> Option<BioRef<M>> {
         let mut child = self.child_of(parent, parent.bio.op, part);

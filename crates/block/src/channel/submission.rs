@@ -33,11 +33,12 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// The rule by which a bio is split, stored as a number in the bio's `BioSlot::member`.
+/// The rule by which a bio is split. A split bio stores the rule as a number in `BioSlot::member`,
+/// because a bio that goes to several drives has no single drive index to store there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
-    /// One part for each drive; more only if the drive's limits require it.
+    /// A single part for each drive; several only if the drive's limits require it.
     Drives,
     Chunks,
 }
@@ -48,7 +49,8 @@ pub(crate) struct PluggedBatch {
     /// Submission time of the next bio; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if the current poll has plugged parts for the next stage of a split bio.
+    /// True if parts of split bios were plugged since the last flush of the plugs. A poll then
+    /// flushes once more before it ends.
     pub(crate) has_parts: bool,
 }
 
@@ -58,9 +60,9 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) run: SubmitContext<M>,
     pub(crate) free: BioList<M>,
     pub(crate) depth: u32,
-    /// Number of parents that wait for a child slot.
+    /// Number of split bios that wait for a free bio slot for their next part.
     pub(crate) stalled: u32,
-    /// Index of the drive whose waiting split bios are being given child slots, if any.
+    /// Index of the drive whose free bio slots are being given to waiting split bios; else `None`.
     pub(crate) resumes: Option<u16>,
     /// Bios that the next poll hands over: split bios whose parts are all done, and bios that
     /// reached no drive.
@@ -83,8 +85,8 @@ impl<M: Machine> Submission<M> {
         self.depth - self.free.len()
     }
 
-    /// Starts a bio that was checked and lies in its slot. The bio goes into a plug, or waits for a
-    /// limit of its group. `plain` is true if the bio may take the fast path.
+    /// Starts a bio that was checked and put into bio slot `slot`. The bio goes into a plug, or
+    /// waits for a limit of its group. `plain` is true if the bio may take the fast path.
     #[inline(always)]
     pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
@@ -192,7 +194,8 @@ impl<M: Machine> Submission<M> {
 
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // Only parts get this submission time, so it is set just before they are plugged.
+        // The batch takes over the parts' submission time only when a part is plugged. A split bio
+        // that makes no part leaves `now_ns` unchanged.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -298,7 +301,8 @@ impl<M: Machine> Submission<M> {
     }
 }
 
-/// Submits the plugged bios of several members. Returns the number of chains refused.
+/// Submits the plugged bios of several drives. Returns the number of bio chains (bios merged into
+/// one future request) that the drives refused.
 #[inline(never)]
 fn flush_each<M: Machine>(members: &mut [VolumeMember<M>], run: &mut SubmitContext<M>) -> u32 {
     members.iter_mut().map(|member| member.flush(run)).sum()

@@ -30,17 +30,20 @@ use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds that a bio may book ahead, unless no bio waits before it. The limit bounds the wait
-/// of a client with one I/O in flight behind a client with many.
+/// A bio behind other waiting bios reserves its time at the token bucket only once the last
+/// reserved time is at most this many nanoseconds ahead. The limit bounds the wait of a client with
+/// one I/O in flight behind a client with many.
 const AHEAD_NS: u64 = 1_000_000;
-/// A waiting bio's `dev_sector` holds its booked time, or `NO_TIME` if no time is booked.
+/// Value of a waiting bio's `dev_sector` while no time at the token bucket is reserved for the bio.
+/// Otherwise `dev_sector` is the reserved time in nanoseconds.
 const NO_TIME: u64 = u64::MAX;
 
-/// The token bucket that a bio must pass next; `from` is its index among the bio's buckets.
+/// The token bucket that a bio must pass next; `from` is the index among the bio's token buckets.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio is the first of its queue without a booked time, and must book one now.
+    /// True for the first bio of its queue that has no reserved time at the token bucket. The bio
+    /// must reserve its time now, instead of waiting again.
     is_first: bool,
 }
 
@@ -50,24 +53,26 @@ impl BucketStep {
     }
 }
 
-/// Bios of a group that wait at one token bucket, in order of their booked times.
+/// Bios of a group that wait at one token bucket, in the order in which they may pass.
 struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// The token bucket: level of the group (0: own, 1: parent), number of the bucket, true for
-    /// reads.
+    /// The token bucket: owner (0 for the group, 1 for the group's parent), number of the bucket,
+    /// and true for reads.
     gate: (usize, usize, bool),
-    /// Waiting bios whose time to pass the bucket is booked. The time is stored in `dev_sector`,
-    /// which is unused until a bio is mapped to a drive.
+    /// Waiting bios that have a reserved time at which they may pass the token bucket. The time is
+    /// stored in `dev_sector`, which is unused until a bio is mapped to a drive.
     timed: BioList<M>,
-    /// Booked time of the last bio in `timed`.
+    /// Time, in nanoseconds, at which the last bio in `timed` may pass the token bucket.
     last_ns: u64,
-    /// Waiting bios after those in `timed`, without a booked time; empty if `timed` is empty.
+    /// Bios that wait behind those in `timed` and have no reserved time yet. After `take_due`,
+    /// `behind` is empty if `timed` is empty.
     behind: BioList<M>,
 }
 
 impl<M: Machine> BucketQueue<M> {
-    /// Returns true if the queue has booked times more than [`AHEAD_NS`] ahead, or has bios without
-    /// a booked time. A new bio then waits before it books a time.
+    /// Returns true if a new bio must wait in this queue before it reserves a time at the token
+    /// bucket: bios before it have no reserved time yet, or the last reserved time is more than
+    /// [`AHEAD_NS`] ahead.
     fn is_ahead(&self, now_ns: u64) -> bool {
         !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
     }
@@ -80,11 +85,12 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     pub(crate) held: u32,
     held_max: u32,
-    /// For the trace: earliest time at which the bio that last started to wait may continue.
+    /// For the trace: earliest time, in nanoseconds, at which the bio that was queued last may
+    /// continue.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// For each group number: the waits reported last, and the group whose account counts the
-    /// waits.
+    /// For each group number: the last report of the group's waiting bios, and the group in whose
+    /// account these bios are counted.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -121,8 +127,8 @@ impl<M: Machine> Throttle<M> {
         self.view.known(group)
     }
 
-    /// Copies the changed group table. Bios that wait for a changed limit cancel their booking at
-    /// the token bucket and book a new time.
+    /// Copies the changed group table. Bios that wait for a changed limit give back their reserved
+    /// time at the token bucket and reserve a new time.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };
@@ -151,11 +157,13 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has paid at the earlier buckets of the old table, but not at new buckets.
+                // The bio has paid its cost at the old table's buckets before `place`, so only new
+                // buckets before `place` are still to be passed.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
-                // A bio that passed all buckets is queued with time 0, for the next `take_due`.
+                // A bio that now passes all its token buckets is queued once more, with the
+                // reserved time 0, so that the next `take_due` returns it.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
@@ -192,8 +200,8 @@ impl<M: Machine> Throttle<M> {
         slots.map(|slot| &*slot.bio)
     }
 
-    /// Removes the waiting bios for which `is_meant` returns true, and cancels their bookings at
-    /// the token buckets.
+    /// Removes the waiting bios for which `is_meant` returns true, and gives back the cost that is
+    /// reserved for them at their token buckets.
     pub(crate) fn take_unpaid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
@@ -216,13 +224,14 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // The next bio of a queue may have no booked time, so all queues are checked soon.
+        // The first bio that remains in a queue may have no reserved time. With `next_ns` 0, the
+        // next `take_due` checks all queues.
         self.next_ns = 0;
         taken
     }
 
-    /// Removes the waiting bios for which `is_meant` returns true. Their cost stays booked at all
-    /// their buckets, so later bios of their groups wait longer.
+    /// Removes the waiting bios for which `is_meant` returns true. Their cost is charged to all
+    /// their token buckets, so later bios of their groups wait longer.
     pub(crate) fn take_paid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
@@ -248,12 +257,13 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // The next bio of a queue may have no booked time, so all queues are checked soon.
+        // The first bio that remains in a queue may have no reserved time. With `next_ns` 0, the
+        // next `take_due` checks all queues.
         self.next_ns = 0;
         taken
     }
 
-    /// Books the cost of a bio at those of its token buckets whose index is `unpaid` or higher.
+    /// Charges the cost of a bio to its token buckets from index `unpaid` on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
         for place in unpaid..PLACES {
             if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
@@ -268,8 +278,8 @@ impl<M: Machine> Throttle<M> {
         self.pass_from(BucketStep::from(0), slot, now_ns)
     }
 
-    /// Books the bio's cost at its token buckets in order, beginning with `way`. If the bio must
-    /// wait at a bucket, queues the bio there and returns `None`.
+    /// Charges the cost of a bio to its token buckets in order, from index `way.from` on. If the
+    /// bio must wait at a bucket, queues the bio there and returns `None`.
     fn pass_from(
         &mut self,
         way: BucketStep,
@@ -307,7 +317,8 @@ impl<M: Machine> Throttle<M> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
-    /// Queues a bio at its token bucket. `dev_sector` holds the bio's booked time, or `NO_TIME`.
+    /// Queues a bio at token bucket `place`. `dev_sector` is the time, in nanoseconds, at which the
+    /// bio may pass the bucket, or `NO_TIME`.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
         let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
@@ -359,8 +370,8 @@ impl<M: Machine> Throttle<M> {
         (self.held > 0).then(|| self.next_ns.min(now_ns + LOOK_NS))
     }
 
-    /// Removes and returns the bios that may go on at `now_ns` because they have passed all their
-    /// buckets.
+    /// Removes and returns the bios that may continue at `now_ns`, because they have passed all
+    /// token buckets of their group and of its parent.
     pub(crate) fn take_due(&mut self, now_ns: u64) -> BioList<M> {
         let mut due = BioList::new();
         if self.is_old() {
@@ -386,8 +397,8 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next bio that may continue out of the queue `lines[at]`. Returns the bio, and the
-    /// token bucket at which the bio continues.
+    /// Takes the next bio that may continue at `now_ns` out of the queue `lines[at]`. Returns the
+    /// bio, and the token bucket that the bio must pass next.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;

@@ -1,9 +1,10 @@
 //! Unplugging for volumes whose batches may be served by other threads than the submitter.
 //!
 //! Workers serve a batch only if it reaches the low watermark, `plug_low` bios for each drive. With
-//! `auto`, workers must also have been faster than submitters. Back pressure: when more chains wait
-//! than `pressure_high` allows, the channel accepts no bio until no more wait than `pressure_low`
-//! allows. Source: \[FALCON\], watermarks and back pressure.
+//! `auto`, workers must also have been faster than submitters. Back pressure: a channel accepts no
+//! bio once more than `pressure_high` bio chains (bios merged into one future request) for each
+//! drive wait for workers. The channel accepts bios again when at most `pressure_low` for each
+//! drive wait. Source: Kumar et al., ATC 2017, watermarks and back pressure.
 
 use millrace_machine::Machine;
 
@@ -12,7 +13,9 @@ use crate::channel::submission::Submission;
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// Variant of [`Submission::flush`] for a volume that is traced or whose mode is not `inline`.
+    /// Sends the plugged bios of a volume that is traced or has another serving mode than `inline`:
+    /// to the drives' workers, through the volume's single plug, or to queues that this thread
+    /// serves.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
         let (serving, traced) = self.volume.mode();
@@ -71,12 +74,13 @@ impl<M: Machine> Submission<M> {
         self.checks.settle();
     }
 
-    /// Ends back pressure if no more chains wait than the low pressure point allows. Returns true
-    /// if there is no back pressure any more.
+    /// Ends back pressure if at most `pressure_low` bio chains (bios merged into one future
+    /// request) for each drive wait for workers. Returns true if there is no back pressure any
+    /// more.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        // If a worker has left, this thread serves the worker's chains: perhaps no other thread
-        // does, and back pressure would never end.
+        // Serves the bios of workers that have left. Otherwise perhaps no thread would serve these
+        // bios, and back pressure would never end.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
         self.checks.pressed = self.volume.waiting() > self.pressure_low();
         self.checks.settle();

@@ -1,11 +1,12 @@
 //! `Worker`: a thread that serves drives for submitting threads.
 //!
-//! A worker usually serves one drive, or several if there are more drives than CPUs; each of them
-//! has a `WorkerDrive`. It submits no I/O of its own and returns completions to the channels that
-//! submitted. Each call of `turn` does all pending work. A reactor's thread calls `turn` between
-//! its other work; other threads use [`Worker::run`], which sleeps on the doorbell. A dropped
-//! worker leaves its work to the submitters, except for requests in flight from its own queue: it
-//! waits a while for these. Source: \[FALCON\], one thread per drive.
+//! A worker usually serves one drive, or several if there are more drives than CPUs. Each drive has
+//! a `WorkerDrive`. The worker submits no I/O of its own and returns completions to the channels
+//! that submitted. [`Worker::turn`] does all pending work once. An I/O thread calls `turn` in each
+//! event-loop iteration; other threads use [`Worker::run`], which sleeps while there is no work. If
+//! a worker is dropped, the submitters serve the bios that wait for it. Only the requests in flight
+//! from the worker's own queue are left to the worker, which waits a while for them. Source: Kumar
+//! et al., ATC 2017, one thread per drive.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -36,8 +37,8 @@ pub struct Worker<M: Machine> {
     /// True if a driver, scheduler or trace sink has panicked in a call of `turn`. Dropping the
     /// worker then calls none of the three.
     is_broken: bool,
-    /// A bio set without slots, because the submit context needs a set for each thread. Boxed, so
-    /// that its address does not change.
+    /// A bio set without bios. The submit context needs a set, to tell bios of its own thread from
+    /// bios of other channels. The `Box` keeps the set's address fixed.
     _bio_set: Box<BioSet<M>>,
 }
 
@@ -77,7 +78,8 @@ impl<M: Machine> Worker<M> {
     pub fn turn(&mut self) {
         // A panic in this function leaves `is_broken` true; the function's end sets it to false.
         self.is_broken = true;
-        // After a panic, the completion batch may hold tags of another queue.
+        // If the last call panicked, the batch of completions may still hold tags of the queue
+        // polled then. Without `clear`, the next queue would take these tags for its own.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
@@ -120,7 +122,8 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// Returns true if a drive asked to be polled at some time, without a ring of the doorbell.
+    /// Returns true if `turn` must be called again at a certain time, even if the worker's doorbell
+    /// does not ring.
     #[cfg(test)]
     pub(crate) fn asks_for_turn(&self) -> bool {
         self.run.wake_ns().is_some()

@@ -5,7 +5,7 @@
 //! serving a hardware queue at once (lanes.rs). `Disk::new` chooses the design. The code on the
 //! path of an I/O calls a baseline only through the trait `BaselineStack` (stack.rs); the fast path
 //! (direct.rs) never calls one. Baselines are not part of the block layer's public interface.
-//! Sources: \[MQ\], \[OLS\].
+//! Sources: Bjørling et al., SYSTOR 2013; the OLS 2002 paper.
 
 pub(crate) mod config;
 pub(crate) mod filled;
@@ -56,11 +56,11 @@ pub(crate) fn queues<M: Machine>(
     DiskQueues::new(shape, hctxs, (is_pairs, path))
 }
 
-/// Creates the baseline that a disk's settings name, if any, and changes the queue settings to fit
-/// the baseline.
+/// Creates the comparison design that a disk's settings name, and changes the queue settings to
+/// those that the design needs. Returns `None` for the multi-queue design.
 ///
 /// # Errors
-/// `InvalidSetting` if the drive cannot follow the baseline.
+/// `InvalidSetting` if the design does not support the drive.
 pub(crate) fn of<M: Machine>(
     driver: &dyn Driver<M>,
     config: &mut DiskConfig<M>,

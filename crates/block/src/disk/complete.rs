@@ -1,9 +1,10 @@
 //! Completion: from a tag to its request, its bios, and the channels that submitted them.
 //!
-//! dispatch.rs calls this code with a batch of completions from the driver. The serve lock has been
-//! released by then, unless more work waits. Finding the request needs no search, because the tag
-//! is the request's index (\[MQ\] point 4). Timed-out requests end in timeouts.rs. Lock order: as
-//! in dispatch.rs; the lock of abandoned requests comes last. Kernel counterpart:
+//! dispatch.rs calls this code with a batch of completions from the driver, usually after it has
+//! released the hardware queue's serve lock. The lock is still held if the batch is full or other
+//! work waits in the queue. Finding the request needs no search, because the tag is the request's
+//! index (Bjørling et al., SYSTOR 2013, point 4). Timed-out requests end in timeouts.rs. Lock
+//! order: as in dispatch.rs; the lock of abandoned requests comes last. Kernel counterpart:
 //! `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
@@ -27,7 +28,7 @@ use crate::trace::blktrace::EventCode;
 pub(crate) enum FailureLogging {
     /// The bios entered the failure log earlier, when their request timed out.
     Before,
-    /// The bios enter the failure log now, as they end.
+    /// The bios are not in the failure log yet, and enter it as they end.
     Now,
 }
 
@@ -45,7 +46,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends one request, but does not free its tag. Returns true if this queue got the next flush.
+    /// Ends one request, but does not free its tag. Returns true if the request was a flush, and
+    /// the flushes that waited for it were queued in this hardware queue as the next flush.
     pub(crate) fn end_request(
         &mut self,
         rq: &mut Request<M>,
@@ -126,8 +128,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // A freeze does not stop the next flush, because the disk accepted it earlier. The hardware
-        // queue must be `target`, which the flush's submitter polls.
+        // A freeze does not stop the waiting flushes, because the disk accepted them earlier. Their
+        // hardware queue is `target`, because the submitter of the first waiting flush polls that
+        // queue.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -155,7 +158,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 }
 
-/// Ends all requests of a non-empty batch. Returns true if the next flush is now in this queue.
+/// Ends all requests of a non-empty batch. Returns true if a flush ended, and the flushes that
+/// waited for it were queued in this hardware queue as the next flush.
 #[inline(always)]
 pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
     M::work(Stage::Complete, context.run.batch.entries().len() as u32);
@@ -175,7 +179,8 @@ pub(crate) fn end_requests<M: Machine>(
     let tags = &*context.hctx.tags;
     let (mut c_ns, mut again) = (M::now(), false);
     context.run.accounts.c_ns = c_ns;
-    // Requests that took the fast path usually have equal times, and are then ended together.
+    // Requests that took the fast path usually have equal times of submission (Q) and dispatch (D).
+    // Requests with equal times are counted and ended together.
     let may_be_alike =
         context.disk.queues.path() == SubmitPath::Direct && context.run.stamp == Stamp::Batch;
     let first = if may_be_alike { context.run.batch.looks(tags).next() } else { None };
@@ -204,8 +209,8 @@ pub(crate) fn end_requests<M: Machine>(
     again
 }
 
-/// Ends the next requests of the batch, as long as each succeeded, has the times of `equal`, and
-/// consists of one bio of this channel.
+/// Ends the next requests of the completion batch, as long as each succeeded, consists of one bio
+/// of this channel, and has the submission and dispatch times of the I/Os in `equal`.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -20,9 +20,10 @@ use crate::trace::tracer::Tracer;
 pub struct DiskConfig<M: Machine> {
     /// Name in reports and error messages.
     pub name: String,
-    /// Distribution of the software queues: one for each core, one for each NUMA node, or only one.
+    /// Number of software queues: one for each core, one for each NUMA node, or only one.
     pub software_queues: Spread,
-    /// Distribution of the hardware queues, limited by the number that the driver supports.
+    /// Number of hardware queues: one for each core, one for each NUMA node, or only one; at most
+    /// as many as the driver supports.
     pub hardware_queues: Spread,
     /// Number of tags, 1 to 65,536; `None` for the depth of the driver. For a drive that uses the
     /// tags of a controller, a smaller number limits the requests in flight of each hardware queue

@@ -22,8 +22,9 @@ use crate::queue::serve::ServeGuard;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
-/// Returns true if a batch may take the fast path. Pending marks need no check: a thread that sets
-/// one also leaves a flag or rings the owner, and the owner then polls all its queues.
+/// Returns true if a batch may take the fast path. Work that other threads have marked as pending
+/// needs no check here. A thread that marks work then sets the flag of the serve lock, or rings the
+/// doorbell of the queue's owner. Flag and doorbell both make a thread look for the work.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,
@@ -40,7 +41,8 @@ fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
-/// Returns true if the clock is read once for each batch and [`is_open`] is true.
+/// Returns true if the clock is read once for each batch, the queue may dispatch, and no other work
+/// must go first.
 #[inline(always)]
 fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
     context.run.stamp == Stamp::Batch && is_open(context.run, serve)
@@ -121,8 +123,8 @@ fn issue_recorded<M: Machine>(
 }
 
 /// Dispatches a single bio, as submitted by a program with one I/O in flight. The drive often
-/// completes such a bio at once. Returns the bio if it heads a longer chain or is a flush, or if
-/// this thread cannot serve the queue. The caller checks that the disk has the fast path.
+/// completes such a bio at once. Returns the bio if it heads a longer bio chain or is a flush, or
+/// if this thread cannot serve the queue. The caller checks that the disk has the fast path.
 ///
 /// Takes half the instructions of [`issue_batch`] (479 instead of 922 for a whole I/O to a null
 /// drive), because a single request needs no list, no table of requests in flight and no completion
@@ -248,8 +250,9 @@ fn leave_and_end<'a, M: Machine>(
     go_on(context, stays);
 }
 
-/// Serves work that other threads left during a batch, delivers completions of other channels, and
-/// runs queues that were woken for free tags.
+/// Ends the fast path of a batch. Serves work that other threads left while this thread held the
+/// serve lock, delivers completions to other channels, and runs queues that were woken because a
+/// tag became free.
 #[inline(never)]
 fn go_on<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,

@@ -1,11 +1,12 @@
 //! Runs a hardware queue: from software queues through tags to the driver, and back.
 //!
-//! Channels call `submit_batch` with a plug's contents, and `run_queue` to poll or to continue
-//! waiting work. The thread that gets the serve lock does all pending work; threads that find the
-//! lock taken insert their bios into their software queue and leave a flag, or ring the owner's
-//! doorbell. Tags are taken here, just before dispatch, for as many chains as are ready. Lock
-//! order: serve, then software queue or request queue, then flush. Kernel counterpart:
-//! block/blk-mq.c, `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
+//! Channels call `submit_batch` with a plug's contents, and `run_queue` to poll for completions and
+//! to dispatch bios that wait. The thread that gets the serve lock does all pending work. Threads
+//! that find the lock taken insert their bios into their software queue and leave a flag, or ring
+//! the owner's doorbell. Tags are taken here, just before dispatch, for as many bio chains (bios
+//! merged into one future request) as are ready. Lock order: serve, then software queue or request
+//! queue, then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
+//! `blk_mq_run_hw_queue`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -23,12 +24,13 @@ use crate::queue::{CtxState, HctxState};
 pub(crate) type CtxGuard<'a, M> =
     <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
 
-/// Largest number of rounds in which a thread also serves work of other threads.
+/// Number of dispatch rounds after which a thread stops serving the work of other threads. Each
+/// round takes bios from the software queues, dispatches them and polls the driver.
 const SERVE_ROUNDS: u32 = 32;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
-    /// Takes a batch of chains from a plug and runs the queue. If the disk is frozen the batch
-    /// stays in the list.
+    /// Takes a batch of bio chains (bios merged into one future request) out of a plug and runs the
+    /// hardware queue. If the disk is frozen, the batch stays in `list`.
     pub(crate) fn submit_batch(&mut self, ctx: u16, list: &mut BioList<M>) {
         let disk = self.disk;
         if let Some(baseline) = &disk.baseline {
@@ -46,8 +48,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Moves the serving thread's own batch to `staged`, the chains that wait for dispatch. Chains
-    /// of the software queue, unless that queue is bypassed, go first.
+    /// Moves the serving thread's own batch to `staged`, the list of bio chains (bios merged into
+    /// one future request) that wait for dispatch. Bios that already wait in software queue `ctx`
+    /// go first, unless the disk's batches bypass the software queues.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         if self.disk.queues.path() != SubmitPath::Queues {
@@ -104,8 +107,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Polls the queue and continues waiting work. Returns false and does nothing if this thread
-    /// may not run the queue or another thread serves it.
+    /// Dispatches bios that wait in the hardware queue, and polls for completions. Returns false
+    /// and does nothing if this thread may not run the queue or another thread serves it.
     pub(crate) fn run_queue(&mut self) -> bool {
         let hctx = self.hctx;
         let entered = match self.may_serve() {
@@ -121,8 +124,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// Called if the owner of a queue finds another thread inspecting the queue. The pending mark
-    /// keeps the owner awake, because no other thread polls the queue.
+    /// Called if the owner of a hardware queue finds the serve lock taken, because another thread
+    /// reads or changes the queue's state. The mark makes the owner serve the queue before it
+    /// sleeps, as no other thread polls the queue.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -165,8 +169,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     break;
                 }
                 Some(serving) => serving,
-                // `again` means that a completion has queued the next flush, this thread's only new
-                // work.
+                // `again` is true if a flush has completed and the next flush waits in this queue.
+                // The serve lock is already released, so the thread takes it once more to dispatch
+                // that flush.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -179,7 +184,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `run_woken` sets `left_busy` for other queues; the flag must cover this one, too.
+            // `run_woken` serves other queues and sets `left_busy` for them. A true value for this
+            // queue is kept.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -255,8 +261,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         sent
     }
 
-    /// Hands staged chains to the driver; a flush is issued when it is the first in the list.
-    /// Returns the number of requests handed over.
+    /// Hands the bio chains (bios merged into one future request) in `staged` to the driver, in
+    /// order. A flush is issued when it has become the first in the list. Returns the number of
+    /// requests handed over.
     pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
         let (mut list, mut sent) = (serve.staged.take(), 0);
         loop {
@@ -273,7 +280,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     break;
                 }
             }
-            // If the driver was too busy for the flush, it is too busy for later chains.
+            // If the driver was too busy for the flush, it is too busy for the bios behind the
+            // flush.
             if !serve.requeued.is_empty() {
                 break;
             }

@@ -35,11 +35,13 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // The next flush moves from a hardware queue back to a software queue, perhaps to one that
-        // was already checked. So the disk is drained only if there was no flush before and after
-        // the check, and no move in between. Bios that a worker leaves behind move in the same way.
+        // When a flush completes, the flushes that waited for it move to a software queue, perhaps
+        // to one that was already checked. So the disk is drained only if there was no flush before
+        // and after the check, and no flush moved meanwhile. Bios that a worker leaves behind also
+        // move back to a software queue, so their moves are compared, too.
         let moves = || {
-            // The flush lock is released before `worker_moves` takes another lock.
+            // In the lock order, the flush lock comes after the serve lock that `worker_moves`
+            // takes. So the flush lock is released first.
             let flushes = self.flush.lock().moves_while_idle();
             (flushes, worker_moves(self))
         };
@@ -52,7 +54,8 @@ impl<M: Machine> Disk<M> {
     /// not call this function.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // Each check takes locks that polling threads only try to take, so checks are kept apart.
+        // A check takes serve locks, and a thread that finds the serve lock taken does not poll.
+        // Pauses between the checks let other threads poll.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {

@@ -32,7 +32,8 @@ impl<M: Machine> Disk<M> {
         self.worker_state.as_ref().is_some_and(|worker_state| worker_state.hctx == hctx)
     }
 
-    /// Returns the number of chains that wait for the worker; 0 without a worker.
+    /// Returns the number of bio chains (bios merged into one future request) that wait for the
+    /// worker; 0 if the drive cannot have a worker.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.worker_state.as_ref().map_or(0, WorkerState::waiting)
@@ -46,19 +47,20 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains added to the worker's queue. Every chain must be counted, as every removal is.
+/// Counts bio chains (bios merged into one future request) put into a software queue for the
+/// worker. Every chain must be counted, because chains taken out are subtracted from this number.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
     {
-        // Relaxed: a statistic; no other data depends on it.
+        // Relaxed: `handed` is a statistic on which no other data depends.
         worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
     }
 }
 
 impl<M: Machine> QueueContext<'_, M> {
     /// Puts a batch into software queue `ctx` for the worker, and wakes the worker. If the disk is
-    /// frozen, the batch stays in the list.
+    /// frozen, the batch stays in `list`.
     pub(crate) fn hand_over(&mut self, ctx: u16, list: &mut BioList<M>) {
         let disk = self.disk;
         let Some(worker_state) = &disk.worker_state else { return };
@@ -97,8 +99,8 @@ impl<M: Machine> QueueContext<'_, M> {
             return;
         }
         let mut moved = false;
-        // The chains move under the serve lock. Otherwise the disk could seem drained while the
-        // chains are in neither list.
+        // The bios move from one software queue to another under the serve lock. Otherwise the disk
+        // could seem drained while the bios are in neither queue.
         theirs.change(|serve| {
             let mut left = BioList::new();
             theirs.take_pending(|ctx| {
@@ -106,9 +108,9 @@ impl<M: Machine> QueueContext<'_, M> {
             });
             moved = !left.is_empty();
             serve.moves += u64::from(moved);
-            // Relaxed: a statistic; no other data depends on it.
+            // Relaxed: `handed` is a statistic on which no other data depends.
             worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
-            // The chains move even during a freeze, because the disk accepted them earlier.
+            // The bios move even during a freeze, because the disk accepted them earlier.
             disk.queues.ctxs()[usize::from(ctx)]
                 .ctx
                 .lock()
@@ -122,8 +124,8 @@ impl<M: Machine> QueueContext<'_, M> {
         self.kick();
     }
 
-    /// Collects the chains that all software queues hold for a hardware queue. Chains for a worker
-    /// are sorted and merged.
+    /// Moves the bios that all software queues hold for this hardware queue to the list `staged`.
+    /// In a worker's queue, the bios are also sorted and merged.
     pub(crate) fn take_staged(&mut self, serve: &mut HctxState<M>) {
         let (disk, hctx) = (self.disk, self.hctx);
         if !disk.is_workers(hctx.number) {
@@ -140,8 +142,9 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Sorts and merges a list, and appends it to the waiting chains. The waiting chains are not
-    /// sorted again, so that no chain is overtaken for ever.
+    /// Sorts and merges the bio chains (bios merged into one future request) in `list`, and appends
+    /// them to `staged`, the chains that wait for dispatch. Chains in `staged` are not sorted
+    /// again, so that no chain is overtaken for ever.
     pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);
@@ -152,8 +155,9 @@ impl<M: Machine> QueueContext<'_, M> {
         });
     }
 
-    /// Updates the count of dispatched chains before the serving thread leaves the worker's queue.
-    /// If work remains and the thread is not the worker, wakes the worker, because only the worker
+    /// Called after each dispatch round; does nothing if the hardware queue is not a worker's.
+    /// Stores the number of bio chains (bios merged into one future request) dispatched so far. If
+    /// work remains and this thread is not the worker, wakes the worker, because only the worker
     /// polls for the completions.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
@@ -165,7 +169,7 @@ impl<M: Machine> QueueContext<'_, M> {
             return;
         };
         let settled = serve.taken.saturating_sub(serve.chains().into());
-        // Relaxed: a statistic that only the holder of the serve lock writes.
+        // Relaxed: `settled` is a statistic that only the holder of the queue's serve lock writes.
         worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: a thread that is the worker reads the value that it wrote itself.

@@ -1,10 +1,10 @@
-//! Issue: chains of bios become requests, which go to the driver.
+//! Issue: bio chains (bios merged into one future request) become requests for the driver.
 //!
 //! All dispatch goes through [`issue_list`] or, request by request, through `QueueContext::issue`:
-//! a batch on the fast path (direct.rs), staged chains (dispatch.rs), chains that a scheduler
-//! picked (scheduled.rs), and requests that the driver had returned as busy. The caller holds the
-//! serve lock. Only a single bio on the fast path has separate code, in direct.rs. Kernel
-//! counterpart: `blk_mq_dispatch_rq_list`, `__blk_mq_issue_directly`.
+//! a batch on the fast path (direct.rs), bios that wait in the hardware queue (dispatch.rs), bios
+//! that a scheduler picked (scheduled.rs), and requests that the driver had returned as busy. The
+//! caller holds the serve lock. Only a single bio on the fast path has separate code, in direct.rs.
+//! Kernel counterpart: `blk_mq_dispatch_rq_list`, `__blk_mq_issue_directly`.
 
 use millrace_machine::{Machine, Stage};
 
@@ -20,19 +20,20 @@ use crate::queue::request::{Dispatch, Request, RequestRef};
 use crate::queue::tag::TagBatch;
 use crate::trace::blktrace::EventCode;
 
-/// Nanoseconds until a request is retried that the driver refused with `HostBusy`.
+/// Nanoseconds after which a request that the driver refused with `HostBusy` is tried again.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 /// On the fast path, the driver is polled after about this many requests.
 pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
-/// Turns the chains of a list into requests and hands them to the driver. Stops at the first chain
-/// that must wait, because no tag is free, the driver is busy, or the chain is a flush. Calls
-/// `trace` for each request. Returns the number of requests handed over.
-///
-/// `WAITED` is true for chains that waited in a queue: `now_ns` is then their time of dispatch (0
-/// for the present time), and the queue joins the waiters if no tag is free. On the fast path
-/// `WAITED` is false, `now_ns` is the present time, and at most about [`MOST_AT_ONCE`] requests are
+/// Turns the bio chains (bios merged into one future request) of `list` into requests and hands
+/// them to the driver. Stops at the first chain that must wait, because no tag is free, the driver
+/// is busy, or the chain is a flush. Calls `trace` for each request. Returns the number of requests
 /// handed over.
+///
+/// `WAITED` is true for bios that waited in a queue. `now_ns` is then their time of dispatch, or 0
+/// for the present time. If no tag is free, the hardware queue is added to the queues that wait for
+/// tags. On the fast path `WAITED` is false, `now_ns` is the present time, and at most about
+/// [`MOST_AT_ONCE`] requests are handed over.
 #[inline(always)]
 pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     context: &mut QueueContext<'_, M>,

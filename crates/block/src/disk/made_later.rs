@@ -13,9 +13,9 @@ use core::cell::UnsafeCell;
 use millrace_machine::{Lock, Machine, Order, Word};
 
 pub(crate) struct MadeLater<M: Machine, T> {
-    /// Written once, under the lock in `making`.
+    /// The value, or a placeholder until `make` has written the value, once, under `making`'s lock.
     value: UnsafeCell<T>,
-    /// `None` for a value that exists from the start.
+    /// Lock and flag of `make`; `None` if the value was complete when this object was created.
     making: Option<MakeState<M>>,
 }
 
@@ -28,7 +28,8 @@ struct MakeState<M: Machine> {
 unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
 
 impl<M: Machine, T> MadeLater<M, T> {
-    /// Creates a value that is made later; until then, readers get `empty`.
+    /// Creates an object whose value `make` will produce later. `empty` is the placeholder until
+    /// then.
     pub(crate) fn later(empty: T) -> Self {
         let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
         MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }
@@ -39,7 +40,8 @@ impl<M: Machine, T> MadeLater<M, T> {
     }
 
     pub(crate) fn get(&self) -> Option<&T> {
-        // Acquire pairs with the Release in `make`.
+        // Acquire pairs with the Release in `make`, so a thread that reads 1 also sees the complete
+        // value.
         let is_made = |making: &MakeState<M>| making.is_made.load(Order::Acquire) == 1;
         // SAFETY: no thread writes the value once it is made.
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
@@ -56,11 +58,11 @@ impl<M: Machine, T> MadeLater<M, T> {
     pub(crate) fn make(&self, make: impl FnOnce() -> T) {
         let Some(MakeState { is_made, lock }) = &self.making else { return };
         let held = lock.lock();
-        // Relaxed: the lock orders this load.
+        // Relaxed: `is_made` changes only under `lock`, which this thread holds.
         if is_made.load(Order::Relaxed) == 0 {
             // SAFETY: no thread reads the value before the lock holder has set `is_made`.
             unsafe { *self.value.get() = make() };
-            // Release pairs with the Acquire in `get`.
+            // Release pairs with the Acquire in `get` and publishes the value.
             is_made.store(1, Order::Release);
         }
         drop(held);

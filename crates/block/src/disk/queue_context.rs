@@ -1,8 +1,8 @@
-//! `QueueContext`: the state that the steps of an I/O need while a thread works at a hardware
-//! queue.
+//! `QueueContext`: the values that a thread passes from function to function while it submits,
+//! dispatches or completes I/O at a hardware queue.
 //!
 //! A context is made for each call from a channel or a worker, and for each queue that a thread
-//! runs for other threads. The steps are in dispatch.rs, direct.rs, issue.rs, complete.rs,
+//! runs for other threads. The functions are in dispatch.rs, direct.rs, issue.rs, complete.rs,
 //! waiters.rs, handover.rs and baseline/filled.rs. A thread that serves the queue also holds its
 //! `ServeGuard`. Kernel counterpart: `struct blk_mq_alloc_data`, which carries the same values.
 

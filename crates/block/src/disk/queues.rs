@@ -1,5 +1,5 @@
-//! Number of a disk's queues, their assignment to each other, and the route of a batch through
-//! them.
+//! A disk's queues: their number, the software queues that feed each hardware queue, and the path
+//! of a batch through them.
 //!
 //! All three are derived from the disk's settings, the driver's queues and the machine. `Disk::new`
 //! computes the numbers of queues. The queues themselves are made then, or when the first thread
@@ -106,8 +106,8 @@ impl<M: Machine> LazyQueues<M> {
         &self.queues.known().hctxs
     }
 
-    /// Returns the path of a serving thread's own batch to the driver. The queues must have been
-    /// made.
+    /// Returns the path of a batch from the plug to the driver, if the submitting thread serves the
+    /// hardware queue itself. The caller makes sure that the queues exist.
     #[inline(always)]
     pub(crate) fn path(&self) -> SubmitPath {
         self.queues.known().path
@@ -169,9 +169,9 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Returns true if a batch may bypass the software queue: the software queue feeds only one
-/// hardware queue, or the thread owns the hardware queue and finds other threads' bios by pending
-/// marks.
+/// Returns true if a batch may bypass the software queue. Either the software queue feeds only one
+/// hardware queue, or the submitting thread owns the hardware queue. An owner takes other threads'
+/// bios from all software queues that are marked as pending.
 fn passes_software_queue<M: Machine>(
     config: &DiskConfig<M>,
     kind: QueueKind,

@@ -1,10 +1,11 @@
 //! Dispatch of a hardware queue with a scheduler.
 //!
 //! `dispatch` replaces `QueueContext::dispatch_staged` of dispatch.rs under the same contract: the
-//! caller holds the serve lock, and tags are taken just before dispatch. Flushes stay staged and
-//! bypass the scheduler. `Disk::set_scheduler` replaces the scheduler during I/O: waiting chains
-//! move to the new scheduler. Completions of requests that the driver already has are not reported
-//! to the new one. Kernel counterpart: block/blk-mq-sched.c, `elevator_switch`.
+//! caller holds the serve lock, and tags are taken just before dispatch. Flushes bypass the
+//! scheduler and wait in the list `staged`. `Disk::set_scheduler` replaces the scheduler during
+//! I/O: bios that wait in the old scheduler move to the new one. Completions of requests that the
+//! driver already has are not reported to the new scheduler. Kernel counterpart:
+//! block/blk-mq-sched.c, `elevator_switch`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -33,11 +34,12 @@ impl<M: Machine> Disk<M> {
     /// Sets one of the built-in schedulers, or none. May be called at any time, from any thread.
     ///
     /// # Errors
-    /// If the drive's stack supports no scheduler: only `mq` does.
+    /// If the drive follows a design of the block layer without schedulers: only `mq` (multi-queue)
+    /// supports them.
     ///
     /// # Panics
-    /// If the replaced scheduler is a program's own, and keeps waiting chains or returns chains of
-    /// other drives.
+    /// If the replaced scheduler is a program's own, and does not return all waiting bio chains
+    /// (bios merged into one future request) or returns chains of another drive.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         make_queues(self);
         let made = kind.make(|| parts_of(self));
@@ -53,11 +55,12 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Sets a program's own scheduler. For each hardware queue, `make` gets the queue's number and
-    /// creates a scheduler. Chains waiting in the previous scheduler move to the new one. May be
+    /// creates a scheduler. Bios that wait in the previous scheduler move to the new one. May be
     /// called at any time, from any thread.
     ///
     /// # Errors
-    /// If the drive's stack supports no scheduler: only `mq` does.
+    /// If the drive follows a design of the block layer without schedulers: only `mq` (multi-queue)
+    /// supports them.
     ///
     /// # Panics
     /// Under the conditions of [`Disk::set_scheduler`].
@@ -153,7 +156,8 @@ pub(crate) fn dispatch<M: Machine>(
     if context.run.trace.is_some() {
         now_ns = watch(context, serve, now_ns);
     }
-    // Only flushes are still staged, because all other chains are in the scheduler.
+    // Only flushes are still in `staged`, because `insert` has moved all other bios to the
+    // scheduler.
     let mut sent = context.dispatch_staged(serve, now_ns);
     let tags = &*context.hctx.tags;
     let hctx = context.hctx.number;
@@ -217,7 +221,8 @@ pub(crate) fn dispatch<M: Machine>(
     sent
 }
 
-/// Handles a scheduler that named a chain of another drive: aborts the chain's bios and panics.
+/// Handles a scheduler that returned a bio chain (bios merged into one future request) of another
+/// drive: aborts the bios of the chain and panics.
 #[cold]
 fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     let mut list = BioList::new();

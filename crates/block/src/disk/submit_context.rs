@@ -23,10 +23,10 @@ use crate::trace::tracer::{TraceWriter, Tracer};
 /// Selects how often the clock is read to stamp submission (Q), dispatch (D) and completion (C).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stamp {
-    /// The clock is read once for a whole batch, at each of these points.
+    /// The clock is read once for a whole batch at submission, at dispatch and at completion.
     #[default]
     Batch,
-    /// The clock is read for every I/O, at each of these points.
+    /// The clock is read for every I/O at submission, at dispatch and at completion.
     Io,
 }
 
@@ -59,16 +59,18 @@ pub(crate) struct SubmitContext<M: Machine> {
     outbox_set: *const BioSet<M>,
     /// Queues that this thread must run, because a tag was freed for them.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Empty list that `run_woken` swaps with `woken`; `None` while woken queues run.
+    /// Empty list with reserved memory, which `run_woken` exchanges for `woken`. `None` while
+    /// `run_woken` runs, so that a nested call returns at once.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
-    /// True if the queue served last still has waiting work or requests in flight.
+    /// True if the queue that this thread served last still has waiting work or requests in flight.
     pub(crate) left_busy: bool,
     pub(crate) accounts: ThreadAccounts<M>,
     pub(crate) trace: Option<TraceWriter<M>>,
     pub(crate) trace_context: TraceContext,
 }
 
-/// Values for trace events that the code emitting the events does not have.
+/// Values for the fields of trace events, kept because the code that emits the events does not know
+/// them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     pub(crate) inserted_ns: u64,
@@ -115,8 +117,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns this thread's statistics for a queue that is not its own. The queue belongs to a
-    /// disk of the thread's volume, or to a disk that shares tags with such a disk.
+    /// Returns this thread's statistics for hardware queue `hctx` of `disk`, which is not the
+    /// thread's own queue. `disk` is a drive of the thread's volume, or shares tags with one.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {

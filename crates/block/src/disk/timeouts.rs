@@ -125,8 +125,9 @@ fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
     }
 }
 
-/// Returns true if the submitter owns memory of the request. The layer cannot keep such memory,
-/// which the drive may still write, in quarantine.
+/// Returns true if the request transfers data to or from memory that the submitter owns. After a
+/// timeout, the drive may still write that memory, and the block layer can keep only its own
+/// buffers alive.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {

@@ -89,8 +89,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the first events of a bio that starts a request. `drives` is the number of the
-    /// volume's drives; `place` tells if the bio is the first in its plug.
+    /// Records the first events of a bio that starts a request, and a plug event if `place` is
+    /// `First` (the plug was empty). `drives` is the number of the volume's drives.
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
@@ -137,7 +137,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Emits the event of a merge. The event describes the last bio of the chain after a back
+    /// Emits the event of a merge. The event describes the last bio of the bio chain after a back
     /// merge, and the first bio after a front merge.
     #[inline]
     pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
@@ -206,8 +206,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Sends the insertion of a list to the sink, and notes the time of insertion for the
-    /// recording.
+    /// Sends an insert event (I) to the trace sink for each bio of a batch that is about to enter a
+    /// queue. Stores the time, which the batch's insert events in a recording will carry.
     #[inline(always)]
     pub(crate) fn begin_insert(&mut self, list: &BioList<M>) {
         if self.is_on() {
@@ -228,8 +228,9 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the insertion (I) of a list, if the recording uses time stamps of the kind `stamp`.
-    /// With batch stamps, I and an immediate dispatch (D) are recorded as one event.
+    /// Records the insertion (I) of a list of bio chains (each becomes a request), if the
+    /// recording's time stamps are of kind `stamp`. With one time stamp for each batch, an
+    /// insertion and an immediate dispatch (D) are one ring entry.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);
@@ -244,8 +245,9 @@ impl<M: Machine> Tracing<'_, M> {
         });
     }
 
-    /// Records that a request was offered to the driver (D). With batch stamps, its insertion (I)
-    /// is recorded here, too.
+    /// Records that the driver accepted a request (D). If the recording has one time stamp for each
+    /// batch (`TraceStamp::Batch`), also records the request's insertion (I), even if the driver
+    /// was busy.
     #[inline(always)]
     pub(crate) fn record_issue(&mut self, rq: &Request<M>, outcome: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };

@@ -30,7 +30,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return None;
         }
         if !self.run.woken.is_empty() && self.owes_others() {
-            // The free tags are for another queue, which was woken and has not run yet.
+            // Another hardware queue was woken for a free tag, and this thread has not run it yet.
+            // The free tag is left to that queue.
             self.join_waiters(chain);
             return None;
         }
@@ -40,8 +41,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if this thread must still run another queue that was woken for a tag. Wake-ups
-    /// of this queue itself do not count: threads could pass such a wake-up on for ever.
+    /// Returns true if this thread has woken another hardware queue for a tag and must still run
+    /// that queue. A wake-up of this queue does not count: the queue would give way to itself, wait
+    /// for a tag again and be woken again, without end.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -50,7 +52,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         !self.run.woken.iter().all(own)
     }
 
-    /// Adds the queue to the waiters for a tag, unless it waits already; `chain` is for the trace.
+    /// Adds the queue to the list of queues that wait for a tag, unless it is in the list already.
+    /// `chain`, the bio chain that needs the tag, is named in the trace event.
     #[cold]
     fn join_waiters(&mut self, chain: &BioSlot<M>) {
         let hctx = self.hctx;
@@ -76,7 +79,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // The queues to run are moved out of `woken`, so that `owes_others` does not see them.
+            // Moves the queues to run from `woken` to `turn`. While a queue is in `woken`, this
+            // thread takes no tags for other queues (`owes_others`).
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -92,8 +96,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         if !self.may_serve() {
             hctx.ring();
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
-            // The submitter of the waiting chains may be asleep; ringing makes it poll for
-            // completions.
+            // The submitter of the first waiting bio chain may be asleep. Its doorbell is rung
+            // below, so that the submitter wakes and polls for the chain's completion.
             let bell = serving.first_waiting().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());
@@ -118,8 +122,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
-                // A queue that starts to wait again during its own completions is woken in each
-                // round, but needs only one list entry.
+                // The woken queue may be the one that this thread serves: completions free tags,
+                // and the queue starts to wait again. A single entry in `woken` is enough for all
+                // its wake-ups.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

@@ -1,10 +1,10 @@
-//! `WorkerDrive`: a drive served by a worker, from the worker's arrival to its departure.
+//! `WorkerDrive`: a drive that a worker thread serves, from the start to the end of its service.
 //!
 //! A `Worker` owns one `WorkerDrive` for each of its drives, and only the worker's thread uses it.
-//! When the worker arrives, it takes the drive's `WorkerState`; when it leaves, it returns waiting
-//! bios to their submitters (handover.rs). An `OwnerOnly` queue stays the worker's until it is
-//! closed, which requires that nothing is in flight there. Source: \[FALCON\], one thread per
-//! drive.
+//! `take` makes the thread the drive's worker (`WorkerState`). `leave` ends that, and wakes the
+//! submitters, which take their waiting bios back (handover.rs). An `OwnerOnly` queue stays the
+//! worker's until `close`; before that, the worker waits for its requests in flight. Source: Kumar
+//! et al., ATC 2017 (the Falcon paper), one thread per drive.
 
 use alloc::sync::Arc;
 
@@ -28,9 +28,11 @@ pub(crate) struct WorkerDrive<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     stats: Arc<DiskStats<M>>,
     hctx: u16,
-    /// Value of `WorkerState::rounds` before the last `turn` that served the queue.
+    /// Value of `WorkerState::rounds`, read before the worker last served the queue. A newer value
+    /// means that another thread has left work in the queue.
     rounds: u64,
-    /// True if another thread served the queue during the worker's last `turn`.
+    /// True if the worker's last attempt to serve the queue failed, because another thread served
+    /// it.
     missed: bool,
 }
 
@@ -80,8 +82,9 @@ impl<M: Machine> WorkerDrive<M> {
         &self.disk.queues.hctxs()[usize::from(self.hctx)]
     }
 
-    /// Returns true if there is new work since the last `turn`. Returns false while another thread
-    /// still serves the queue since that `turn`: spinning would only take the CPU from that thread.
+    /// Returns true if the queue got work since the worker last served it, or if another thread
+    /// kept the worker from serving. Returns false while that thread still serves the queue:
+    /// spinning would only take the CPU from it.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -92,9 +95,9 @@ impl<M: Machine> WorkerDrive<M> {
 
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
-        // Another thread leaves the queue without notifying the worker. So the worker may sleep
-        // only after a `turn` that got the serve lock. Leaving a flag would not help: the other
-        // thread would serve on.
+        // A thread that stops serving the queue need not notify the worker. So the worker may sleep
+        // only after it has taken the serve lock itself. The serve lock's flag would not help: the
+        // other thread would continue to serve instead of waking the worker.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -123,8 +126,9 @@ impl<M: Machine> WorkerDrive<M> {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Waiting submitters are woken, and check if the worker is there. Later submitters take
-            // this lock after the worker has left.
+            // Wakes the submitters of bios that wait for the worker, so that each finds the worker
+            // gone. A submitter that adds bios later takes this lock after the worker has left, and
+            // so finds the worker gone before it sleeps.
             let mut ctx = ctx.ctx.lock();
             ring_all(ctx.list(self.hctx));
         }
@@ -153,7 +157,8 @@ impl<M: Machine> WorkerDrive<M> {
             let mut left = disk.empty_queue(self.hctx, serve);
             serve.taken = serve.taken.saturating_sub(left.len().into());
             if let Some(worker_state) = self.worker_state() {
-                // Relaxed: a statistic that only the holder of the serve lock writes.
+                // Relaxed: `settled` is a statistic, which orders no other data. Only the holder of
+                // the queue's serve lock writes it.
                 worker_state.settled.store(serve.taken, Order::Relaxed);
             }
             serve.moves += u64::from(!left.is_empty());

@@ -1,8 +1,9 @@
-//! `WorkerState`: a disk's record of its worker: the worker's hardware queue, its presence, and the
-//! number of chains that wait for it.
+//! `WorkerState`: a disk's record of its worker thread: the worker's hardware queue, its presence,
+//! and the number of bio chains (bios merged into one future request) that wait for it.
 //!
-//! Owned by a `Disk`. handover.rs writes the record. Channels read it to count waiting chains (back
-//! pressure), and the worker reads it before it sleeps. Source: \[FALCON\], block layer.
+//! Owned by a `Disk`. handover.rs writes the record. Channels read it to count waiting bio chains
+//! (back pressure), and the worker reads it before it sleeps. Source: Kumar et al., ATC 2017 (the
+//! Falcon paper), block layer.
 
 use millrace_machine::{Machine, Order, Word};
 
@@ -10,9 +11,11 @@ pub(crate) struct WorkerState<M: Machine> {
     pub(crate) hctx: u16,
     /// Identity of the worker's thread, or 0 if there is no worker.
     pub(crate) owner: M::Word,
-    /// Total number of chains put into software queues for the worker.
+    /// Number of bio chains (bios merged into one future request) that submitters have put into
+    /// software queues for the worker. Chains that submitters took back are not counted.
     pub(crate) handed: M::Word,
-    /// Part of `handed`: chains that were dispatched or merged; written by the serving thread.
+    /// Number of the bio chains counted in `handed` that were dispatched or merged. Written by
+    /// the thread that serves the worker's hardware queue.
     pub(crate) settled: M::Word,
     /// Number of times that another thread served the worker's queue and left work in it.
     pub(crate) rounds: M::Word,
@@ -26,12 +29,14 @@ impl<M: Machine> WorkerState<M> {
 
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
-        // Acquire pairs with the Release of `WorkerDrive::take`: the queue is open.
+        // Acquire pairs with the Release of `WorkerDrive::take`: a thread that sees the worker's
+        // identity also sees the hardware queue that the worker has opened.
         self.owner.load(Order::Acquire) != 0
     }
 
     pub(crate) fn waiting(&self) -> u64 {
-        // Relaxed: a statistic; the two values may be from different moments.
+        // Relaxed: a statistic. `settled` and `handed` may be read at different moments, so their
+        // difference may be slightly wrong.
         let settled = self.settled.load(Order::Relaxed);
         self.handed.load(Order::Relaxed).saturating_sub(settled)
     }

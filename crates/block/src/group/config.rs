@@ -48,17 +48,17 @@ impl LatencyTarget {
 /// count as writes but carry no bytes. Flushes are not limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupLimits {
-    /// I/Os a second, reads and writes together; 1 or more.
+    /// Largest number of I/Os per second, reads and writes together; 1 or more.
     pub iops: Option<u64>,
-    /// Reads a second, 1 or more.
+    /// Largest number of read I/Os per second, 1 or more.
     pub read_iops: Option<u64>,
-    /// Writes a second, 1 or more.
+    /// Largest number of write I/Os per second, 1 or more.
     pub write_iops: Option<u64>,
-    /// Bytes a second, read and written together; 4,096 or more.
+    /// Largest number of bytes per second, read and written together; 4,096 or more.
     pub bandwidth: Option<u64>,
-    /// Bytes read a second, 4,096 or more.
+    /// Largest number of bytes read per second, 4,096 or more.
     pub read_bandwidth: Option<u64>,
-    /// Bytes written a second, 4,096 or more.
+    /// Largest number of bytes written per second, 4,096 or more.
     pub write_bandwidth: Option<u64>,
     /// Time over which unused capacity accumulates: 1 ms to 60 s, default 10 ms.
     pub burst: Duration,

@@ -20,10 +20,12 @@ const FRACTION_BITS: u32 = 8;
 /// Number of additional fractional bits in the cost of a sector.
 const SECTOR_BITS: u32 = 16;
 
-/// Number of limits on an I/O: on I/Os and bytes of its direction, and of both directions.
+/// Number of limits on an I/O: I/Os per second and bytes per second, each for the I/O's own
+/// direction and for both directions together.
 pub(crate) const BUCKETS_PER_BIO: usize = 4;
 
-/// Cost of an I/O at one bucket, in units of 2^-`FRACTION_BITS` ns.
+/// Time that an I/O uses up at one token bucket: 1 ms for each I/O at a limit of 1,000 I/Os per
+/// second. Fixed point, in units of 2^-`FRACTION_BITS` ns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LimitCost {
     io: u64,
@@ -48,7 +50,8 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts a time booked at the cost `old` to this cost; 0 if there was or is no limit.
+    /// Converts `booked`, a time that was computed from the cost `old`, to this cost. Returns 0 if
+    /// the limit did not exist before or does not exist now.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
@@ -97,15 +100,16 @@ impl LimitCosts {
 pub(crate) struct TokenBuckets<M: Machine> {
     /// Time at which the next I/O may go, for each bucket, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// Part of the time in `next` that belongs to I/Os that still wait, for each bucket.
+    /// Part of `next` that waiting I/Os have added, for each bucket, in units of 2^-`FRACTION_BITS`
+    /// ns.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
 /// An I/O at a limit: index of the limit in `LimitCosts`, operation, and number of sectors.
 pub(crate) type BucketIo = (usize, Op, SectorCount);
 
-/// Returns the index of an I/O's bucket. Limits 0 and 1 have separate buckets for reads and writes;
-/// limits 2 and 3 do not.
+/// Returns the index of an I/O's token bucket. Limits 0 and 1 (of the I/O's own direction) have a
+/// bucket for reads and one for writes. Limits 2 and 3 (of both directions) have one bucket.
 fn place_of((stage, op, _): BucketIo) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
@@ -118,9 +122,10 @@ impl<M: Machine> TokenBuckets<M> {
         }
     }
 
-    /// Returns the buckets after a change of costs. Time charged to passed I/Os is converted to the
-    /// new rate, and unused capacity is kept. Time booked by waiting I/Os is dropped, because these
-    /// I/Os book again. Threads that do not know of the change yet keep using the old buckets.
+    /// Returns the token buckets after a change of limits. The cost of I/Os that have passed is
+    /// converted from the old rate to the new one, and unused capacity is kept. The cost of waiting
+    /// I/Os is dropped, because these I/Os reserve a new time. Threads that have not seen the
+    /// change yet keep using the old buckets.
     pub(crate) fn changed(
         &self,
         (old, new): (&LimitCosts, &LimitCosts),
@@ -129,8 +134,9 @@ impl<M: Machine> TokenBuckets<M> {
         let now = i128::from(now_ns) << FRACTION_BITS;
         let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
-            // Relaxed: counters that order nothing else. `waiting` is read first, so that an I/O
-            // that books between the two loads counts as passed.
+            // Relaxed: both counters order no other data. `waiting` is read before `next`. An I/O
+            // that reserves its time between the two loads is then only in `next`, and counts as an
+            // I/O that has passed.
             let waiting = self.waiting[place].load(Order::Relaxed);
             let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
             let next = now + new.instead_of(old, i128::from(booked) - now);
@@ -153,36 +159,37 @@ impl<M: Machine> TokenBuckets<M> {
     pub(crate) fn reserve(&self, costs: &LimitCosts, io: BucketIo, now_ns: u64) -> u64 {
         let word = &self.next[place_of(io)];
         let earliest = (now_ns << FRACTION_BITS).saturating_sub(costs.burst);
-        // Relaxed: a counter that orders nothing else.
+        // Relaxed: `next` is a counter that publishes no other data.
         let mut next = word.load(Order::Relaxed);
         while next < earliest {
-            // Relaxed: as above.
+            // Relaxed: `next` is a counter that publishes no other data.
             match word.compare_exchange(next, earliest, Order::Relaxed, Order::Relaxed) {
                 Ok(_) => break,
                 Err(found) => next = found,
             }
         }
-        // Relaxed: as above.
+        // Relaxed: `next` is a counter that publishes no other data.
         word.fetch_add(costs.of(io), Order::Relaxed) >> FRACTION_BITS
     }
 
-    /// Adds an I/O's cost to the time booked by waiting I/Os.
+    /// Records that an I/O, which has reserved its cost in the bucket, waits for its time.
     pub(crate) fn wait(&self, costs: &LimitCosts, io: BucketIo) {
-        // Relaxed: a counter that only `changed` reads.
+        // Relaxed: `waiting` is a sum that publishes no other data. Only `changed` reads it.
         self.waiting[place_of(io)].fetch_add(costs.of(io), Order::Relaxed);
     }
 
-    /// Cancels the booking of a waiting I/O, so that other I/Os can use the booked time.
+    /// Cancels the reservation of a waiting I/O: subtracts its cost from the bucket, so that later
+    /// I/Os may go earlier.
     pub(crate) fn give_back(&self, costs: &LimitCosts, io: BucketIo) {
         self.leave(costs, io);
-        // Relaxed: a counter that orders nothing else.
+        // Relaxed: `next` is a counter that publishes no other data.
         self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 
-    /// Subtracts the cost of an I/O that stops waiting from the time booked by waiting I/Os; the
-    /// group stays charged. `costs` must be those given to `wait`.
+    /// Records that an I/O no longer waits. Its cost stays reserved in the bucket, so the group has
+    /// paid for it. `costs` must be those given to `wait`.
     pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
-        // Relaxed: a counter that only `changed` reads.
+        // Relaxed: `waiting` is a sum that publishes no other data. Only `changed` reads it.
         self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 }

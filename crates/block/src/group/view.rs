@@ -19,7 +19,8 @@ pub(crate) struct GroupRow<M: Machine> {
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
     pub(crate) target: Option<LatencyTarget>,
-    /// Costs, token buckets and number of changes of the group's own limits; `None` without limits.
+    /// Costs and token buckets of the group's own limits, and the number of times that these limits
+    /// were changed, which tells old limits from new ones. `None` without limits.
     pub(crate) limits: Option<(LimitCosts, Arc<TokenBuckets<M>>, u64)>,
 }
 

@@ -1,7 +1,9 @@
-//! A drive for models. It completes requests at the next poll, and a model can declare that no
-//! request may arrive.
+//! The drive of the model-checked tests. The drive completes requests at the next poll, and a test
+//! can declare that no request may arrive.
 //!
-//! Its record is plain memory outside the model, which adds no step and orders nothing.
+//! The drive's record (`DriveRecord`) is ordinary memory under a `std` mutex, which the explorer
+//! does not see. Accesses to the record add no step to explore, and order no accesses of the tested
+//! code.
 #![cfg(test)]
 
 extern crate std;
@@ -29,7 +31,7 @@ use crate::volume::{Layout, Volume};
 #[derive(Default)]
 pub(super) struct DriveRecord {
     pub(super) closed: bool,
-    /// Number of requests handed over so far.
+    /// Number of requests that the block layer has handed to the drive so far.
     pub(super) seen: u32,
     pub(super) by_queue: [u32; 2],
     pub(super) held: bool,
@@ -116,8 +118,9 @@ fn disk(
     let notes = Arc::new(Mutex::new(DriveRecord::default()));
     let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
     let drive = ModelDrive { notes: Arc::clone(&notes), hw };
-    // Deadlines never pass here: a thread that waited to serve would never leave its batch to
-    // another.
+    // Deadlines never pass in models. A submitter with a limited wait for the serve lock would wait
+    // until the lock is free, and would never leave its batch to the lock's holder. So the wait is
+    // 0.
     let config = DiskConfig {
         baseline: BaselineConfig {
             inside: Inside::One { wait_ns: 0 },

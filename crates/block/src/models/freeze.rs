@@ -36,7 +36,9 @@ fn freeze(config: &DiskConfig<Checked>) {
     ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
 }
 
-/// An owner reads and sleeps until its drive completes; another thread inspects the disk meanwhile.
+/// An I/O thread that owns its queue reads, and sleeps until the drive completes the read.
+/// Meanwhile another thread holds the queue's serve lock for a moment to inspect the disk. The
+/// owner must still wake up and get its completion.
 fn look_at_an_owner(look: fn(&Disk<Checked>)) {
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
     locked(&notes).held = true;
@@ -57,7 +59,8 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
             }
         }
     });
-    // The drive completes, and ends the sleep as a completion in the owner's ring would.
+    // Lets the drive complete the read, and wakes the owner as a completion in the owner's ring
+    // (such as an io_uring) would.
     let drive = spawn(move || {
         locked(&notes).held = false;
         parker.unpark();

@@ -64,8 +64,8 @@ fn no_two_ios_get_one_time_at_a_gate() {
     });
 }
 
-/// A thread sets a limit of the default group; another thread must find its copy of the table
-/// outdated.
+/// A thread changes the table of groups: it sets a limit of the default group. Another thread,
+/// which uses its own copy of the table to avoid the table's lock, must find the copy outdated.
 fn look_while_it_changes() {
     let groups = Groups::<Checked>::new();
     let mut view = GroupView::new();

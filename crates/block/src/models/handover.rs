@@ -92,7 +92,8 @@ fn a_latecomer_is_served_by_whoever_is_inside() {
     holds_but_for("shared queue, 2 readers", explorer, &bugs, || share_a_queue(2));
 }
 
-/// Threads on different CPUs flush one drive; the second flush joins the next one.
+/// Two threads on different CPUs flush one drive. A flush that arrives while another one is in
+/// flight waits, and is sent after that flush has completed.
 fn flush_together() {
     let (volume, notes) = volume(QueueKind::AnyThread, 2, DiskConfig::default());
     let flusher = |cpu: u32| {

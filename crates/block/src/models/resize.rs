@@ -1,9 +1,10 @@
-//! Growth of a volume against a submitter, and against another thread that makes it grow.
+//! Models of a volume that grows while one thread submits, or while a second thread resizes it.
 //!
-//! Production code: `Volume::resize`, and a channel's checks. The drive's own record of its growth
-//! is a line that only the volume's size publishes, so the memory orders of sizes and resizes are
-//! checked: a thread that is served beyond the old end sees the record, and two resizing threads
-//! never write it at the same time.
+//! Production code: `Volume::resize`, and a channel's checks of a bio's range. The drive records
+//! its growth in a `CheckedLine`, memory that only the volume's size publishes. So the explorer
+//! reports a data race if the memory orders of sizes and resizes are too weak. Checked: a thread
+//! that is served beyond the old end sees the record, and two resizing threads never write the
+//! record at the same time.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -30,7 +31,8 @@ use crate::disk::{Disk, DiskConfig};
 use crate::queue::driver::{Driver, DriverQueue, HwQueues, QueueKind, TagScope};
 use crate::volume::Volume;
 
-/// A drive of 64 sectors that grows to 72 as soon as it is asked, and records that.
+/// A drive of 64 sectors. Each call of `revalidate` makes it grow to 72 sectors, and writes the new
+/// size to `medium`.
 struct GrowingDrive {
     inner: ModelDrive,
     medium: Arc<CheckedLine<u64>>,
@@ -94,7 +96,8 @@ fn grow_under_a_submitter() {
 /// Two threads make the volume grow; a watcher is called once.
 fn grow_twice_at_a_time() {
     let (volume, _) = volume();
-    // A plain atomic: for the model it orders nothing.
+    // An atomic of `core`, which the explorer does not see, so it orders no accesses of the tested
+    // code.
     let heard = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&heard);
     let watch = volume.watch_size(move |sectors| {

@@ -1,8 +1,9 @@
-//! The serve lock and the marks of pending work: the thread that holds the lock does the work of
-//! threads that come too late, and no two threads ever hold the lock.
+//! Models of the serve lock and of the marks of pending work: the thread that holds the lock also
+//! does the work of threads that find the lock held, and no two threads hold the lock at once.
 //!
-//! Production code: `ServeLock` and the marks of a `HardwareQueue`. The work is a line that only
-//! the mark publishes, so the memory orders of lock and marks are checked.
+//! Production code: `ServeLock` and the pending marks of a `HardwareQueue`. The work of a software
+//! queue is in a `CheckedLine`, memory that only the queue's mark publishes. So the explorer
+//! reports a data race if the memory orders of lock or marks are too weak.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -33,7 +34,9 @@ enum MeterUse {
     On,
 }
 
-/// Runs a submitter for each of these software queues; all the work must be done in the end.
+/// Runs a submitting thread for each software queue in `ctxs`, while `asks` turns lock statistics
+/// on or off. After all threads have ended, the work of each must be done and the serve lock be
+/// free.
 fn submit(ctxs: &'static [usize], asks: MeterUse) {
     unmeter_locks();
     let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
@@ -56,7 +59,7 @@ fn submit(ctxs: &'static [usize], asks: MeterUse) {
         scene.hctx.serve.meter();
     }
     if asks == MeterUse::ForAWhile {
-        // The other threads continue meanwhile.
+        // The submitters may run at this step, while lock statistics are on.
         Checked::fence(Order::SeqCst);
         unmeter_locks();
     }
@@ -100,7 +103,8 @@ fn work_of_latecomers_is_done_and_never_are_two_inside() {
 
 #[test]
 fn a_flag_found_set_publishes_no_work() {
-    // Software queues 0 and 64 have their marks in two words.
+    // The pending marks of software queues 0 and 64 are in two words of the bitmap. A thread that
+    // sees the mark in one word has not thereby seen the mark in the other word.
     let explorer = bounded(3);
     let bugs = [Plant::FlagAssumed, Plant::StayRelaxed];
     holds_but_for("serve lock, 3 threads", explorer, &bugs, || {

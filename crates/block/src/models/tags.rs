@@ -1,8 +1,9 @@
-//! Tags: no tag is held twice, its next user sees what was written under it, and a queue that waits
-//! for one is woken.
+//! Models of tags: no two threads hold a tag at once, the next holder of a tag sees all writes of
+//! the previous holder to the tag's request, and a queue that waits for a tag is woken.
 //!
-//! Production code: `TagSet` alone, then whole disks whose queues share one tag, run by any thread
-//! or by their owners.
+//! Production code: `TagSet` alone, then whole disks whose hardware queues share one tag. Any
+//! thread runs these queues (`AnyThread`), or only the I/O thread that owns the queue
+//! (`OwnerOnly`).
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -25,7 +26,8 @@ use crate::queue::tag::{TagBatch, TagSet};
 
 fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     let mut gather = TagBatch::EMPTY;
-    // Two owners of a tag would race for the request's line.
+    // If two threads held a tag, both would write its request, which is in a `CheckedLine`. The
+    // explorer would report a data race.
     while let Some(mut rq) = tags.next(&mut batch) {
         rq.touch();
         rq.hctx += 1;
@@ -34,7 +36,8 @@ fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     tags.give_rest(gather);
 }
 
-/// Threads, one for each entry of `wants`, each take up to that many tags once.
+/// Runs a thread for each entry of `wants`. Each thread takes tags once, at most as many as its
+/// entry says, and frees them.
 fn take_and_give(depth: u32, wants: &'static [u32]) {
     let tags = Arc::new(TagSet::<Checked>::new(depth));
     let user = |want: u32| {
@@ -83,7 +86,8 @@ fn wait_and_wake(threads: u16) {
                 sleepers[usize::from(me)].park(None);
             };
             use_tags(&tags, batch);
-            // As in the layer: the wake-up is passed on as long as a tag is free.
+            // A thread that frees tags wakes waiters as long as a tag is free, as
+            // `QueueContext::run_waiter` does.
             while tags.has_waiters() {
                 let Some(first) = tags.wake_one() else { break };
                 sleepers[usize::from(first.hctx)].unpark();

@@ -72,8 +72,8 @@ fn asleep(kind: QueueKind) {
     let (volume, notes) = served_volume(kind);
     let mut worker = worker(&volume, bell());
     let theirs = Arc::clone(&volume);
-    // Queues that belong to threads accept only a channel of an I/O thread, even one without
-    // queues.
+    // A channel without an I/O thread is refused if its queue is of kind `OwnerOnly` and has no
+    // owner. So the reader acts as an I/O thread, which need not own a queue.
     let thread = (kind == QueueKind::OwnerOnly).then(|| IoThread {
         number: 0,
         owner: 8,
@@ -160,7 +160,8 @@ fn look_at_a_worker(look: fn(&Disk<Checked>)) {
     let serving = spawn(move || {
         serve_until(&mut worker, || locked(&worker_notes).inside == 0);
     });
-    // The drive completes, and ends the sleep as its deadline would.
+    // Lets the drive complete its request, and wakes the worker as the deadline of the worker's
+    // sleep would.
     let drive = spawn(move || {
         locked(&drive_notes).held = false;
         parker.unpark();
@@ -180,7 +181,8 @@ fn a_worker_whose_queue_was_looked_at_comes_back() {
     holds_but_for("worker looked at", explorer, &bugs, || look_at_a_worker(look));
 }
 
-/// A worker leaves, its queue's work moves to the submitter's, and another thread freezes the disk.
+/// A worker stops serving a drive, and the submitter takes its waiting bios back to a queue of its
+/// own. Meanwhile another thread freezes the disk, which must not seem drained during that move.
 fn leave_while_frozen() {
     let (volume, notes) = served_volume(QueueKind::OwnerOnly);
     let bell = bell();

@@ -29,8 +29,8 @@ use crate::queue::tag::TagSet;
 pub enum QueueKind {
     /// Any submitting thread may run the queue, holding the serve lock.
     AnyThread,
-    /// Only the I/O thread that opened the queue may run it; other threads insert requests and ring
-    /// the queue's doorbell.
+    /// Only the I/O thread that opened the queue may run the queue. Other threads leave their bios
+    /// in the queue and wake that thread by ringing its doorbell.
     OwnerOnly,
 }
 
@@ -59,14 +59,15 @@ pub struct HwQueues {
 /// A driver's decision about a timed-out request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// The driver still works on the request, whose timeout starts again.
+    /// The driver still works on the request. The block layer starts the request's timeout again.
     Extend,
     /// The driver has given up the request, or was stopped. Until the driver returns the tag, the
     /// drive may still write the request's memory.
     Abandon,
 }
 
-/// The step of a request at which the layer asks the driver for trace data.
+/// The step of a request at which the block layer asks the driver for information about the request
+/// to put into a trace ([`DriverQueue::trace_data`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The request was handed to the driver.
@@ -84,7 +85,7 @@ pub struct DriverData {
 }
 
 impl DriverData {
-    /// Largest number of bytes.
+    /// Largest number of bytes of trace data about one request.
     pub const BYTES: usize = 19;
 
     /// Copies `bytes`, cut off at [`DriverData::BYTES`].
@@ -99,7 +100,8 @@ impl DriverData {
     #[must_use]
     pub fn text(text: fmt::Arguments<'_>) -> DriverData {
         let mut data = DriverData::default();
-        // Writing to `data` cannot fail, and neither can formatting numbers and words.
+        // The result is ignored: writing to `data` cannot fail, and drivers format only numbers and
+        // words, which cannot fail either.
         let _ = fmt::write(&mut data, text);
         data
     }
@@ -110,7 +112,7 @@ impl DriverData {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Returns true if there is no trace data.
+    /// Returns true if no bytes were written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -207,8 +209,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     /// # Errors
     /// If the operating system refuses to open the queue.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
-    /// Opens queue `index` of an `OwnerOnly` drive on the thread that will own the queue. A disk
-    /// over a volume opens its channel to that volume in this call.
+    /// Opens queue `index` of an `OwnerOnly` drive on the thread that will own the queue. A drive
+    /// that is built on a volume, such as a cache, opens its channel to that volume in this call.
     ///
     /// # Errors
     /// If the operating system refuses to open the queue.
@@ -223,12 +225,14 @@ pub trait Driver<M: Machine>: Send + Sync {
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
     /// them instead of at the start. Opening must then be quick and wait for no other thread. Only
-    /// the first queue that a thread opens may take scarce resources.
+    /// the first queue that a thread opens may take resources that can run out; the thread's later
+    /// queues share them.
     fn may_open_late(&self) -> bool {
         false
     }
-    /// Returns true for a disk over a volume. Owners then poll its `OwnerOnly` queues even when no
-    /// request is in flight, and ask [`DriverQueue::has_work`] before they sleep.
+    /// Returns true for a drive that is built on a volume, such as a cache. The I/O threads that
+    /// own its queues ([`QueueKind::OwnerOnly`]) then poll the queues even when no request is in
+    /// flight, and ask [`DriverQueue::has_work`] before they sleep.
     fn is_stacked(&self) -> bool {
         false
     }
@@ -319,7 +323,7 @@ pub trait DriverQueue<M: Machine>: Send {
     /// Polls for completions: adds completed requests to `batch`, up to its capacity.
     fn poll(&mut self, batch: &mut CompletionBatch);
     /// Returns true if `poll` would find work. The queue's owner calls this before sleeping, and
-    /// only for a disk over a volume ([`Driver::is_stacked`]).
+    /// only for a drive that is built on a volume ([`Driver::is_stacked`]).
     fn has_work(&self) -> bool {
         false
     }
@@ -333,7 +337,8 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of entries whose tags the block layer has checked to be in flight.
+    /// Number of completions in `entries` whose tags the block layer has checked to be in flight: 0
+    /// before the check, and all of them after it.
     checked: usize,
     taken: usize,
     wake_ns: Option<u64>,
@@ -344,7 +349,7 @@ pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
     at: usize,
-    /// The batch's counter `taken`, which is updated when the iterator is dropped.
+    /// Number of requests taken out of the batch so far; updated when the iterator is dropped.
     taken: &'a mut usize,
 }
 
@@ -448,7 +453,8 @@ impl CompletionBatch {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Returns true if the batch holds only a success of `tag` and asks for no further poll.
+    /// Returns true if the batch holds exactly one completion, a success of the request `tag`, and
+    /// the driver has set no time for another poll ([`CompletionBatch::wake_at`]).
     #[inline(always)]
     pub(crate) fn is_just(&self, tag: Tag) -> bool {
         let (first, status) = self.entries[0];
@@ -460,7 +466,7 @@ impl CompletionBatch {
         self.wake_ns.take()
     }
 
-    /// Empties a batch that has no checked entries.
+    /// Empties a batch whose completions were neither checked (`set_checked`) nor taken out.
     #[inline(always)]
     pub(crate) fn clear_untaken(&mut self) {
         debug_assert_eq!((self.checked, self.taken), (0, 0));
@@ -473,8 +479,8 @@ impl CompletionBatch {
         (self.len, self.checked, self.taken) = (0, 0, 0);
     }
 
-    /// Marks all entries as checked. The caller has made sure that each tag was in flight exactly
-    /// once, in the queue that filled the batch.
+    /// Marks all completions in the batch as checked. The caller has made sure that the tag of each
+    /// was in flight exactly once, in the hardware queue whose driver filled the batch.
     #[inline(always)]
     pub(crate) fn set_checked(&mut self) {
         self.checked = self.len;

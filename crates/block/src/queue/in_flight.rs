@@ -54,7 +54,8 @@ impl InFlight {
     /// If a tag is not in flight in this queue. The message names `drive`.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
-        // A local variable, so that the compiler keeps the table's address in a register.
+        // The local variable lets the compiler keep the address of the dispatch times in a
+        // register.
         let issued_ns = &mut *self.issued_ns;
         for (tag, _) in batch.entries() {
             let issued = &mut issued_ns[tag.0 as usize];
@@ -84,11 +85,13 @@ impl InFlight {
     /// Called every `period_ns` while requests are in flight. Returns true if the process paused,
     /// as in a suspension. A pause does not count towards the requests' timeouts.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
-        // A single missing call is no pause: another thread may have served the queue at that time.
+        // A check may be one period late: another thread may have served the queue when the check
+        // was due. Only a longer delay counts as a pause of the process.
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The clock starts at the oldest dispatch, so the first call finds pauses since then.
+            // The clock starts at the oldest dispatch time in the queue, so that this first check
+            // detects a pause of the process since that dispatch.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);

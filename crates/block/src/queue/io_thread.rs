@@ -24,8 +24,8 @@ pub struct IoThread<M: Machine> {
     pub owner: u64,
     /// Doorbell that wakes the thread.
     pub bell: Arc<Doorbell<M>>,
-    /// Starts the I/O of the thread's drives and waits for completions; `None` if completions ring
-    /// the doorbell.
+    /// Function that starts the I/O of the thread's drives and waits for completions; `None` if the
+    /// drives wake the thread by ringing its doorbell when requests complete.
     pub turn: Option<ThreadTurn<M>>,
 }
 

@@ -12,7 +12,8 @@ use millrace_machine::{Machine, Order, Word};
 
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// For a lane (a part of a hardware queue): its bit and its software queue; else `None`.
+    /// For a lane (the part of a hardware queue that one thread serves): the lane's bit in the
+    /// bitmap, and the lane's software queue. `None` for a whole hardware queue.
     own: Option<(u64, usize)>,
 }
 
@@ -24,8 +25,8 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Creates the bitmaps of lanes (parts of hardware queues). A lane is given as a pair of
-    /// hardware queue and software queue.
+    /// Creates the bitmap of each lane (the part of a hardware queue that one thread serves).
+    /// `lanes` holds the number of the hardware queue and of the software queue of each lane.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {
@@ -54,8 +55,8 @@ impl<M: Machine> PendingQueues<M> {
     #[inline]
     pub(crate) fn take(&self, mut f: impl FnMut(usize)) {
         for (index, word) in self.words.iter().enumerate() {
-            // Relaxed: only a quick check. A thread that marks a queue later also flags the serve
-            // lock or rings the doorbell.
+            // Relaxed: a quick check for marks. A thread that sets a mark later then sets the serve
+            // lock's flag or rings the doorbell, so that the mark is not missed.
             if word.load(Order::Relaxed) == 0 {
                 continue;
             }

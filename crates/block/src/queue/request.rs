@@ -1,11 +1,11 @@
 //! `Request`: a driver's unit of work: one contiguous range of a drive and the memory for it.
 //!
-//! Requests are preallocated, one for each tag of a `TagSet`. A request is filled from a chain of
-//! bios just before dispatch, read by the driver, and ended when its tag comes back in a
+//! Requests are preallocated, one for each tag of a `TagSet`. A request is filled from a bio chain
+//! just before dispatch, read by the driver, and ended when its tag comes back in a
 //! `CompletionBatch`. States: `Idle` (owned by the tag set) -> `InFlight` or `Waited` (owned by the
 //! driver) -> `Idle`; or -> `Abandoned` (timed out and its bios completed, but the driver may still
-//! write its memory) -> `Idle` when the driver confirms it after all. Kernel counterpart: `struct
-//! request` with `enum mq_rq_state`.
+//! write its memory) -> `Idle` when the driver confirms it after all. Kernel counterpart:
+//! `struct request` with `enum mq_rq_state`.
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
@@ -41,7 +41,7 @@ pub(crate) enum RequestState {
     Idle,
     /// The request is in flight; its bios came straight from a plug.
     InFlight,
-    /// The request is in flight; its bios waited in a queue.
+    /// The request is in flight. Its bios waited in a queue of the block layer before dispatch.
     Waited,
     /// The request has timed out and is recorded as failed. Its bios are completed only when the
     /// driver returns the tag, because the drive may still access memory of the submitter.
@@ -87,7 +87,8 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Fills the request from a chain of bios. Flags that are not in `taken` are dropped.
+    /// Fills the request from the bio chain `head` (the bios that become this request). Of the
+    /// flags of `head`, only those in `taken` reach the driver.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(
@@ -126,18 +127,20 @@ impl<M: Machine> Request<M> {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Starts a count of I/Os with this request's operation and times, completed at `c_ns`.
+    /// Creates an empty count of I/Os that have this request's operation, owner and times, and that
+    /// complete at `c_ns`.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // `own` is true because `ends_alike` compares the bio's channel with this thread's.
+        // The owner's field `own` is true because only I/Os of this thread's channel are added to
+        // the count (`ends_alike` checks the channel).
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Returns true if the request is in flight, has the operation and times of `times`, and
-    /// consists of one bio of this channel that waited in no queue. Flushes always wait, so none
-    /// matches.
+    /// Returns true if the request can be counted in `times`: it is in flight, has the operation,
+    /// owner and times of the I/Os in `times`, and consists of one bio of this channel that waited
+    /// in no queue. Flushes always wait, so no flush can be counted.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
@@ -235,7 +238,8 @@ pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 unsafe impl<M: Machine> Send for RequestRef<M> {}
 
 impl<M: Machine> RequestRef<M> {
-    /// Creates the handle of the request in `line`. The tag set of `line` outlives the handle.
+    /// Creates the handle of the request that is stored in `line`. The tag set that owns `line`
+    /// outlives the handle.
     ///
     /// # Safety
     /// The caller owns the request: no other handle of it exists, and no driver has it.

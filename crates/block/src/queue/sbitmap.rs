@@ -18,7 +18,7 @@ pub(crate) struct TagBits {
 
 impl TagBits {
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
-    /// The value for reserved tags, whose bits are in a bitmap of their own.
+    /// Stands for any reserved tag, whose bit is in a separate bitmap of the tag set.
     pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 
@@ -113,8 +113,8 @@ impl<M: Machine> Sbitmap<M> {
                 return 0;
             }
             let wanted = lowest(free, want);
-            // Acquire pairs with the Release in `give`: this thread sees all writes of the number's
-            // last user. Relaxed: a failed exchange is tried again.
+            // Acquire pairs with the Release in `give`: the thread that takes a bit sees all writes
+            // of the bit's last holder. Relaxed: a failed exchange is tried again.
             if word.compare_exchange(old, old | wanted, Order::Acquire, Order::Relaxed).is_ok() {
                 return wanted;
             }
@@ -123,9 +123,9 @@ impl<M: Machine> Sbitmap<M> {
 
     #[inline(always)]
     pub(crate) fn give(&self, bits: TagBits) {
-        // SeqCst includes a Release for the next user of the number, and orders this store before
-        // the check for waiters. The given bits are set, so subtracting the mask clears exactly
-        // these bits in one instruction.
+        // SeqCst includes a Release for the next holder of these bits, and orders this store before
+        // the check for waiters. Every bit of `bits.mask` is set in the word, so subtracting the
+        // mask clears exactly these bits in one instruction.
         let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), Order::SeqCst);
         assert!(old & bits.mask == bits.mask, "a tag was freed twice");
     }
@@ -133,8 +133,8 @@ impl<M: Machine> Sbitmap<M> {
     /// Returns how many numbers are taken.
     pub(crate) fn weight(&self) -> u32 {
         let mask = self.mask;
-        // Acquire pairs with the Release in `give`: a caller that sees 0 also sees all writes of
-        // the numbers' users.
+        // Acquire pairs with the Release in `give`: a caller that finds no bit taken also sees all
+        // writes of the bits' last holders.
         let taken = |word: &M::Word| (word.load(Order::Acquire) & mask).count_ones();
         let sum: u32 = self.words.iter().map(taken).sum();
         sum - ((self.words.len() as u32) << self.shift).saturating_sub(self.depth)
@@ -157,7 +157,7 @@ fn lowest_of_many(bits: u64, want: u32) -> u64 {
     if bits.count_ones() <= want {
         return bits;
     }
-    // The bits 0 to `want` - 1 are usually all free, so they are tried first.
+    // Fast path: if the bits 0 to `want` - 1 are all free, they are the lowest free bits.
     let run = low_bits(want);
     if bits & run == run {
         return run;

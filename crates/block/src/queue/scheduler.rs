@@ -1,13 +1,15 @@
-//! `Scheduler`: decides which of the chains that wait at a hardware queue goes to the driver next.
+//! `Scheduler`: decides which of the bio chains that wait at a hardware queue goes to the driver
+//! next. A bio chain is a single bio, or several merged bios, and becomes one request.
 //!
-//! A drive without a scheduler serves chains in order of arrival. With one, chains from software
-//! queues go through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that becomes
-//! the next request. Each hardware queue has its own `Scheduler`, called under that queue's serve
-//! lock by one thread at a time. The schedulers of a drive may share state (those of deadline.rs
-//! share one lock, as the kernel's does). Flushes bypass the scheduler. `Scheduling` is the layer's
-//! side of this interface: it counts the chains inside the scheduler, and reports completions only
-//! of requests that the scheduler named. Called by disk/scheduled.rs. Source: \[MQ\], "scheduling
-//! in the software queues". Kernel counterpart: `struct elevator_mq_ops`.
+//! A drive without a scheduler serves bio chains in order of arrival. With a scheduler, chains from
+//! software queues go through [`Scheduler::insert`], and [`Scheduler::next`] returns the chain that
+//! becomes the next request. Each hardware queue has its own `Scheduler`, called under that queue's
+//! serve lock by one thread at a time. The schedulers of a drive may share state (those of
+//! deadline.rs share one lock, as the kernel's does). Flushes bypass the scheduler. `Scheduling` is
+//! the block layer's record of a scheduler: it counts the chains inside the scheduler, and reports
+//! completions only of requests that the scheduler chose. Called by disk/scheduled.rs. Source:
+//! Bjørling et al., SYSTOR 2013, "scheduling in the software queues". Kernel counterpart: `struct
+//! elevator_mq_ops`.
 
 pub(crate) mod builtin;
 pub(crate) mod cost;
@@ -41,15 +43,16 @@ const REST_NOTED_NS: u64 = 10_000_000;
 
 /// Bios that wait to become one request: a single bio, or several adjacent ones merged.
 ///
-/// A dropped chain would lose its I/O, so dropping panics.
+/// A dropped bio chain would lose its I/O, so dropping panics.
 #[derive(Debug)]
 pub struct BioChain<M: Machine> {
     pub(crate) bio: BioRef<M>,
     drive: DriveMark,
 }
 
-/// Identity of a drive: the address of the drive's wait accounts, which are not freed while any
-/// scheduler has chains of the drive.
+/// Identity of a drive: the address of the drive's accounts of waiting times (`DriveWaits`). The
+/// accounts are not freed while a scheduler holds bio chains of the drive, so no two drives have
+/// the same identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DriveMark(usize);
 
@@ -78,56 +81,59 @@ impl<M: Machine> BioChain<M> {
         self.bio.bio.flags
     }
 
-    /// Returns the chain's first sector, counted from the drive's start.
+    /// Returns the first sector of the bio chain, counted from the drive's start.
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.bio.dev_sector
     }
 
-    /// Returns the chain's length in sectors, at least 1.
+    /// Returns the length of the bio chain in sectors, at least 1.
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.bio.chain_sectors
     }
 
-    /// Returns the sector after the chain's last sector.
+    /// Returns the sector after the last sector of the bio chain.
     #[must_use]
     pub fn end(&self) -> Sector {
         self.bio.chain_end()
     }
 
-    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the chain's first bio.
+    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the first bio in the
+    /// bio chain.
     #[must_use]
     pub fn tenant(&self) -> u16 {
         self.bio.bio.account_key.tenant
     }
 
-    /// Returns the group, which all bios of the chain belong to.
+    /// Returns the group that all bios of the bio chain belong to.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.bio.bio.account_key.group
     }
 
-    /// Returns the time at which the first bio was submitted, in nanoseconds of the machine's
-    /// clock.
+    /// Returns the time at which the first bio of the bio chain was submitted, in nanoseconds of
+    /// the machine's clock.
     #[must_use]
     pub fn queued_ns(&self) -> u64 {
         self.bio.q_ns
     }
 
-    /// Returns the time when group limits let the first bio pass, at most 4 s after submission.
+    /// Returns the time at which group limits let the first bio of the bio chain pass, in
+    /// nanoseconds; at most 4.29 s after submission, because the stored wait has 32 bits.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// Returns the time at which the first bio was inserted into the queue; the present time if the
-    /// bio was inserted more than 4 s after submission.
+    /// Returns the time at which the first bio of the bio chain was inserted into the queue, in
+    /// nanoseconds. If that was more than 4.29 s after submission, the time was not stored, and the
+    /// present time is returned.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
 }
 
-/// Chains on their way into a scheduler, in order of arrival.
+/// Bio chains (each becomes one request) on their way into a scheduler, in order of arrival.
 pub struct ChainBatch<'a, M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
@@ -138,13 +144,13 @@ pub struct ChainBatch<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> ChainBatch<'a, M> {
-    /// Returns the number of chains left in the batch.
+    /// Returns the number of bio chains left in the batch.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.list.len()
     }
 
-    /// Returns true if no chain is left in the batch.
+    /// Returns true if no bio chain is left in the batch.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -154,8 +160,8 @@ impl<'a, M: Machine> ChainBatch<'a, M> {
         self.drive
     }
 
-    /// Merges `chain` with `waiting`, either behind or in front of it, if the two are adjacent on
-    /// this drive and fit into one request.
+    /// Merges the bio chain `chain` with `waiting`, a bio chain that waits in the scheduler, either
+    /// behind or in front of it, if the two are adjacent on this drive and fit into one request.
     ///
     /// # Errors
     /// Returns `chain` if the two cannot be merged.
@@ -184,18 +190,20 @@ impl<M: Machine> Iterator for ChainBatch<'_, M> {
     }
 }
 
-/// Collects the chains that wait in a scheduler when it is replaced or closed.
+/// Collects the bio chains that wait in a scheduler when the scheduler is replaced or its queue is
+/// closed.
 #[derive(Debug)]
 pub struct Leftover<M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
-    /// True if a chain of another drive was added; such a chain is lost.
+    /// True if a bio chain of another drive was added, which is an error of the scheduler. The I/O
+    /// of that chain never completes.
     has_lost: bool,
 }
 
 impl<M: Machine> Leftover<M> {
-    /// Adds a chain. The layer later schedules all added chains again, in this order. A chain of
-    /// another drive is lost.
+    /// Adds a bio chain. The block layer later schedules all added chains again, in this order.
+    /// Adding a chain of another drive is an error: its I/O never completes.
     pub fn push(&mut self, chain: BioChain<M>) {
         if chain.drive == self.drive {
             return self.list.push_back(chain.bio);
@@ -205,88 +213,93 @@ impl<M: Machine> Leftover<M> {
     }
 }
 
-/// A scheduler's answer when it is asked for a chain.
+/// A scheduler's answer when the block layer asks for the next bio chain to dispatch.
 #[derive(Debug)]
 pub enum SchedulerPick<M: Machine> {
-    /// The chain that goes to the driver next.
+    /// The bio chain that goes to the driver next.
     Chain(BioChain<M>),
-    /// Chains wait, but none may go now. The layer asks again after a completion, or at this time
-    /// in nanoseconds of the machine's clock.
+    /// Bio chains wait, but the scheduler holds all of them back. The block layer asks again
+    /// after a completion, or at this time in nanoseconds of the machine's clock.
     WaitUntil(u64),
-    /// No chain may go before the next insertion or completion. A scheduler in which chains wait
-    /// may answer so only while the driver has requests from it.
+    /// The scheduler has no bio chain to dispatch before the next insertion or completion. If
+    /// chains wait in the scheduler, `Nothing` is allowed only while requests from the scheduler
+    /// are in flight.
     Nothing,
 }
 
-/// Numbers of a drive's hardware queues and tags.
+/// The number of a drive's hardware queues, and the number of its tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveTags {
-    /// Hardware queues, 1 or more.
+    /// Number of hardware queues, 1 or more.
     pub queues: usize,
-    /// Tags of all hardware queues together, 1 or more.
+    /// Number of tags of all hardware queues together, 1 or more.
     pub tags: u32,
 }
 
-/// A chain that the scheduler chose for dispatch, and how the chain ended.
+/// A bio chain that the scheduler chose for dispatch, with the time and the status of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletedChain {
-    /// Operation of the chain.
+    /// Operation of the bio chain.
     pub op: Op,
-    /// Length in sectors.
+    /// Length of the bio chain in sectors.
     pub nr_sectors: SectorCount,
-    /// Tenant of the chain.
+    /// Tenant of the bio chain.
     pub tenant: u16,
-    /// Group of the chain.
+    /// Group of the bio chain.
     pub group: GroupId,
-    /// Time of the first bio's submission, in nanoseconds.
+    /// Time at which the first bio of the bio chain was submitted, in nanoseconds.
     pub queued_ns: u64,
-    /// Time at which the scheduler named the chain, in nanoseconds.
+    /// Time at which the bio chain left the scheduler for dispatch, in nanoseconds.
     pub picked_ns: u64,
-    /// Time at which the completion was noticed or the chain was taken back, in nanoseconds.
+    /// Time at which the block layer noticed the completion, or took the bio chain back before the
+    /// driver had it, in nanoseconds.
     pub done_ns: u64,
-    /// The driver's status. `None` if the driver never had the chain, because its queue was closed
-    /// or the scheduler replaced. Such a chain may be inserted again.
+    /// The driver's status. `None` if the driver never had the bio chain, because its queue was
+    /// closed or the scheduler replaced. The chain may then be inserted again.
     pub status: Option<Status>,
 }
 
-/// Decides in which order a hardware queue's chains go to the driver.
+/// Decides in which order the bio chains of a hardware queue (each becomes one request) go to the
+/// driver.
 ///
-/// The layer calls all methods of one object under one lock, from one thread at a time. No method
-/// may block or use a volume that the drive is part of: the call would wait for the volume, and the
-/// volume for the end of the call. A panic unwinds through the call that ran the queue, as a
-/// driver's does ([`Driver`](crate::Driver#panics)). The layer panics if a scheduler names a chain
-/// of another drive; the I/O of that chain ends with `Aborted`.
+/// The block layer calls all methods of one object under one lock, from one thread at a time. No
+/// method may block or use a volume that the drive is part of: the call would wait for the volume,
+/// and the volume for the end of the call. A panic unwinds through the call that ran the queue, as
+/// a driver's does ([`Driver`](crate::Driver#panics)). The block layer panics if
+/// [`Scheduler::next`] returns a bio chain of another drive; the I/O of that chain ends with
+/// `Aborted`.
 ///
-/// The layer's timeout starts at dispatch, so a chain that a scheduler never names waits for ever.
-/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets such a chain out. The example
-/// `own_scheduler.rs` of the crate `millrace` is an elevator.
+/// The request timeout starts at dispatch, so a bio chain that [`Scheduler::next`] never returns
+/// waits for ever. [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets such a chain out. The
+/// example `own_scheduler.rs` of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
-    /// Takes all chains of a batch. The layer panics if chains are left in the batch.
+    /// Takes all bio chains out of a batch and queues them in the scheduler. The block layer panics
+    /// if chains are left in the batch.
     fn insert(&mut self, batch: &mut ChainBatch<'_, M>);
 
-    /// Names the chain that goes to the driver next. `now_ns` is the time on the machine's clock.
-    /// Called while the driver has room.
+    /// Returns the bio chain that goes to the driver next. `now_ns` is the time on the machine's
+    /// clock. Called while the driver has room for a request.
     fn next(&mut self, now_ns: u64) -> SchedulerPick<M>;
 
-    /// Reports the end of a chain that [`Scheduler::next`] named: its request completed, or the
-    /// chain was taken back before the driver had it. Each chain is reported once, even if it
-    /// failed or timed out.
+    /// Reports the end of a bio chain that [`Scheduler::next`] returned: its request completed, or
+    /// the block layer took the chain back before the driver had it. Each chain is reported once,
+    /// even if it failed or timed out.
     fn completed(&mut self, done: &CompletedChain);
 
-    /// Returns true if chains of a group may bypass the scheduler because there is nothing to
+    /// Returns true if bio chains of `group` may bypass the scheduler because there is nothing to
     /// order. `ios` holds the number of chains and the sum of their sectors; `queued_ns` is the
     /// first chain's submission time. Called only while no chain waits in the scheduler. The
     /// completion of bypassing chains is not reported.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
-    /// Gives up all waiting chains, because another scheduler takes over or the queue closes.
-    /// Chains may be inserted again afterwards.
+    /// Moves all waiting bio chains to `left`, because another scheduler takes over or the queue
+    /// closes. Bio chains may be inserted again afterwards.
     fn drain(&mut self, left: &mut Leftover<M>);
 }
 
 #[derive(Debug, Clone, Copy)]
 struct IssuedChain {
-    /// Length of the chain in sectors; 0 if the request did not come from this scheduler.
+    /// Length of the bio chain in sectors; 0 if the request did not come from this scheduler.
     nr_sectors: SectorCount,
     op: Op,
     tenant: u16,
@@ -327,20 +340,21 @@ pub(crate) struct Scheduling<M: Machine> {
     /// The name of a built-in scheduler; `None` for a scheduler that the program supplies.
     name: Option<&'static str>,
     scheduler: Box<dyn Scheduler<M>>,
-    /// A chain that the scheduler named and that waits for a free tag.
+    /// A bio chain that the scheduler chose for dispatch and that waits for a free tag.
     picked: Option<BioRef<M>>,
-    /// Number of chains in the scheduler, including `picked`.
+    /// Number of bio chains in the scheduler, including the one in `picked`.
     len: u32,
     /// Requests in flight that came from this scheduler, indexed by tag.
     issued: Box<[IssuedChain]>,
     in_flight: u32,
-    /// True if a drain left chains in the scheduler, or returned chains of another drive.
+    /// True if the scheduler, when it was drained, kept bio chains or gave back bio chains of
+    /// another drive.
     pub(crate) has_lost: bool,
     /// Time in nanoseconds before which no further pause in dispatching is traced.
     rests_until_ns: u64,
     drive: Arc<DriveWaits<M>>,
-    /// Accounts of this queue's waits for a tag and, if `counts` is false, of waits in the
-    /// scheduler.
+    /// Accounts, for each group, of the waiting times that the scheduler does not count itself:
+    /// waits for a tag and, if `counts` is false, waits in the scheduler.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
@@ -424,8 +438,9 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns true if a pause until `until_ns` should be traced, because the scheduler does not
-    /// report its decisions itself and no pause was traced recently.
+    /// Returns true if a pause in dispatching until `until_ns` should be written to the trace.
+    /// Returns false if the scheduler itself reports its pauses, or if a pause was traced a short
+    /// time ago.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
@@ -443,7 +458,7 @@ impl<M: Machine> Scheduling<M> {
         self.drive.decisions(hctx.into()).take()
     }
 
-    /// Keeps a chain that `next` named until a tag is free for it.
+    /// Keeps a bio chain that `next` has returned until a tag is free for it.
     pub(crate) fn put_back(&mut self, chain: BioChain<M>, now_ns: u64) {
         if self.counts {
             let said = ReportedWaits::all(Some(WaitReason::NoTag), 1, chain.inserted_ns());
@@ -482,13 +497,14 @@ impl<M: Machine> Scheduling<M> {
         chain.bio
     }
 
-    /// Records the reason, outside the scheduler, why queue `hctx` dispatches nothing.
+    /// Records the reason why the block layer takes no more bio chains from the scheduler of queue
+    /// `hctx`, such as a lack of tags.
     pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }
 
-    /// Adds the wait time of a chain, which now goes to the driver, to the account of the chain's
-    /// group. Does nothing if the scheduler counts wait times itself.
+    /// Adds the waiting time of a bio chain that is being dispatched to the account of the chain's
+    /// group. Does nothing if the scheduler counts waiting times itself.
     #[inline]
     pub(crate) fn account(&mut self, chain: &BioChain<M>, (hctx, now_ns): (u16, u64)) {
         if !self.counts {
@@ -536,8 +552,9 @@ impl<M: Machine> Scheduling<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // The wait accounts are leaked, because their address must still identify chains that
-            // the scheduler returns later.
+            // The scheduler may give back its missing bio chains later. A bio chain names its drive
+            // by the address of the drive's wait accounts (`DriveMark`). So the accounts are
+            // leaked, which keeps the address unique.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -138,7 +138,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // Statistics were enabled just now, so `METERED` is set again.
+            // The exchange above cleared `METERED`, and statistics were enabled at the same time.
+            // So the bit is set again.
             self.meter();
         }
         Some(ServeGuard { lock: self })
@@ -147,16 +148,18 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Sets the flag that makes the holder serve again. Returns false if the lock is free, or if
     /// another thread has changed the lock's word.
     fn flag(&self) -> bool {
-        // Release pairs with the Acquire of a failing `leave`: the holder sees the work.
+        // Release pairs with the Acquire of a `leave` that fails because of `FLAG`: the lock's
+        // holder sees the work that this thread has queued.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // The first exchange failed because the flag is already set or because statistics are
-            // on. A flag that is already set may be older than this thread's work, so another
-            // exchange publishes the work.
+            // The exchange above failed although the lock is held: `FLAG` or `METERED` is already
+            // set. An older `FLAG` does not publish this thread's work, so a second exchange
+            // publishes it.
             Err(found) => {
-                // Release pairs with the Acquire of `leave` and `stay`. Relaxed: a failed exchange
-                // is tried again.
+                // Release pairs with the Acquire of `ServeGuard::leave` and `ServeGuard::stay`: the
+                // lock's holder sees this thread's work. Relaxed: the caller repeats a failed
+                // exchange.
                 let (release, relaxed) = (Order::Release, Order::Relaxed);
                 self.state.compare_exchange(found, found | FLAG, release, relaxed).is_ok()
             }
@@ -192,8 +195,9 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         unsafe { *self.hold.held() = hold };
     }
 
-    /// Returns the call site, the time at which the lock was taken, and counts for the statistics.
-    /// Returns `None` if statistics were off at that time. Only the holder may call this function.
+    /// Returns the call site and the time at which the holder took the lock, and the counts of this
+    /// hold for lock statistics. Returns `None` if statistics were off when the lock was taken.
+    /// Only the holder may call this function.
     fn ended(&self) -> Option<(Hold, LockCounts)> {
         // SAFETY: only the holder calls this, so no other thread accesses the value.
         let hold = unsafe { *self.hold.held() }?;
@@ -212,13 +216,14 @@ pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
 }
 
 impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
-    /// Releases the lock. If a thread has left a flag, clears the flag and keeps the lock instead.
+    /// Releases the lock. If another thread has set `FLAG` because it left work, clears `FLAG` and
+    /// keeps the lock instead, so that the holder serves the queue again.
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
         let ended = if M::Meter::ALWAYS { self.lock.ended() } else { None };
-        // Release pairs with the Acquire of the next `try_enter`; Acquire pairs with the flagging
-        // thread's Release.
+        // Release pairs with the Acquire of the next `try_enter`. Acquire pairs with the Release of
+        // a thread that sets `FLAG`: the holder sees the work that this thread has queued.
         match state.compare_exchange(HELD, FREE, Order::Release, Order::Acquire) {
             Ok(_) => {
                 core::mem::forget(self);
@@ -240,7 +245,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         if free == FREE {
             lock.set_hold(None);
         }
-        // Release pairs with the Acquire of the next holder.
+        // Release pairs with the Acquire with which the next holder takes the lock: the next holder
+        // sees all changes to the protected value.
         let held = HELD | METERED;
         if lock.state.compare_exchange(held, free, Order::Release, Order::Acquire).is_err() {
             return Some(self.stay());
@@ -248,17 +254,19 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         core::mem::forget(self);
         count::<M>(ended);
         if free == FREE && M::Meter::is_on() {
-            // Statistics were enabled just now, so `METERED` is set again.
+            // The exchange above cleared `METERED`, and statistics were enabled at the same time.
+            // So the bit is set again.
             lock.meter();
         }
         None
     }
 
-    /// Clears the flag and keeps the lock.
+    /// Clears `FLAG` and keeps the lock, because a thread has left work for the lock's holder.
     #[inline]
     fn stay(self) -> Self {
-        // Acquire pairs with the Release of every thread that flagged so far, even of one that
-        // found the flag set: the next round sees the work that these threads published.
+        // Acquire pairs with the Release of each thread that has set `FLAG` so far, or has found
+        // `FLAG` already set. The holder's next dispatch round sees the work that these threads
+        // have queued.
         self.lock.state.fetch_and(!FLAG, Order::Acquire);
         self
     }
@@ -268,8 +276,9 @@ impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
     fn drop(&mut self) {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
-        // Release pairs with the Acquire of the next `try_enter`. A flag set meanwhile is lost
-        // here, so a guard is dropped only where no thread sets flags, or during a panic.
+        // Release pairs with the Acquire of the next `try_enter`. The release also clears a `FLAG`
+        // that another thread has just set, so that thread's work could be forgotten. Therefore a
+        // `ServeGuard` is dropped only where no thread sets `FLAG`, or during a panic.
         if M::Meter::ALWAYS {
             state.store(FREE, Order::Release);
         } else {

@@ -19,8 +19,8 @@ use crate::queue::request::{Request, RequestRef, Tag};
 use crate::queue::sbitmap::{Sbitmap, TagBits};
 
 pub(crate) trait TagUser: Any + Send + Sync {
-    /// Makes a thread that may run queue `hctx` try to take a tag. The queue is no longer in the
-    /// list of waiters.
+    /// Wakes a thread that may run hardware queue `hctx`, so that the thread tries again to take a
+    /// tag. The queue is no longer in the tag set's list of waiting queues.
     fn look_for_tag(&self, hctx: u16);
 }
 
@@ -122,8 +122,9 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Frees a reserved tag at once. For any other tag, frees the tags in `gather`, and begins a
-    /// new batch with this tag.
+    /// Frees a reserved tag at once. Any other tag is in another bitmap word than the tags
+    /// collected in `gather`: frees the collected tags, and starts a new batch in `gather` with
+    /// this tag.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -221,7 +222,8 @@ impl<M: Machine> TagSet<M> {
 }
 
 impl<M: Machine> Drop for TagSet<M> {
-    /// Leaks the bios that a drive never completed, because their memory (`BioSet`) is leaked.
+    /// Leaks the bios of requests that a drive never completed. Each bio's memory belongs to a
+    /// `BioSet`, which is leaked as well if its channel goes away while I/O is in flight.
     fn drop(&mut self) {
         for line in &self.requests {
             // SAFETY: no other thread has the tag set any more.
@@ -254,19 +256,20 @@ pub(crate) mod tests {
     use millrace_machine::Native;
     use proptest::prelude::*;
 
-    /// A drive that no longer exists.
     struct GoneDrive;
 
     impl TagUser for GoneDrive {
         fn look_for_tag(&self, _: u16) {}
     }
 
-    /// Creates a waiter for queue `hctx` of a drive that no longer exists.
+    /// Creates an entry for the list of hardware queues that wait for a tag. The entry's drive no
+    /// longer exists, so a wake-up does nothing.
     pub(crate) fn waiter(hctx: u16) -> Waiter {
         Waiter { drive: Weak::<GoneDrive>::new(), hctx }
     }
 
-    /// Returns the tag of a request and forgets its handle.
+    /// Returns the number of a request's tag. Forgets the request's handle, so the tag stays in
+    /// use.
     fn number(rq: Option<RequestRef<Native>>) -> Option<u32> {
         let rq = rq?;
         let tag = rq.tag().0;
@@ -293,8 +296,8 @@ pub(crate) mod tests {
     fn a_tag_given_back_twice_in_a_batch_is_a_bug() {
         let tags = TagSet::<Native>::new(4);
         let rq = tags.take_one(&mut 0).expect("it is free");
-        // SAFETY: a second handle, against the rule of `reclaim`: the bug that `give` must see. One
-        // thread has both, and only reads through them.
+        // SAFETY: the second handle breaks the rule of `reclaim` on purpose, because `give` must
+        // detect this bug. Only this thread has the two handles, and only reads through them.
         let (second, mut batch) = (unsafe { tags.reclaim(rq.tag()) }, TagBatch::EMPTY);
         tags.give(&mut batch, rq);
         tags.give(&mut batch, second);
@@ -317,7 +320,7 @@ pub(crate) mod tests {
                             prop_assert!(!batch.is_empty());
                             let each = || number(tags.next(&mut batch));
                             let all: Vec<u32> = core::iter::from_fn(each)
-                                // The other tags of the batch are freed without being used.
+                                // `give_rest` below frees the unused rest of the batch.
                                 .take(want as usize / 2 + 1)
                                 .collect();
                             prop_assert!(all.iter().all(|tag| *tag < depth && taken.insert(*tag)));

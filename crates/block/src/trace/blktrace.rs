@@ -54,7 +54,8 @@ pub mod category {
     pub const FUA: u16 = 1 << 15;
 }
 
-/// The kernel's code of an event: the lower half of an action that is not a message.
+/// The kernel's code of an I/O event: the lower 16 bits of a record's action word. Messages have
+/// the codes of [`NotifyKind`] there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum EventCode {
@@ -192,7 +193,8 @@ pub struct Record {
     pub sector: u64,
     /// Length of the I/O in bytes.
     pub bytes: u32,
-    /// Categories in the upper half, code in the lower half.
+    /// The kernel's action word: event categories in the upper 16 bits, event code in the lower 16
+    /// bits.
     pub action: u32,
     /// Process that caused the event.
     pub pid: u32,
@@ -209,7 +211,7 @@ pub struct Record {
 /// The reason why 48 bytes could not be decoded as a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordError {
-    /// The first word, given here, does not contain the magic number.
+    /// The record's first word does not contain the magic number. The variant holds that word.
     Magic(u32),
     /// The first word is the magic number in the other byte order.
     ByteOrder,
@@ -426,7 +428,7 @@ impl Rwbs {
         rwbs
     }
 
-    /// Returns the letters as text.
+    /// Returns the kind of I/O as blkparse's letters, such as `WS` for a synchronous write.
     #[must_use]
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.letters[..self.len]).expect("the letters are ASCII")

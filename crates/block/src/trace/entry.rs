@@ -20,8 +20,8 @@ pub(crate) type RingWord = [u64; 2];
 /// of driver data, a remap has one word for its source.
 pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
 
-/// Mask of the bits below a word's kind. These bits suffice for the sectors of 512 EiB, and for 36
-/// years in nanoseconds.
+/// Mask of the lower 60 bits of a ring word's first half; the upper 4 bits are the word's kind. 60
+/// bits suffice for the sectors of 512 EiB, and for 36 years in nanoseconds.
 const VALUE: u64 = (1 << KIND_SHIFT) - 1;
 const KIND_SHIFT: u32 = 60;
 const STEP: u64 = 0;
@@ -44,7 +44,7 @@ pub struct TraceEntry {
     /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub sector: u64,
     /// For a remap, the first sector on the volume. For a flush that joined another flush, the
-    /// sector of the other flush in the trace.
+    /// value of `sector` by which the trace identifies that other flush.
     pub from: u64,
     /// Length of the I/O in bytes.
     pub bytes: u32,
@@ -124,8 +124,8 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns the word before a step that holds the source of a remap, or the sector of the flush that
-/// this flush joined.
+/// Returns the ring word that precedes an event with a source. `sector` is the first sector before
+/// a remap, or identifies the flush that this flush joined.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
@@ -146,7 +146,8 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
 
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// Dispatch (D) events to emit after the insert (I) events that were recorded with them.
+    /// Dispatch (D) events that the decoder holds back. A single ring word records the insert (I)
+    /// and the dispatch event of a request. All insert events of a batch come first.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,

@@ -21,8 +21,9 @@ pub enum TraceMessage {
     /// The drive's scheduler pauses although I/Os wait in it. [`TraceNote::time_ns`] is the length
     /// of the pause. Group and wait reason are given if the scheduler reports them.
     Rests(Option<(GroupId, WaitReason)>),
-    /// The drive's scheduler starts to hold back the group's I/Os in a hardware queue. The number
-    /// is the maximum number of the queue's requests at the drive; `u32::MAX` for no limit.
+    /// The drive's scheduler starts to hold back the group's I/Os in a hardware queue. The last
+    /// field is the maximum number of the queue's requests in flight in the drive; `u32::MAX` for
+    /// no limit.
     Held(GroupId, WaitReason, u32),
     /// New maximum numbers of reads and of other requests at the drive, for the hardware queue with
     /// this number. Equal numbers apply to all requests together; `u32::MAX` means no limit.
@@ -52,8 +53,8 @@ const DEPTH: u64 = 5;
 const DROPPED: u64 = 6;
 
 impl TraceNote {
-    /// Encodes the note as two numbers. The first has kind, wait reason and group in 36 bits; the
-    /// second has the time or limit.
+    /// Encodes a trace message as two numbers. The first holds the message's kind, wait reason and
+    /// group in 36 bits. The second holds the message's time span, depth limit or number of events.
     pub(crate) fn parts(self) -> (u64, u64) {
         let of = |code: u64, group: GroupId, hold: WaitReason| {
             code << 32 | (hold as u64) << 16 | u64::from(group.0)

@@ -29,7 +29,7 @@ const WORDS_PER_EVENT: usize = 2;
 const DROP_NOTE_WORDS: u64 = 2;
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// The time that is recorded for events.
+/// Clock reading that a trace records as the time of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TraceStamp {
     /// The time of the event's batch, or of its I/O if the channel reads the clock for each I/O.
@@ -41,9 +41,9 @@ pub enum TraceStamp {
 
 struct TraceRing<M: Machine> {
     words: Box<[UnsafeCell<RingWord>]>,
-    /// Number of words ever written; only the writer changes it.
+    /// Number of ring words (16 bytes each) ever written; only the writer changes it.
     head: M::Word,
-    /// Number of words ever read; only the reader changes it.
+    /// Number of ring words (16 bytes each) ever read; only the reader changes it.
     tail: M::Word,
     /// Number of events that found no room; only the writer changes it.
     dropped: M::Word,
@@ -72,8 +72,9 @@ impl<M: Machine> TraceRing<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // All published words are read, so the dispatch events that the decoder holds back can
-            // be emitted.
+            // The decoder holds back dispatch (D) events, so that all insert (I) events of a batch
+            // come first. All published ring words are read now, so the dispatch events can be
+            // emitted.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -126,7 +127,7 @@ impl<M: Machine> TraceWriter<M> {
 
     #[cold]
     pub(crate) fn put_note(&mut self, time_ns: u64, of: &TraceSubject, note: TraceNote) {
-        // A message that finds no room counts as one dropped event.
+        // A message that finds no room in the ring counts as one dropped event.
         if self.open(time_ns, of, TraceStep::One(EventCode::Queue)) {
             self.push(note_word(note));
         }
@@ -142,12 +143,13 @@ impl<M: Machine> TraceWriter<M> {
         self.stamp == TraceStamp::Event
     }
 
-    /// Makes all recorded words visible to the reader, and adopts a changed [`TraceStamp`].
+    /// Makes all recorded events visible to the reader of the ring. Then reads again whether events
+    /// are recorded with their own time or the time of their batch ([`TraceStamp`]).
     #[inline]
     pub(crate) fn publish(&mut self) {
         // Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
-        // Relaxed: a change may take effect with a later batch.
+        // Relaxed: a changed value of `exact` may take effect with a later batch.
         let exact = self.ring.exact.load(Order::Relaxed) != 0;
         self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
     }
@@ -185,7 +187,8 @@ impl<M: Machine> TraceWriter<M> {
 
     #[cold]
     fn find_room(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
-        // Acquire pairs with the Release of `TraceRing::read`: the reader has copied the words.
+        // Acquire pairs with the Release of `TraceRing::read`: the reader has copied the ring words
+        // before `tail`, so they may be overwritten.
         self.limit = self.ring.tail.load(Order::Acquire) + self.mask + 1;
         let room = self.limit - self.head;
         if room >= WORDS_MAX && self.untold == 0 {
@@ -204,7 +207,8 @@ impl<M: Machine> TraceWriter<M> {
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
         self.untold = self.untold.saturating_add(step.events() as u32);
-        // The next event finds no room before this limit, and so calls `find_room` again.
+        // With `limit` equal to `head`, the next event calls `find_room` again, which sees room
+        // that the reader has freed meanwhile.
         self.limit = self.head;
         false
     }
@@ -249,7 +253,7 @@ impl<M: Machine> Tracer<M> {
     /// Returns true while a trace is recorded.
     #[inline]
     pub fn is_on(&self) -> bool {
-        // Relaxed: threads may notice the change a little later.
+        // Relaxed: threads may notice a little later that a recording has started or stopped.
         self.on.load(Order::Relaxed) != 0
     }
 
@@ -258,17 +262,19 @@ impl<M: Machine> Tracer<M> {
     /// [`Volume::set_traced`](crate::Volume::set_traced).
     pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
-        // Only a holder of the lock changes this flag.
+        // Only a thread that holds the lock of `rings` starts or stops a recording, so the result
+        // of `is_on` stays valid.
         if self.is_on() {
             return false;
         }
         rings.retain(|ring| Arc::strong_count(ring) > 1);
         let exact = u64::from(stamp == TraceStamp::Event);
-        // Relaxed: the word is written under the lock, and threads notice the change soon enough.
+        // Relaxed: `exact` is written under the lock of `rings`, and threads may notice the new
+        // value a little later.
         self.exact.store(exact, Order::Relaxed);
         for ring in rings.iter() {
             ring.read(|_, _| ());
-            // Relaxed: as above.
+            // Relaxed: the ring's writer may notice the new value of `exact` with a later batch.
             ring.exact.store(exact, Order::Relaxed);
         }
         // Relaxed: statistics.
@@ -281,7 +287,8 @@ impl<M: Machine> Tracer<M> {
     /// Stops recording. Entries left in the rings can still be drained.
     pub fn stop(&self) {
         let _rings = self.rings.lock();
-        // Relaxed: the word is written under the lock, and threads notice the change soon enough.
+        // Relaxed: `on` is written under the lock of `rings`, and threads may notice a little later
+        // that the recording has stopped.
         self.on.store(0, Order::Relaxed);
     }
 
@@ -293,14 +300,15 @@ impl<M: Machine> Tracer<M> {
         let mut rings = self.rings.lock();
         let word = || M::Word::new(0);
         let (head, tail, dropped) = (word(), word(), word());
-        // Relaxed: written under the lock.
+        // Relaxed: `exact` is written only under the lock of `rings`, which this thread holds.
         let exact = M::Word::new(self.exact.load(Order::Relaxed));
         let reader = M::Lock::new("trace-ring", RingDecoder::default());
         let ring = Arc::new(TraceRing { words, head, tail, dropped, exact, reader, cpu: M::cpu() });
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        // With a limit of 0, the first event calls `find_room`, which reads the reader's position.
+        // A `limit` of 0 makes the first event call `find_room`, which computes the real limit from
+        // the reader's position.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let (untold, time_ns, group) = (0, 0, 0);
         let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };
@@ -311,7 +319,8 @@ impl<M: Machine> Tracer<M> {
     /// Empties the rings, and passes their entries to `take`. Each call gets entries of one ring,
     /// in order of time, and the CPU on which the ring was created.
     pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
-        // A copy of the list, so that new threads can add rings while `take` runs.
+        // The list of rings is copied, so that new threads can add rings while the callback `take`
+        // runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
         // Relaxed: a statistic; no other data depends on it.
         let mut dropped = self.dropped.load(Order::Relaxed);
@@ -330,11 +339,11 @@ impl<M: Machine> Tracer<M> {
     fn forget_the_gone(&self) {
         self.rings.lock().retain(|ring| {
             let gone = Arc::strong_count(ring) == 1;
-            // Acquire pairs with the Release of the reference count by the ending thread, whose
-            // last words are then visible.
+            // Acquire pairs with the Release with which an ended thread dropped its reference to
+            // the ring: all that this thread wrote to the ring is visible.
             M::fence(Order::Acquire);
-            // Acquire makes the writer's last words visible. Relaxed: `tail` belongs to the reader,
-            // and `dropped` is a statistic.
+            // Acquire pairs with the Release of `publish`: the last ring words of the ended thread
+            // are visible. Relaxed: only the reader changes `tail`, and `dropped` is a statistic.
             let empty = ring.head.load(Order::Acquire) == ring.tail.load(Order::Relaxed);
             if gone && empty {
                 self.dropped.fetch_add(ring.dropped.load(Order::Relaxed), Order::Relaxed);

@@ -16,8 +16,8 @@ pub(crate) trait Placement {
     /// round-robin order. `last` is the range's last sector.
     fn span(&self, sector: Sector, last: Sector) -> (u16, u16);
 
-    /// Returns the form of a range from which [`Placement::part_of`] computes the parts on the
-    /// drives. `end` is the sector after the range.
+    /// Returns the first and last chunk of a range, from which [`Placement::part_of`] computes the
+    /// range's part on each drive. `end` is the sector after the range.
     fn range(&self, sector: Sector, end: Sector) -> VolumeRange;
 
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart>;
@@ -26,8 +26,8 @@ pub(crate) trait Placement {
     /// `at`.
     fn run_from(&self, at: Sector) -> u64;
 
-    /// Finds a drive that would move data of other drives if it grew to its size in `sizes`.
-    /// Returns the drive and its present size. All sizes are in whole blocks.
+    /// Finds a drive whose growth to its size in `sizes` would shift the data of the drives behind
+    /// it. Returns the drive's index and present size. All sizes are in sectors of whole blocks.
     fn moved(&self, sizes: &[Sector]) -> Option<(usize, Sector)>;
 }
 
@@ -36,7 +36,8 @@ pub(crate) struct DrivePart {
     pub(crate) member: u16,
     pub(crate) dev_sector: Sector,
     pub(crate) nr_sectors: SectorCount,
-    /// Sectors between the start of the range and the start of the part.
+    /// Sectors between the start of the volume's range and the start of the range's part on this
+    /// drive.
     pub(crate) offset: SectorCount,
     pub(crate) stride: Stride,
 }

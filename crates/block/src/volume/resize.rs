@@ -58,8 +58,8 @@ pub struct DriveNeed {
     pub name: String,
     /// Present size of the drive in sectors.
     pub has: Sector,
-    /// Size in sectors that this drive needs for the smallest growth of the volume. All listed
-    /// drives must reach their needed sizes.
+    /// Size in sectors that this drive needs for the smallest growth of the volume. The volume can
+    /// grow only when all drives in [`Resized::needs`] have reached their needed sizes.
     pub needs: Sector,
 }
 
@@ -110,13 +110,15 @@ impl<M: Machine> VolumeSize<M> {
 
 impl<M: Machine> Drop for ResizeGuard<'_, M> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `begin`.
+        // Release pairs with the Acquire in `VolumeSize::begin`: the next thread that resizes the
+        // volume sees all sizes that this resize has changed.
         self.0.busy.store(0, Order::Release);
     }
 }
 
 fn raise<W: Word>(word: &W, size: Sector) {
-    // Relaxed: the value is only compared.
+    // Relaxed: the old size is only compared with `size`. The exchange fails if another thread has
+    // changed the old size meanwhile.
     let mut old = word.load(Order::Relaxed);
     while old < size {
         // Release pairs with the Acquire of readers of the size: a thread that sees the size also
@@ -175,8 +177,8 @@ impl<M: Machine> Volume<M> {
             let list: Vec<SizeCallback> =
                 watchers.list.iter().map(|(_, call)| call.clone()).collect();
             drop(watchers);
-            // No other thread can change the size during these calls, so watchers get the sizes in
-            // order.
+            // No other thread can resize the volume until `turn` is dropped, so the watchers'
+            // callbacks get the new sizes in order.
             list.iter().for_each(|call| call(new));
         }
         drop(turn);
@@ -260,7 +262,8 @@ impl<M: Machine> Drop for SizeWatch<M> {
         let mut watchers = volume.size.watchers.lock();
         let place = watchers.list.iter().position(|(number, _)| *number == self.number);
         let gone = place.map(|place| watchers.list.swap_remove(place));
-        // The list of watchers is unlocked before the callback is dropped.
+        // The list of watchers is unlocked first, because values that the removed callback has
+        // captured may take other locks when they are dropped.
         drop(watchers);
         drop(gone);
     }

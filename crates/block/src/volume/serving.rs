@@ -6,7 +6,8 @@
 //! throughput of all channels together. The mode `auto` uses each of the two modes for a while,
 //! keeps the faster one, and tries the other again after increasing intervals. A channel that
 //! measured only itself would hand its work to workers that take the CPUs from the other channels.
-//! Source: \[FALCON\] (watermarks, per-drive serving; "per-volume" is its description of Linux).
+//! Source: Kumar et al., ATC 2017, the Falcon paper (watermarks, per-drive serving; "per-volume" is
+//! its description of Linux).
 
 use alloc::format;
 use alloc::string::String;
@@ -19,12 +20,13 @@ pub enum Serving {
     /// The submitting thread serves its I/O to completion.
     #[default]
     Inline,
-    /// A worker for each drive serves batches that reach the low watermark; the design of
-    /// \[FALCON\].
+    /// A worker for each drive serves batches that reach the low watermark; the design of the
+    /// Falcon paper (Kumar et al., ATC 2017).
     PerDrive,
     /// The submitting thread serves the drives one after the other, from one list of requests for
-    /// all drives. Bios merge with requests in this list, and take their tags when they are
-    /// plugged. This is the Linux design that \[FALCON\] describes, for comparison.
+    /// all drives. Bios merge with requests in this list; a bio that starts a request takes its tag
+    /// as soon as it is put into the list. Linux works so according to the Falcon paper (Kumar et
+    /// al., ATC 2017). The mode exists for comparison.
     PerVolume,
     /// `Inline` or `PerDrive`, depending on which has the higher throughput.
     Auto,
@@ -55,11 +57,11 @@ impl Serving {
 pub struct ServingConfig {
     /// Selects the threads that serve the drives.
     pub serving: Serving,
-    /// High watermark: number of plugged bios at which a batch is submitted at once, 1 or more.
-    /// \[FALCON\]: 32.
+    /// High watermark: number of plugged bios at which a batch is submitted at once, 1 or more. The
+    /// Falcon paper (Kumar et al., ATC 2017) uses 32.
     pub plug_high: u32,
     /// Low watermark: smallest number of bios in a batch that workers serve. Submitters serve
-    /// smaller batches. \[FALCON\]: 16.
+    /// smaller batches. The Falcon paper (Kumar et al., ATC 2017) uses 16.
     pub plug_low: u32,
     /// High pressure point: number of requests waiting for workers above which `submit` refuses
     /// bios.
@@ -100,10 +102,10 @@ impl ServingConfig {
 }
 
 impl Default for ServingConfig {
-    /// Returns inline serving with the watermarks of \[FALCON\], which gives no pressure points.
-    /// The high pressure point is 32 times the depth of a SATA queue. The low one is only an eighth
-    /// below, because some workers run out of requests long before all waiting requests are
-    /// dispatched.
+    /// Returns inline serving with the watermarks of the Falcon paper (Kumar et al., ATC 2017). The
+    /// paper names no limits for requests that wait for workers. `pressure_high` is 32 times the
+    /// depth of a SATA queue. `pressure_low` is only an eighth smaller, because some workers run
+    /// out of requests long before all waiting requests are dispatched.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -121,14 +123,16 @@ const MEETING_NS: u64 = 250_000;
 /// channels, because channels that share CPUs run one after the other.
 const WINDOW_NS: u64 = 1_000_000;
 const WINDOW_NS_MAX: u64 = 50_000_000;
-/// Smallest number of batches that a mode must serve in a measuring window, because fewer batches
-/// would give a noisy rate.
+/// Smallest number of batches that are served in a measuring window of a serving mode. Fewer
+/// batches would give a noisy throughput.
 const WINDOW_BATCHES: u64 = 8;
-/// Smallest number of bios in a measuring window, divided by the number of bios in flight.
+/// Smallest number of bios in a measuring window, as a multiple of the number of bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
-/// Number of unmeasured batches after a change of mode, while I/O of the old mode completes.
+/// Smallest number of batches that pass unmeasured after a change of the serving mode, while I/O of
+/// the old mode completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Number of unmeasured bios after a change of mode, divided by the number of bios in flight.
+/// Smallest number of bios that pass unmeasured after a change of the serving mode, as a multiple
+/// of the number of bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
 /// Number of measuring windows for which the faster mode is first kept before the slower one is
 /// tried again.
@@ -136,7 +140,8 @@ const STAY_FIRST: u32 = 32;
 /// Largest number of measuring windows for which the faster mode is kept before the slower one is
 /// tried again.
 const STAY_MOST: u32 = 1024;
-/// A trial of a mode ends early after this multiple of the time that the other mode would need.
+/// The trial of a slower serving mode ends early if it takes this many times as long as the faster
+/// mode would need for the same number of bios.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers must be faster to be chosen, because they use additional CPUs.
 const MARGIN_PERCENT: u64 = 3;
@@ -178,7 +183,8 @@ impl Chooser {
         self.workers
     }
 
-    /// Adds the channel's I/O to the shared state, and adopts the mode that is in use now.
+    /// Adds the channel's I/O since its last update to the counts that all channels share. Then
+    /// takes over the serving mode that is in use now.
     #[inline(never)]
     fn meet(&mut self, choice: &mut ServingChoice, now_ns: u64) {
         self.meeting_ns = now_ns + MEETING_NS;
@@ -207,7 +213,8 @@ pub(crate) struct ServingChoice {
     settling: bool,
     /// Number of further measuring windows in the present mode before the other mode is tried.
     stay: u32,
-    /// Number of measuring windows for which the faster mode is kept after the next change to it.
+    /// Number of measuring windows for which the faster serving mode is kept, after the next change
+    /// to that mode, before the slower mode is tried again.
     patience: u32,
 }
 
@@ -257,8 +264,9 @@ impl ServingChoice {
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
     }
 
-    /// Returns the time in nanoseconds after which a trial of a mode with `bios` bios ends early: a
-    /// multiple of the time that the other mode would need. Returns `u64::MAX` outside a trial.
+    /// Returns the nanoseconds after which the trial of a slower serving mode ends early: a
+    /// multiple of the time that the faster mode would need for `bios` bios. Returns `u64::MAX`
+    /// outside a trial.
     fn limit(&self, bios: u64) -> u64 {
         let other = self.rates[usize::from(!self.workers)];
         let is_trial = other > self.rates[usize::from(self.workers)];
@@ -268,7 +276,8 @@ impl ServingChoice {
         if is_trial { trial_ns } else { u64::MAX }
     }
 
-    /// Ends a trial that is far too slow, with the rate measured so far.
+    /// Ends the trial of a serving mode early, because the mode is far too slow. The throughput
+    /// measured so far counts as the result of the trial.
     #[cold]
     fn give_up(&mut self, now_ns: u64) {
         self.end_window(now_ns.saturating_sub(self.since_ns));
@@ -307,7 +316,8 @@ impl ServingChoice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // The other mode is faster: a trial has failed, or the mode in use has become slower.
+            // The serving mode that is not in use is faster: the trial of a slower mode has ended,
+            // or the mode in use has become slower.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);
@@ -319,7 +329,8 @@ impl ServingChoice {
         self.turn(0);
     }
 
-    /// Changes to the other mode. The next trial follows after `stay` + 1 measuring windows.
+    /// Changes the serving mode: from submitters to workers, or from workers to submitters. The
+    /// mode that was in use before is tried again after `stay` + 1 measuring windows.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;

@@ -37,14 +37,15 @@ use crate::stats::{AtRisk, DriveAtRisk};
 pub(crate) const RETRY_NS: u64 = 100_000_000;
 /// Number of probes of a drive that must fail before the cache fails writes to it.
 const PROBES: u32 = 3;
-/// Drive index of a write that spans several drives.
+/// Value that a write has instead of a drive index if the write spans several drives.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
 const FINE: u64 = 0;
 const FAILS: u64 = 1;
 /// State of a drive that became stuck, from then until the drive works again or fails a write.
 const WAS_STUCK: u64 = 2;
-/// State of a drive that has failed `PROBES` probes.
+/// State of a drive to which the cache fails writes, because `PROBES` probes (trial writes) of the
+/// drive have failed, or because no flusher exists to send probes.
 const REFUSES: u64 = 3;
 
 pub(crate) struct FailedWrites<M: Machine> {
@@ -55,7 +56,8 @@ pub(crate) struct FailedWrites<M: Machine> {
     /// Number of pages whose writes a stuck drive may delay. Excluded from the dirty limit.
     inside: M::Word,
     stuck_changes: M::Word,
-    /// 1 if no write may span two drives.
+    /// Set to 1 once a write over several drives has failed, or a drive has been stuck. From then
+    /// on, no write spans two drives.
     is_cautious: M::Word,
     /// Errno of the last failed write on any drive.
     last: M::Word,
@@ -70,10 +72,10 @@ pub(crate) enum DriveProgress {
 }
 
 struct Member<M: Machine> {
-    /// `FINE`, `FAILS`, `WAS_STUCK` or `REFUSES`.
+    /// Condition of the drive: `FINE`, `FAILS`, `WAS_STUCK` or `REFUSES`.
     state: M::Word,
     is_stuck: M::Word,
-    /// Number of this drive's stranded pages.
+    /// Number of stranded pages: dirty pages that wait because this drive is failing or stuck.
     pages: M::Word,
     probing: M::Word,
     errors: M::Word,
@@ -82,9 +84,10 @@ struct Member<M: Machine> {
     last: M::Word,
 }
 
-/// `errors`: failed writes when the drive last recovered. `good`: successful writes when the drive
-/// last began to fail. `retry_ns`: time of the next probe (trial write). `probes`: number of probes
-/// since the drive began to fail.
+/// Record of a drive, under the lock `watch`. `errors`: number of failed writes so far when the
+/// drive last recovered. `good`: number of successful writes so far when the drive last began to
+/// fail. `retry_ns`: time of the next probe (trial write). `probes`: number of probes since the
+/// drive began to fail.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
@@ -124,8 +127,9 @@ impl<M: Machine> FailedWrites<M> {
 
     #[inline]
     pub(crate) fn has_failing(&self) -> bool {
-        // SeqCst: writers read the number of failing drives with a shard locked, and `settle`
-        // changes that number before it locks the same shard.
+        // SeqCst: `settle` raises the number of failing drives and then locks each shard. A writer
+        // with a shard locked either sees the new number here, or `settle` sees the page that the
+        // writer has made dirty.
         self.failing.load(Order::SeqCst) != 0
     }
 
@@ -222,17 +226,19 @@ impl<M: Machine> Cache<M> {
         (self.failed_writes.state(member) != FINE).then_some(member)
     }
 
-    /// Returns the maximum number of stranded pages of one drive.
+    /// Returns the maximum number of stranded pages of one drive: dirty pages that wait because the
+    /// drive is failing or stuck.
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            // At least one page, because only a write can show that a failing drive works again.
+            // A drive may always have one stranded page, because only a write can show that a
+            // failing drive works again.
             _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
 
-    /// Returns true if the dirty limit allows a write to a clean page. `newly_dirty` pages are
-    /// dirty but missing in the cache's count of dirty pages.
+    /// Returns true if the dirty limit allows a write that makes the clean page `page` dirty. The
+    /// caller has already made `newly_dirty` pages dirty that the cache does not count yet.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -251,8 +257,9 @@ impl<M: Machine> Cache<M> {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
-    /// Returns the error for a write to a page of a drive that refuses all writes and has used up
-    /// its share of dirty pages. `None` means that the write may be accepted or may wait.
+    /// Returns the error for a write that the cache must fail: the drive of `page` refuses writes
+    /// (state `REFUSES`), and has its maximum number of stranded pages. `None` means that the write
+    /// may be accepted or may wait.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
         let refuses = |member: &usize| self.failed_writes.state(*member) == REFUSES;
         let member = self.failing_member(page).filter(refuses)?;
@@ -271,7 +278,8 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Removes the mark that `strand` set. The caller must hold the lock of the page's shard.
+    /// Removes the mark that shows that a dirty page waits for a failing drive. The caller must
+    /// hold the lock of the page's shard.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
         if shard.unstrand(at, place_of(page).1) {
             self.failed_writes.add(self.member_of(page), -1);
@@ -297,8 +305,8 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
     }
 
-    /// Records that a probe has ended, in success or failure. The caller must hold the lock of the
-    /// page's shard.
+    /// Records that a probe (trial write of a page to a failing drive) has ended, in success or
+    /// failure. The caller must hold the lock of the page's shard.
     pub(crate) fn end_probe(&self, page: u64) {
         let member = self.member_of(page);
         self.failed_writes.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
@@ -306,7 +314,8 @@ impl<M: Machine> Cache<M> {
     }
 
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
-        // Without a flusher, nobody would wake writers that wait.
+        // Without a flusher, no thread would wake waiting writers. A failing drive then refuses
+        // writes at once, so that no writer waits.
         let failed = if self.flusher.is_there() { FAILS } else { REFUSES };
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;
@@ -354,7 +363,8 @@ impl<M: Machine> Cache<M> {
             return Unwritten { pages, untried: pages, written };
         }
         let untried_of = |extent: &Extent| {
-            // A page whose last write timed out counts as not yet tried.
+            // A page whose last write to the volume timed out counts as untried, because the drive
+            // has not answered that write.
             let has_timed_out = extent.failed.status == Status::TimedOut;
             let tried = if has_timed_out { 0 } else { extent.failed.pages };
             u64::from(((extent.dirty_bits() | extent.writing) & !tried).count_ones())
@@ -403,9 +413,9 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Returns the pages with data only in memory, in ascending order, each with a mask of the
-    /// eighths with such data. A page being written counts as written if its drive has completed
-    /// all writes without an error.
+    /// Returns the pages with data only in memory, in ascending order. A page's mask has one bit
+    /// for each eighth of the page, set if that eighth has such data. A page being written counts
+    /// as written if its drive has completed all writes without an error.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
         let has_all = |disk: &Arc<Disk<M>>| {
             let stats = disk.stats();

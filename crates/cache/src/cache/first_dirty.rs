@@ -9,7 +9,8 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-/// Callback that any I/O thread may run.
+/// Callback that runs before a cache answers its first write from memory. Any I/O thread may run
+/// it.
 pub type DirtyCall = Arc<dyn Fn() + Send + Sync>;
 
 pub(crate) struct FirstDirty<M: Machine> {
@@ -31,8 +32,8 @@ impl<M: Machine> FirstDirty<M> {
     /// their writes are answered.
     #[inline]
     pub(crate) fn note(&self) {
-        // Acquire pairs with the Release store in `run`: if the word is 0, the callback has
-        // returned.
+        // Acquire pairs with the Release store in `run`: if `is_due` is 0, the callback has
+        // returned, and writes may be answered from memory.
         if self.is_due.load(Order::Acquire) != 0 {
             self.run();
         }

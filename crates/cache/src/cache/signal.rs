@@ -67,7 +67,8 @@ impl<M: Machine> Signals<M> {
         self.all.lock().retain(|other| !Arc::ptr_eq(other, signal));
     }
 
-    /// Wakes the queues that have blocked jobs. Call it after a change that may unblock a job.
+    /// Wakes the cache queues that wait with blocked requests. Call this function after a change
+    /// that may let such a request continue.
     pub(crate) fn wake(&self) {
         self.all.lock().iter().for_each(|signal| signal.wake());
     }

@@ -41,7 +41,7 @@ pub(crate) struct CacheJob<M: Machine> {
     /// Remaining pages of a write-through request. The job copies these pages to memory once the
     /// request's earlier pages are on the volume.
     pub(crate) rest: Range<u64>,
-    /// End of the request's pages that the job has begun to write to the volume.
+    /// Page after the last page of the request that the job has begun to write to the volume below.
     pub(crate) below_to: u64,
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,
@@ -85,7 +85,8 @@ impl<M: Machine> CacheJob<M> {
     pub(crate) fn rq<'a>(&self) -> &'a Request<M> {
         // SAFETY: a request lies in its tag set, which outlives the queue.
         // The request belongs to the queue until the queue completes the tag, which ends the job.
-        // No caller keeps the reference beyond one turn of the queue.
+        // No caller keeps the reference after its call into the queue (such as `poll`) has
+        // returned.
         unsafe { self.rq.as_ref() }
     }
 }

@@ -98,7 +98,8 @@ impl<M: Machine> CacheQueue<M> {
         self.below.as_mut().expect("the channel exists until the queue is dropped")
     }
 
-    /// Submits a bio to the volume below: a read into the cache, or the last operation of a job.
+    /// Submits a bio to the volume below: a read of pages that are not in memory, or the flush,
+    /// discard or write of zeroes that completes a client's request.
     fn send(&mut self, bio: Bio) {
         self.was_submitted = true;
         let number = bio.user_data();
@@ -175,8 +176,9 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns true if this poll must include the volume below. Every poll does while I/O is in
-    /// flight, and otherwise one in `POLLS_PER_LOOK` polls while there is work.
+    /// Returns true if this poll must also poll the volume below. While requests or I/Os are in
+    /// flight, every poll does so. Otherwise, if the queue has work, every 16th poll does so
+    /// (`POLLS_PER_LOOK`).
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -190,7 +192,8 @@ impl<M: Machine> CacheQueue<M> {
             || self.writeout.pages() > 0
     }
 
-    /// Processes the completions of the volume below, and advances the jobs that waited for them.
+    /// Polls the volume below, processes its completions, and advances the client requests (jobs)
+    /// that waited for these completions.
     fn turn(&mut self) {
         let (mut ended, below) = (core::mem::take(&mut self.ended), self.below());
         below.poll(|done| ended.push((done.user_data, done.status)));
@@ -324,8 +327,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        // The thread may sleep after a poll that finds nothing, so such a poll includes the volume
-        // below.
+        // If no request is complete (`done` is empty), the thread may sleep after this poll. So
+        // this poll must not skip completions of the volume below.
         if self.is_turn_due() || self.done.is_empty() {
             self.turn();
         }
@@ -357,7 +360,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn timeout(&mut self, _tag: Tag) -> Expired {
-        // The volume below handles the timeout of the I/O that this request waits for.
+        // The request waits for I/Os of the volume below, which have timeouts of their own. So the
+        // timeout of the request itself is only extended.
         Expired::Extend
     }
 }

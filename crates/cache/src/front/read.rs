@@ -1,11 +1,12 @@
 //! Reads of a queue: copies pages that are in memory, and reads missing pages from the volume
 //! below.
 //!
-//! A page is read into a free frame. If a write gave the page another frame meanwhile, that frame's
-//! data are newer, so only the eighths that the frame lacks are copied to it. Reads in flight use
-//! at most half of the memory, so that a drive that does not answer leaves memory for others.
-//! Further reads go straight into the request's memory. A read of the volume below covers one drive
-//! only, unless the stripe chunks are small.
+//! A missing page is read into a free frame (memory of one page). Valid data are tracked in eighths
+//! of a page (see page.rs). If a write gave the page another frame during the read, that frame's
+//! data are newer. Then only the eighths that are not valid in that frame are copied from the read.
+//! Reads in flight use at most half of the frames, so that a drive that does not answer leaves
+//! memory for other drives. Further reads go straight into the request's memory. A read of the
+//! volume below covers one drive only, unless the stripe chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -26,16 +27,17 @@ use crate::memory::shard::Shard;
 const FILL_BYTES: u64 = 1 << 20;
 
 enum PageLookup {
-    /// All requested eighths of the page are in this frame.
+    /// All of the page's data that the request wants are in memory, in this frame.
     Hit(u32),
     Filling,
     /// The page must be read from the volume into this frame. The page is marked as being read.
     Missing(u32),
     NoMemory,
-    /// Too many pages are being read from the volume, and no part of this page is in memory.
+    /// No part of the page is in memory, and pages being read already occupy half of the frames.
+    /// The caller reads the page straight into the request's memory.
     Crowded,
-    /// No frame is free. Some eighths of the page are in memory, and may be newer than on the
-    /// volume.
+    /// A part of the page is in memory, and may be newer than on the volume. No frame is free to
+    /// read the rest. The request waits.
     Torn,
 }
 

@@ -1,10 +1,10 @@
 //! Flushes, durable writes, discards and writes of zeroes of a queue.
 //!
-//! A flush ends an epoch. All data that became dirty in that epoch or before are written to the
-//! volume, by this queue if the amount is small, otherwise by the flusher. Then the volume below is
-//! flushed. A FUA write, or any write of a write-through cache, writes only its own range to the
-//! volume. A FUA write then flushes its drives only if another job wrote a part of the range, or if
-//! a write failed.
+//! A flush ends an epoch (epochs count flushes). All data that became dirty in that epoch or before
+//! are written to the volume, by this queue if the amount is small, otherwise by the flusher. Then
+//! the volume below is flushed. A FUA write, or any write of a write-through cache, writes only its
+//! own range to the volume. A FUA write then also flushes the drives of its range, unless the
+//! request itself has written all its pages with FUA and no write has failed.
 //!
 //! A discard waits until nothing of its range is being written, is executed on the volume below,
 //! and then drops its range from memory. Reads of the range that are in flight are repeated,
@@ -108,8 +108,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // If no write was started, discards may have removed the last dirty data of the epoch
-        // meanwhile.
+        // Without a started write, discards may have removed the last dirty data of the epoch after
+        // the first check of `is_below`. So the check is repeated.
         !started && self.cache.is_below(epoch)
     }
 
@@ -150,13 +150,14 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // Pages of a later epoch need not be on the volume when the job ends, so the
-                    // job keeps these pages in `todo`.
+                    // `todo` lists the request's pages that need a flush of the drives when the
+                    // request ends. If the extent became dirty only after `epoch`, the request does
+                    // not wait for the writes started here, so their pages stay in `todo`.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
-                    // Without FUA, the extent's other dirty pages are written as well, except pages
-                    // of a failing drive. With FUA, writing other pages would make them durable
-                    // needlessly.
+                    // A request without FUA also writes dirty pages of the extent outside its own
+                    // range, except pages that wait for a failing drive. A FUA request leaves those
+                    // pages out, because they need not be durable.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {

@@ -23,8 +23,9 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Copies pages of a write to memory, up to the first page that must wait. Returns the
-    /// remaining pages. In a write-through cache, counts the request as a writer of the extents
-    /// from page `claims_from` on (`FailedPages::claims`).
+    /// remaining pages. In a write-through cache, also adds the request to the number of writers
+    /// (`FailedPages::claims`) of each extent it copies to. `claims_from` is the end of the
+    /// request's finished pages, or 0.
     #[inline]
     pub(crate) fn write_pages(
         &mut self,
@@ -103,7 +104,8 @@ impl<M: Machine> CacheQueue<M> {
         self.block(at);
     }
 
-    /// Returns the error for a write to this page. `None` means that the write waits.
+    /// Returns the error for a write to `page` that found no room because of failing drives. `None`
+    /// means that the write waits until there is room.
     fn refusal(&self, page: u64) -> Option<Status> {
         let (number, place) = place_of(page);
         let shard = self.cache.shard(number).lock();
@@ -161,8 +163,9 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Begins to write the pages of a write-through request that are in memory to the volume. If no
-/// page of the request is in memory, waits until writes in flight free memory.
+/// Handles a write-through request whose pages `rest` find no room in memory. Pages copied to
+/// memory earlier are now written to the volume. Without such pages, the request waits for free
+/// memory.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -173,9 +176,9 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues a write-through request with its remaining pages. Returns false if none remain. The
-/// request no longer counts as a writer of the finished extents, so that their failed pages can be
-/// dropped and free memory.
+/// Continues a write-through request with its remaining pages. Returns false if none remain.
+/// Subtracts the request from the number of writers (`FailedPages::claims`) of the extents it has
+/// finished. Failed pages of an extent without writers are dropped, which frees memory.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

@@ -55,20 +55,24 @@ pub(crate) struct DirtyStamp {
 pub(crate) struct YoungPages {
     /// Epoch in which the first of `pages` became dirty.
     pub(crate) epoch: u64,
-    /// Bit mask of the pages. Some of them may be clean again.
+    /// One bit for each of the extent's 16 pages, set if the page became dirty after the epoch in
+    /// `Extent::dirtied`. A page may have become clean again since.
     pub(crate) pages: u16,
     /// Milliseconds from `Extent::dirtied` until the first of `pages` became dirty; saturates.
     pub(crate) after_ms: u16,
-    /// True if the pages of an earlier epoch were written meanwhile. The extent then keeps its
-    /// position in the dirty list, although its time in `Extent::dirtied` is later.
+    /// True if the extent's older dirty pages were written and only younger dirty pages remain. The
+    /// extent then keeps its position in the dirty list, although `Extent::dirtied` now has the
+    /// later time of the younger pages.
     pub(crate) is_all: bool,
 }
 
-/// Epochs of the pages that are being written. Pages whose write begins during another write of the
-/// extent form a second group.
+/// Epochs of the extent's pages that are being written to the volume, in two groups. The first
+/// group's write began while no page of the extent was being written. Pages whose write begins
+/// while the first group is in flight form the second group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
-    /// Epoch of the first group: the pages in `Extent::writing` that are not in `later`.
+    /// Epoch of the first group, that is, of the pages in `Extent::writing` that are not in the
+    /// mask `later` of the second group.
     pub(crate) epoch: u64,
     pub(crate) later: u16,
     pub(crate) later_epoch: u64,
@@ -129,7 +133,8 @@ impl Extent {
 
     #[inline]
     pub(crate) fn note_hit(&mut self, page: usize) {
-        // The bit is usually set. Without a second store, the CPU cache line stays clean.
+        // Stores only if the hit bit of the page is not set yet, because a store would make the CPU
+        // cache line dirty.
         if self.hit & 1 << page == 0 {
             self.hit |= 1 << page;
         }

@@ -1,8 +1,10 @@
 //! `Shard`: the extents that hash to this part of the cache, with their frames, under one lock.
 //!
-//! A shard owns a share of the frames. It allocates frames, evicts clean pages (CLOCK: a page that
-//! was hit since the hand passed is spared once), lists dirty extents in the order in which they
-//! became dirty, and counts, for each epoch, the extents that are not on the volume yet.
+//! A shard owns a share of the frames (memory of one page each), allocates them, and evicts clean
+//! pages. Eviction uses the CLOCK algorithm: a hand goes round the frames, and spares a page once
+//! if the page was hit since the hand last passed. The shard lists dirty extents in the order in
+//! which they became dirty. For each epoch (epochs count flushes), the shard counts the extents
+//! that are not on the volume yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -51,7 +53,7 @@ pub(crate) enum WriteOutcome {
     /// A write over several drives failed, and the failed drive is unknown. The page must be
     /// written again, with one write per drive.
     Again,
-    /// The page's own drive failed the write.
+    /// The drive that stores the page failed the write.
     Failed(Status),
 }
 
@@ -68,11 +70,13 @@ impl WriteOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
     Pages(u16),
-    /// Collect the pages in this bit mask, although other pages of the extent wait for a drive.
+    /// Write the pages in this bit mask now, even if two groups of the extent's pages
+    /// (`WriteEpochs`) are already in flight. Used while a drive is failing or has used up its
+    /// share.
     Beside(u16),
     /// Skip this extent and continue with the next one.
     Later,
-    /// Stop: neither this extent nor the later ones are due.
+    /// Stop: neither this extent nor any later extent of the dirty list must be written now.
     NoMore,
 }
 
@@ -90,8 +94,9 @@ pub(crate) struct Shard {
     hand: usize,
     /// First and last extent of the dirty list. The first extent has been dirty longest.
     listed: [u32; 2],
-    /// Epochs with data that are not on the volume, oldest first. The second number counts the
-    /// epoch's extents in the dirty list and its groups of pages in flight (`WriteEpochs`).
+    /// Pairs of an epoch and a count, oldest epoch first. The count says how much of the epoch is
+    /// not on the volume yet: extents in the dirty list, plus groups of pages in flight
+    /// (`WriteEpochs`).
     epochs: VecDeque<(u64, u32)>,
     stranded: u32,
     filling: u32,
@@ -302,17 +307,18 @@ impl Shard {
         }
     }
 
-    /// Marks the dirty pages of an extent that are in the mask `pages` as being written, and
-    /// appends them to `items`. Does nothing if two groups of pages (`WriteEpochs`) are already in
-    /// flight.
+    /// Takes the extent's dirty pages that are in the mask `pages` for writing to the volume: marks
+    /// these pages as being written, and appends them to `items`. Does nothing if two groups of the
+    /// extent's pages are in flight already, because `WriteEpochs` has room for two groups only.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// Like `collect_one`, but if two groups are in flight, the pages join the second group, which
-    /// gets the older epoch. Used while other pages of the extent wait for a drive.
+    /// Takes dirty pages like `collect_one`, but even if two groups of the extent's pages are in
+    /// flight. Then the pages join the second group, which gets the older of the two epochs. Used
+    /// while other pages of the extent wait for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -420,7 +426,8 @@ impl Shard {
         }
         self.stranded -= u32::from(item.is_probe);
         if !is_ok && extent.frames[page] != NO_FRAME {
-            // A page that was written in memory during the failed write is dirty in any case.
+            // If a client wrote to the page during the failed write, the page is counted as dirty
+            // twice. The second count ends here.
             clean = u32::from(extent.dirty[page] != 0);
             extent.dirty[page] |= item.mask & extent.valid[page];
             extent.young.pages &= !bit;
@@ -458,7 +465,8 @@ impl Shard {
         is_new
     }
 
-    /// Returns true if the page was stranded before the call.
+    /// Removes a page's mark as stranded, that is, waiting for a failing drive. Returns true if the
+    /// page had the mark.
     pub(crate) fn unstrand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let bit = extent.stranded & 1 << page;

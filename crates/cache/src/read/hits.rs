@@ -47,8 +47,10 @@ impl<M: Machine> PendingHits<M> {
 impl<M: Machine> PendingHit<M> {
     fn rq<'a>(&self) -> &'a Request<M> {
         // SAFETY: a request lies in its tag set, which outlives the queue.
-        // The request belongs to the queue until the queue completes the tag, which ends the hit.
-        // No caller keeps the reference beyond one turn of the queue.
+        // The request belongs to the queue until the queue completes the request's tag. Before
+        // that, `copy_next` empties the list of pending hits.
+        // No caller keeps the reference after its call into the queue (such as `queue_rq`) has
+        // returned.
         unsafe { self.rq.as_ref() }
     }
 
@@ -93,8 +95,8 @@ impl<M: Machine> PendingHits<M> {
         self.group.len() >= GROUP
     }
 
-    /// Copies the next read of the group. Returns `None` after the last one, when the group is
-    /// empty.
+    /// Copies cached data for the next of the pending reads. After the last one, empties the list
+    /// of pending reads and returns `None`.
     #[inline]
     pub(crate) fn copy_next<'a>(&mut self, cache: &Cache<M>) -> Option<CopyOutcome<'a, M>> {
         if self.next == 0 {
@@ -119,7 +121,8 @@ impl<M: Machine> PendingHits<M> {
         Some(CopyOutcome::Done(rq.tag()))
     }
 
-    /// Prefetches the pages of a group of two or more reads. A single copy would gain nothing.
+    /// Prefetches the pages of all pending reads. Does nothing for a single read, whose copy
+    /// follows at once, so that a prefetch would save no time.
     #[inline]
     fn look(&self, cache: &Cache<M>) {
         if self.group.len() < 2 {

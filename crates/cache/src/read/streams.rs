@@ -10,7 +10,8 @@ use core::ops::Range;
 use crate::memory::page::PageSize;
 
 const STREAMS: usize = 16;
-/// A stream with read-ahead stays active for this many reads of the queue after its last read.
+/// Number of reads of the queue during which an idle stream with read-ahead still counts as active,
+/// so that no new stream takes its slot.
 const PATIENCE: u64 = 256;
 /// Size of a stream's first read-ahead window, in bytes; one page if a page is larger.
 const FIRST_BYTES: u64 = 32 << 10;

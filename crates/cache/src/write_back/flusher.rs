@@ -21,19 +21,24 @@ use crate::write_back::writeout::Writeout;
 
 const BATCH_BYTES: u64 = 16 << 20;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Amount of data in flight, in bytes, of which each drive may use an equal share. The rest of
-/// `IN_FLIGHT_BYTES` remains for one drive if all others are stuck.
+/// Amount of write-back data in flight, in bytes, that the drives share equally. The rest of
+/// `IN_FLIGHT_BYTES` is a reserve: even if all other drives are stuck, a working drive still gets
+/// writes.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
-/// Nanoseconds between two collections of dirty pages: the minimum after drives had used up their
-/// shares, and the maximum if each drive has its own list.
+/// Nanoseconds between two collections of dirty pages. Maximum if each drive has its own list of
+/// writes (`WriteLists::PerDrive`). Minimum after a collection that found no page because drives
+/// had used up their shares (`SHARES_BYTES`).
 const LOOK_NS: u64 = 10_000_000;
-/// Extra age, in nanoseconds, that pages need to be due while a flush of other pages waits.
+/// Time, in nanoseconds, by which the write-back of old pages is postponed while a flush waits for
+/// other pages.
 const HURRY_NS: u64 = 500_000_000;
 const RATE_NS: u64 = 50_000_000;
-/// Maximum time without a completed write, in nanoseconds, that counts for the write-back rate.
+/// Limit, in nanoseconds, up to which a pause without a completed write counts when the write-back
+/// rate is measured.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Number of bytes after which a much higher write-back rate takes effect early. After the drives
-/// have paused, the old rate is far too low and would slow down the writers.
+/// Number of written bytes after which a rate of more than four times the last rate is used at
+/// once, before `RATE_NS` have passed. After the drives have paused, the last rate is far too low
+/// and would slow down the writers.
 const FASTER_BYTES: u64 = 1 << 20;
 const PROBE_EXTENTS: usize = 8;
 
@@ -53,7 +58,7 @@ pub struct Flusher<M: Machine> {
     probe_at: usize,
     /// True if a client's write waits for memory, and no dirty pages were collected since.
     is_short: bool,
-    /// Earliest time at which dirty pages are collected again.
+    /// Time before which the flusher does not look for dirty pages to write.
     look_ns: u64,
     collected_ns: u64,
     is_flushing: bool,
@@ -95,7 +100,8 @@ impl WriteRate {
 
 impl<M: Machine> Flusher<M> {
     /// Creates the flusher of a cache. `below` is the calling thread's channel to the cache's
-    /// volume, with the depth from `FlusherConfig::channel_depth`. `bell` wakes that thread.
+    /// volume, with the depth from `FlusherConfig::channel_depth`. `bell` is the doorbell that
+    /// wakes the calling thread, on which the flusher runs.
     pub fn new(
         cache: &Arc<Cache<M>>,
         (below, config): (Channel<M>, FlusherConfig),
@@ -240,8 +246,9 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // Later extents in the list may be due, because this extent is out of order: some
-                // of its pages wait for a failing drive, or its older pages were written.
+                // The dirty list is sorted by age, except for extents with pages that wait for a
+                // failing drive, or whose older pages were written. Behind such an extent, older
+                // extents may follow, so the search continues.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };
@@ -283,8 +290,9 @@ impl<M: Machine> Flusher<M> {
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {
-                // Pages that are already due wait for writes in flight, whose completions ring the
-                // doorbell. The minimum of 1 ms avoids a busy loop.
+                // Pages that are overdue wait for writes in flight, whose completions ring the
+                // doorbell. So the thread may sleep; without a sleep of at least 1 ms, the thread
+                // would loop until the pages are written.
                 let due_ns = oldest_ns.saturating_add(nanoseconds(self.cache.config.dirty_age));
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }

@@ -45,7 +45,8 @@ impl FlusherConfig {
 pub enum WriteLists {
     /// One list for each drive: no write waits for another drive.
     PerDrive,
-    /// One list for all drives, like the kernel's `bdi_writeback`, until a drive fails or is stuck.
+    /// One list of waiting writes for all drives, like the kernel's `bdi_writeback`. After a write
+    /// over several drives has failed, or a drive was stuck, each drive gets its own list.
     Shared,
 }
 
@@ -56,12 +57,13 @@ struct WriteQueue {
     pages: usize,
     /// True if a write of this queue has ended since the last call of [`WriteQueues::turn`].
     has_moved: bool,
-    /// Time of the last progress: a write had ended, or none was in flight.
+    /// Time at which the queue last had no write in flight, or was found to have completed a write.
     moved_ns: u64,
-    /// True if the present collection of dirty pages has added writes to this queue.
+    /// True if the flusher's last search for dirty pages has added writes to this queue.
     is_fed: bool,
     is_stuck: bool,
-    /// Number of the queue's pages while the drive is stuck; else 0.
+    /// Number of pages in the queue's waiting writes and writes in flight if the drive is stuck (no
+    /// completion for `STUCK_NS`); otherwise 0.
     held: usize,
 }
 
@@ -145,7 +147,8 @@ impl WriteQueues {
         self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
 
-    /// Subtracts the pages of a write that `take_ready` has removed.
+    /// Subtracts the pages of a write from its queue's page count, after `take_ready` has removed
+    /// the write.
     pub(crate) fn forget(&mut self, member: u16, pages: usize) {
         self.queue_mut(member).pages -= pages;
     }
@@ -179,9 +182,10 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if more dirty pages should be collected: no write is ready, the last collection
-    /// added no write, or a drive has sent its writes of that collection and half of its slots are
-    /// free. A late collection makes longer writes.
+    /// Returns true if the flusher should look for more dirty pages: no write is ready, the last
+    /// search added no write, or a drive has sent its writes of that search and uses at most half
+    /// of its slots for writes in flight. Earlier searches would find fewer adjacent pages, which
+    /// makes shorter writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2

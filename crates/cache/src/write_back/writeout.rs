@@ -3,9 +3,11 @@
 //!
 //! The flusher has a `Writeout`. So does each queue of the cache, which itself writes small flushes
 //! and the data of a write-through cache. Each run of sectors up to 512 KiB becomes one write. A
-//! write may span drives if stripe chunks are small or the drives share a list, until a drive fails
-//! or is stuck. A page whose last write failed gets a write of its own, because a neighbour may
-//! have caused the failure. A write waits for a free slot of its drive (see write_queues.rs).
+//! write may span drives if stripe chunks are small or if all drives share a list of waiting writes
+//! (`WriteLists::Shared`), until a write over several drives fails or a drive is stuck. A page
+//! whose last write failed gets a write of its own, because a neighbour may have caused the
+//! failure. The number of writes in flight to a drive is limited to its slots (see
+//! write_queues.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -26,8 +28,8 @@ const SEGMENTS_MAX: usize = 256;
 
 struct WriteBatch {
     items: Vec<DirtyPage>,
-    /// For each page: the number of its writes in progress, the combined result of its other
-    /// writes, and a mask of the eighths whose writes failed.
+    /// For each page: the number of its writes that have not ended, the worst result of its ended
+    /// writes, and a mask of the page's eighths whose writes failed.
     states: Vec<(u8, WriteOutcome, u8)>,
     left: usize,
 }
@@ -37,7 +39,7 @@ struct WriteBio {
     /// Indexes in `WriteBatch::items` of the write's first and last page.
     pages: (usize, usize),
     /// Number of pages that this write adds to the page count of its queue. A page in several
-    /// writes is counted once, a page of a probe not at all.
+    /// writes is counted once. A page of a probe (trial write to a failing drive) is not counted.
     counted: usize,
     sector: u64,
     /// End of the sectors that the write may include.
@@ -58,7 +60,8 @@ unsafe impl Send for WriteBio {}
 enum WriteSlot {
     Waits,
     Taken,
-    /// The write is in flight, and its slot was freed by `Writeout::cut`.
+    /// The write is in flight, but no longer occupies one of the queue's slots for writes in
+    /// flight. `Writeout::cut` has freed its slot.
     None,
 }
 
@@ -105,8 +108,8 @@ impl Writeout {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
-    /// Starts writing pages. A write with flags (FUA) stays on one drive, so that its failure is
-    /// the failure of that drive.
+    /// Starts writing pages. With flags (FUA), no write spans two drives, so that a failed write
+    /// shows which drive has failed.
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
@@ -214,8 +217,9 @@ impl Writeout {
                         cache.counts.write_requests.fetch_add(1, Order::Relaxed);
                         has_sent = true;
                         if is_alone {
-                            // Without this flush, the channel could merge this write with the next
-                            // one.
+                            // The page's last write failed, so it must not share a write with other
+                            // pages. This flush keeps the channel from merging the write with the
+                            // next one.
                             below.flush();
                         }
                     }
@@ -233,7 +237,8 @@ impl Writeout {
         has_sent
     }
 
-    /// Detects stuck drives. Once a drive was stuck, no write spans two drives.
+    /// Detects stuck drives. After a drive was stuck once, no write spans two drives any more, so
+    /// that a stuck drive cannot delay data of other drives.
     fn look_for_stuck<M: Machine>(&mut self, cache: &Cache<M>, now_ns: u64) {
         if self.is_single {
             return;
@@ -250,7 +255,8 @@ impl Writeout {
             let more = self.write_queues.held(now_ns, note);
             if more != 0 {
                 cache.failed_writes.add_inside(more);
-                // Waiting writers may continue: the dirty limit excludes stuck drives' pages.
+                // The dirty limit excludes pages that wait for stuck drives, and their number has
+                // changed. So writers that wait at the limit check again.
                 cache.signals.wake();
             }
             if before != cache.failed_writes.stuck_changes() {
@@ -259,8 +265,9 @@ impl Writeout {
         }
     }
 
-    /// Splits the waiting writes at the boundaries of drives. Frees the slots of those writes in
-    /// flight that may span drives.
+    /// Gives each drive a queue of its own, and splits waiting writes that span drives. Writes in
+    /// flight from the shared queue give up their slots (permits for writes in flight) in that
+    /// queue.
     fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
         self.is_cut = true;
         for (_, bio) in &mut self.bios {
@@ -285,7 +292,8 @@ impl Writeout {
                 else {
                     break;
                 };
-                // If the boundary lies inside a page, both writes have a part of the page.
+                // If the split is inside a page, the page is now in both writes, so one more write
+                // of the page must end.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
                 }
@@ -314,7 +322,8 @@ impl Writeout {
                 *failed |= cache.page.mask_of(item.page, bio.sector, bio.end()) & item.mask;
             }
             if *left == 0 {
-                // Only the eighths that failed are written again.
+                // After a failure, only the eighths of the page whose writes failed are written
+                // again.
                 let mask = if *state == WriteOutcome::Ok { item.mask } else { *failed };
                 clean += u64::from(give_back(cache, &DirtyPage { mask, ..item }, *state));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
@@ -385,7 +394,8 @@ impl WriteBio {
                 behind.push(Segment { start: piece.start.wrapping_add(take), len_bytes: rest });
             }
         }
-        // The sectors of a write are consecutive, and so are the pages that hold them.
+        // A write covers consecutive sectors, so the index of a page in the write follows from the
+        // distance of its sectors.
         let page_of = |sector: u64| (size.page_at(sector) - size.page_at(self.sector)) as usize;
         let pages = (self.pages.0 + page_of(sector), self.pages.1);
         self.pages.1 = self.pages.0 + page_of(sector - 1);

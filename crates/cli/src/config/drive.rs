@@ -149,7 +149,8 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // The key had an invalid value, which this loop has reported and removed.
+            // The key is in the configuration but missing in `rest`: its value was invalid, and an
+            // earlier pass of the loop has reported and removed it.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };

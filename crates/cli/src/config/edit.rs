@@ -14,7 +14,7 @@ use super::sections::is_list;
 
 pub const SECTIONS: [&str; 4] = ["drive", "volume", "export", "group"];
 
-/// Key of a section with its new value, or `None` to remove it.
+/// Key of a configuration section and its new value. `None` removes the key from the section.
 pub type KeyChange<'a> = (&'a str, Option<String>);
 
 /// Adds a section with these keys. `cache.size` becomes the key `size` of the table `cache`.

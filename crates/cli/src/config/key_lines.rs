@@ -8,7 +8,8 @@
 pub struct KeyLines {
     /// Line for messages about the section as a whole.
     pub line: usize,
-    /// Each key with its line. A list has a further entry for each item that was read.
+    /// Each key with its line. A key with a list as value has one more entry for each item that was
+    /// read, with the item's line.
     keys: Vec<(&'static str, usize)>,
     refused: Vec<&'static str>,
 }

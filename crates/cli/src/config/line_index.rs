@@ -13,7 +13,8 @@ impl LineIndex {
         LineIndex { line_feeds: text.match_indices('\n').map(|(at, _)| at).collect() }
     }
 
-    /// Returns the line of a byte offset, from 1. Offsets behind the text belong to its last line.
+    /// Returns the line number, from 1, of a byte offset. An offset past the end of the text gives
+    /// the last line.
     pub fn line_of(&self, at: usize) -> usize {
         1 + self.line_feeds.partition_point(|line_feed| *line_feed < at)
     }

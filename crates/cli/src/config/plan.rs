@@ -30,7 +30,8 @@ pub struct PlanLines {
     pub server: KeyLines,
     pub controllers: Vec<KeyLines>,
     pub groups: Vec<KeyLines>,
-    /// Line numbers in the drives' sections, in the order in which drives are opened.
+    /// Line numbers of the keys of each `[[drive]]` section, in the order in which drives are
+    /// opened.
     pub drives: Vec<KeyLines>,
     pub volumes: Vec<KeyLines>,
     pub exports: Vec<KeyLines>,

@@ -7,7 +7,8 @@ use std::fmt;
 
 use millrace_console::visible;
 
-/// Beginning of the names of configurations that are built into the program.
+/// Prefix of the names of configurations that are built into the program. Error texts show the name
+/// in place of a file name.
 pub const BUILT_IN: &str = "built-in configuration";
 /// Name of the configuration that `ctl add` and `ctl remove` edit.
 pub const RUNNING: &str = "running configuration";
@@ -80,7 +81,8 @@ impl fmt::Display for Problems {
                     let text = text.replace(PATH, "choose another directory with --data-dir DIR");
                     write!(f, "{separator}{file}: {text}")?;
                 }
-                // The user of `ctl` sees no lines, and has named the section.
+                // The message for a user of `millrace ctl` has no file or line: the user has named
+                // the section, and edits no file.
                 Position::Line(_) if file == RUNNING => write!(f, "{separator}{text}")?,
                 Position::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
                 Position::File => write!(f, "{separator}{file}: {text}")?,
@@ -94,8 +96,9 @@ impl fmt::Display for Problems {
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
-/// Adapts an error text for a user of the command line, who wrote flags and no keys. Only the
-/// remedy names the flag, because a socket's path may be a default that the user did not write.
+/// Rewrites an error text for a user who started the daemon with flags, not with a configuration
+/// file. The name of the key is removed. Advice to choose another path or port names the flag there
+/// only, because the path may be a default that the user did not write.
 fn with_flag(text: &str) -> String {
     let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
     let keys = [

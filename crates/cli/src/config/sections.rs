@@ -29,7 +29,8 @@ pub struct Sections {
     pub drives: Vec<(DriveConfig, KeyLines)>,
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
     pub lost: HashSet<String>,
-    /// True if there are `[[export]]` sections, or if a problem may have hidden one.
+    /// True if the configuration has `[[export]]` sections, or if errors in the configuration, such
+    /// as a syntax error, may hide such a section.
     pub has_exports: bool,
 }
 

@@ -32,8 +32,9 @@ pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
-/// Keys that are read in this order, after the queue settings. The key of a high mark, such as
-/// `plug-high`, also lowers the low mark, which the next key may set again.
+/// Keys of a volume, read in this order after the queue settings. The keys `plug-high` and
+/// `pressure-high` also lower the matching low mark. So `plug-low` and `pressure-low` are read
+/// after them.
 pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {

@@ -230,7 +230,7 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
 /// queue, a client needs one, and shells start programs with a limit of 1,024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // If the limit cannot be raised, the daemon runs with the current one.
+    // Errors are ignored: the daemon then runs with its current limit on file descriptors.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -267,7 +267,8 @@ fn stop(
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;
-        // If no thread can be started, failures are reported at the end.
+        // An error is ignored: without this thread, `last_look` reports the failed I/Os after the
+        // stop.
         let _ = thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
         let mut outcome = server.halt(DRAIN_TIMEOUT);
         if outcome.is_clean() {
@@ -277,7 +278,8 @@ fn stop(
         drop(stopping);
         outcome
     });
-    // Reports the failures since the last check, including failures of the last flush.
+    // Logs the failed I/Os of drives and exports since the last check, including a failed last
+    // flush.
     watch.last_look();
     match outcome.is_clean() {
         true => tracing::info!("{}", report::stopped(&outcome)),

@@ -36,7 +36,8 @@ pub struct Sample {
     pub p99_ns: u64,
     /// Mean time of the drives' I/Os in each stage (q2g, g2i, i2d, d2c), in nanoseconds.
     pub stage_ns: [u64; 4],
-    /// Latency histogram: row and count, for rows with a count.
+    /// Latency histogram: pairs of a row and the number of I/Os per second in that row. Row n
+    /// begins at 2^n microseconds. Rows without I/Os are left out.
     pub heat: Vec<(u8, u32)>,
 }
 

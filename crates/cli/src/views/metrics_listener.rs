@@ -56,7 +56,8 @@ impl MetricsListener {
 
     pub fn replace(&self, bound: Option<BoundAddress>) {
         *self.bound() = bound;
-        // The write cannot fail, because the thread reads the counter long before it overflows.
+        // A write to an eventfd fails only if its counter would overflow. The metrics thread resets
+        // the counter, by reading it, long before that.
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
 

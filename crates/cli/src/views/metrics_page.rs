@@ -45,8 +45,8 @@ impl MetricsPage {
         lines.into_iter().for_each(|(labels, value)| self.sample(name, labels.as_ref(), value));
     }
 
-    /// Writes a metric family for each counter in the table `T`. A family has a line for each entry
-    /// of `all`.
+    /// Writes a metric family for each counter in the table `T`. `all` contains the labels and
+    /// counters of each object, such as a drive. A family has a line for each of these objects.
     pub fn counters<T, const N: usize>(&mut self, prefix: &str, all: &[(Labels, T)])
     where
         T: CounterTable<N>,

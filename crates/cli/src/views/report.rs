@@ -213,7 +213,8 @@ pub struct Export {
 pub struct Server {
     #[serde(flatten, with = "counter_json")]
     pub stats: ServerStats,
-    /// Payload memory in huge pages in bytes, measured in the last ten seconds.
+    /// Number of bytes of payload memory that are in huge pages. The value may be up to ten seconds
+    /// old.
     pub huge_page_bytes: u64,
 }
 

@@ -125,7 +125,8 @@ pub struct RemovalOptions {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Absolute path of the file; `None` for the file that the daemon was started with.
+    /// Absolute path of the configuration file to load; `None` for the file with which the daemon
+    /// was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     #[serde(flatten)]

@@ -30,7 +30,8 @@ const READ_BYTES: usize = 4096;
 const LOGGED_BYTES_MAX: usize = 500;
 
 pub struct Session {
-    /// Connected socket in non-blocking mode. A `File` reads and writes both kinds of socket.
+    /// Connected socket in non-blocking mode: a Unix socket for control, or a TCP socket for the
+    /// metrics page. A `File` can read and write both.
     socket: File,
     is_control: bool,
     input: Vec<u8>,

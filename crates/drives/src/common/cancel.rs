@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
 
-/// Maximum time between two checks of the flag.
+/// Maximum time between two checks of a `Cancel` flag.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// A flag that ends the opening of drives early. Clones share it.
@@ -18,16 +18,19 @@ pub(crate) const LOOK: Duration = Duration::from_millis(50);
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Ends every opening that uses this flag.
+    /// Sets the flag, so that each drive that is being opened with it stops opening and returns an
+    /// error.
     pub fn set(&self) {
-        // Release pairs with the Acquire in `is_set`.
+        // Release pairs with the Acquire in `is_set`: a thread that sees the flag set also sees the
+        // caller's earlier writes.
         self.0.store(true, Ordering::Release);
     }
 
-    /// Returns true if the flag is set, so that openings must end.
+    /// Returns true if the flag is set. Code that is opening a drive must then return an error.
     #[must_use]
     pub fn is_set(&self) -> bool {
-        // Acquire pairs with the Release in `set`.
+        // Acquire pairs with the Release in `set`: if the flag is set, writes made before `set` are
+        // visible.
         self.0.load(Ordering::Acquire)
     }
 

@@ -1,14 +1,14 @@
-//! `DryRun`: settings of an opening that only examines a drive.
+//! `DryRun`: settings of a dry run, which examines a drive but does not open it for use.
 //!
-//! A dry run finds the errors, size and remarks of a real opening. A dry run creates and changes
-//! nothing, and keeps no lock, file or connection. File, NBD and Ceph drives obey these settings
-//! and return a null driver instead of their own. All other drives use nothing outside this
-//! process, so they are opened as usual.
+//! A dry run finds the errors, size and remarks that opening the drive would give. A dry run
+//! creates and changes nothing, and keeps no lock, file or connection. File, NBD and Ceph drives
+//! obey these settings and return a null driver instead of their own. All other drives use nothing
+//! outside this process, so they are opened as usual.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Settings of an opening that only examines a drive.
+/// Settings of a dry run, which examines a drive but does not open it for use.
 #[derive(Debug, Clone)]
 pub struct DryRun {
     /// Deadline for waiting until other processes release their locks. A killed process keeps its
@@ -20,8 +20,8 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// Returns the folder of a file. For `new_folder`, which does not exist yet, returns its
-    /// nearest existing ancestor.
+    /// Returns the folder that contains `file`. If that is `new_folder`, which does not exist yet,
+    /// returns the nearest existing folder above it.
     pub(crate) fn folder_of<'a>(&self, file: &'a Path) -> &'a Path {
         let mut folders = file.ancestors().skip(1);
         let in_place = |folder: &'a Path| match folder.as_os_str().is_empty() {

@@ -32,8 +32,8 @@ impl SectorExtents {
         self.at >= self.end || self.extents.len() >= EXTENTS_MAX
     }
 
-    /// Appends the sectors from `at` up to `upto` with this state, but none after the end of the
-    /// range.
+    /// Appends an extent in the given state (hole, zeroes or data) for the sectors from `self.at`
+    /// up to `upto`, but none after the end of the range.
     pub(crate) fn cover(&mut self, upto: Sector, state: ExtentState) {
         let upto = upto.min(self.end);
         if upto <= self.at {

@@ -1,7 +1,7 @@
 //! `Outcomes`: the requests that a queue of a file or Ceph drive must complete.
 //!
-//! Both lists are preallocated. When all completions are processed, the queue fetches further ones
-//! from its I/O engine.
+//! Two preallocated lists hold the requests that ended at submission, and the completions from the
+//! I/O engine. When all completions are processed, the queue fetches further ones from the engine.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -26,6 +26,7 @@ pub(crate) fn opener(store: impl Display, index: u16) -> Result<Current, Error> 
 }
 
 pub(crate) fn wake_up(wake: &OwnedFd) {
-    // A write fails only if the counter is full, and then the thread is awake already.
+    // A write to the thread's eventfd fails only if the eventfd's counter is full. Then an earlier
+    // write has woken the thread already.
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }

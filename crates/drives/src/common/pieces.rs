@@ -15,7 +15,7 @@ pub(crate) fn list() -> Vec<iovec> {
     Vec::with_capacity(PIECES)
 }
 
-/// Replaces the list by a request's memory segments, joining adjacent ones.
+/// Replaces the contents of `list` by a request's memory segments, and joins adjacent segments.
 #[inline]
 pub(crate) fn take(list: &mut Vec<iovec>, rq: &Request<Native>) {
     list.clear();

@@ -65,7 +65,7 @@ impl Holder {
         Holder { pid, name: name.map(|name| name.trim_end().to_owned()) }
     }
 
-    /// Returns true if the holder is the calling process.
+    /// Returns true if the process that holds the file or lock is the calling process.
     #[must_use]
     pub fn is_this(&self) -> bool {
         self.pid == std::process::id()

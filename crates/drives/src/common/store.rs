@@ -54,7 +54,8 @@ impl SparseStore {
         let first = offset.div_ceil(1 << GRANULE_SHIFT);
         for granule in first..(offset + len_bytes) >> GRANULE_SHIFT {
             let bit = 1u64 << (granule % 64);
-            // AcqRel: the bit is cleared before the data, and the bit of a later writer is kept.
+            // AcqRel: the granule's written bit is cleared before its data. If a write sets the bit
+            // after that, the bit stays set.
             self.written[(granule / 64) as usize].fetch_and(!bit, Ordering::AcqRel);
         }
         self.data.clear(offset, len_bytes);

@@ -6,8 +6,8 @@
 
 use std::mem::ManuallyDrop;
 
-/// A value that only its creating thread can use. Other threads can move the value, and leak it by
-/// dropping it.
+/// A value that only its creating thread can use. Other threads can move the value. If another
+/// thread drops the value, it is leaked: its destructor does not run.
 pub(crate) struct ThreadBound<T> {
     value: ManuallyDrop<T>,
     thread: usize,

@@ -8,7 +8,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 struct Quantity {
     form: &'static str,
-    /// Description of a number without a fraction, as in "a whole number of bytes".
+    /// Words of error texts for a number that must be whole, such as "a whole number of bytes".
     whole: &'static str,
     unit: &'static str,
     large: &'static str,

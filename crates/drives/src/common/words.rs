@@ -15,17 +15,17 @@ const LIKENESS_MIN: f64 = 0.65;
 pub trait Words: Copy + PartialEq + Sized + 'static {
     /// Name of the setting in error texts: `unknown NOUN "word"`.
     const NOUN: &'static str = "value";
-    /// All values, each with its name.
+    /// All values of the setting, each with its name.
     const WORDS: &'static [(Self, &'static str)];
 
-    /// Returns the value's name.
+    /// Returns the name of this value of the setting.
     #[must_use]
     fn word(self) -> &'static str {
         let known = Self::WORDS.iter().find(|(value, _)| *value == self);
         known.map_or("?", |(_, word)| word)
     }
 
-    /// Returns the value with this name, or `None` if there is none.
+    /// Returns the value of the setting with the name `word`, or `None` if there is none.
     #[must_use]
     fn from_word(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(_, known)| *known == word).map(|(value, _)| *value)

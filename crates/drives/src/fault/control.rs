@@ -1,8 +1,9 @@
 //! `FaultControl`: the faults of a `fault` drive, set at the start or at run time.
 //!
 //! For every request, a queue of the drive asks the control which faults to inject. A global list
-//! holds the controls of all existing fault drives. Lock order: the list, then a drive's rules; the
-//! cache's lock is taken alone. All randomness comes from the seed, so a run can be repeated.
+//! holds the controls of all existing fault drives. Lock order: that list, then a drive's rules.
+//! The lock of the simulated write cache (cache.rs) is never held together with another lock. All
+//! randomness comes from the seed, so a run can be repeated.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

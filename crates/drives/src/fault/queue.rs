@@ -20,11 +20,13 @@ const STUCK_LOOK_NS: u64 = 2_000_000;
 
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Faults chosen for a request that was refused as busy, for its next submission.
+    /// Faults chosen for a request that the inner queue refused as busy. The next submission of the
+    /// request uses these faults.
     decided: Option<Verdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
-    /// If set, the request is stuck until `FaultState::releases` exceeds this number.
+    /// Set if the request is stuck: value of `FaultState::releases` when the request became stuck.
+    /// A release of stuck requests increments that value, and the request then completes.
     stuck_at: Option<u64>,
     cuts: u64,
     inside: bool,

@@ -35,8 +35,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor, and registers `arenas` (memory lent by a
-    /// cache) with the kernel. Fails if the system cannot start a thread for operations that block.
+    /// Opens a list of completions (`Source`) on the calling thread's reactor, and registers
+    /// `arenas` (memory lent by a cache) with the kernel. Fails if the system cannot start a thread
+    /// for operations that block.
     pub(crate) fn new(
         handle: Handle,
         fd: RawFd,
@@ -57,7 +58,8 @@ impl Ring {
         for arena in &arenas {
             let piece_bytes = piece_bytes(arena.len_bytes());
             // SAFETY: the arena stays mapped while it is in the list `arenas`.
-            // `drop` ends the loan of this memory to the ring, or leaks `arenas`.
+            // `drop` unregisters this memory from the ring, or leaks `arenas` so that the memory
+            // stays mapped.
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
             handle.register_lent(arena.start(), arena.len_bytes());
         }
@@ -71,7 +73,8 @@ impl Drop for Ring {
             self.handle.unregister_file(self.file);
             for arena in &self.arenas {
                 // SAFETY: no operation of this drive is in flight.
-                // Other drives' loans of the same memory to the ring remain.
+                // If other drives have registered the same memory with the ring, the memory stays
+                // registered.
                 unsafe { self.handle.take_back(arena.start(), arena.len_bytes()) };
             }
         } else {
@@ -81,8 +84,8 @@ impl Drop for Ring {
     }
 }
 
-/// Returns the length of each io_uring buffer that lent memory is registered as: the maximum,
-/// because all segments of a vectored operation must lie in one buffer.
+/// Returns the length of the io_uring buffers as which lent memory is registered. Buffers are as
+/// long as io_uring allows, because all segments of a vectored operation must lie in one buffer.
 fn piece_bytes(arena_bytes: usize) -> usize {
     const MOST: usize = 1 << 30;
     arena_bytes.clamp(1, MOST)
@@ -170,8 +173,9 @@ impl Engine {
             (Engine::Ring(ring), [piece]) => {
                 ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
             }
-            // Without memory lent by a cache, several segments rarely lie in one registered region,
-            // so a search would be useless.
+            // Several segments of a request rarely lie in one registered buffer, unless they belong
+            // to a cache, which has registered its whole memory (`arenas`). So without a cache, no
+            // buffer is looked up.
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }

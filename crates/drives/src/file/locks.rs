@@ -34,7 +34,8 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// performs on the image, and byte `FORBIDS` + operation for one that it forbids to others.
 const DOES: i64 = 100;
 const FORBIDS: i64 = 200;
-/// Operations on a disk image, whose lock bytes are at `DOES` and `FORBIDS` plus this number.
+/// Numbers of the operations on a disk image. The lock bytes of an operation are at the offsets
+/// `DOES` + number and `FORBIDS` + number.
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
@@ -74,7 +75,8 @@ pub(super) fn lock(
     // background.
     let until = match (dry_run, &config.opened_at) {
         (Some(dry_run), _) => dry_run.until,
-        // With an alternative path, the drive does not wait for another process's lock.
+        // A file that is opened through `opened_at`, a path other than its own, is refused at once
+        // if another process has locked it.
         (None, Some(_)) => Instant::now(),
         (None, None) => Instant::now() + PATIENCE,
     };
@@ -118,7 +120,8 @@ enum HeldLock {
     Bytes,
 }
 
-/// Takes flock(2) and QEMU's byte locks. Returns the kind that another process holds, if any.
+/// Tries to lock the file with flock(2) and QEMU's byte locks. If another process holds a
+/// conflicting lock, returns the kind of that lock.
 fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     let kind = match access {
         FileAccess::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -238,8 +241,8 @@ mod tests {
             let file = open(&path, access == FileAccess::ReadWrite);
             attempt(&file, access).unwrap().is_some()
         };
-        // QEMU locks these bytes of a disk that its virtual machine writes (`machine`), and of a
-        // disk that it only reads (`reader`).
+        // Locks bytes of the image as QEMU does: for a disk that the virtual machine writes
+        // (`machine`), and for a disk that the virtual machine only reads (`reader`).
         let locked = |bytes: &[i64]| {
             let image = open(&path, true);
             assert!(bytes.iter().all(|byte| share(&image, *byte).unwrap()));
@@ -282,7 +285,8 @@ mod tests {
         let readers = [true, true].map(|read_only| FileDriver::open(config(read_only)).unwrap());
         assert!(FileDriver::open(config(false)).is_err(), "beside two readers");
         drop(readers);
-        // Somebody else, who lets it go while the drive waits.
+        // A lock that no drive holds stands for another process, which unlocks the file while the
+        // drive waits.
         let other = open(&path, true);
         other.lock().unwrap();
         let letting_go = std::thread::spawn(move || {

@@ -192,7 +192,8 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
 }
 
 /// Opens the file, creating it if a size is given. Returns the file, true if `O_DIRECT` is in use,
-/// and the record of a created file.
+/// and a `CreatedFile` if the file was created, which removes the file if the drive cannot be
+/// opened.
 fn open_file(
     config: &FileConfig,
     dry_run: Option<&DryRun>,
@@ -218,8 +219,9 @@ fn open_file(
                 let folder = dry_run.folder_of(path);
                 options.read(true).write(true).custom_flags(flags | libc::O_TMPFILE);
                 match options.open(folder) {
-                    // The file system does not support O_TMPFILE, so the dry run uses an unnamed
-                    // file in /dev/shm.
+                    // A dry run opens an unnamed file in place of a missing one. The folder's file
+                    // system does not support unnamed files (O_TMPFILE), so the unnamed file is in
+                    // /dev/shm.
                     Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                         options.open("/dev/shm")
                     }
@@ -299,8 +301,8 @@ fn has_folder(config: &FileConfig) -> bool {
     folder.is_none_or(Path::is_dir)
 }
 
-/// Returns the file's geometry with the drive's size. Extends the file if it is shorter than the
-/// drive.
+/// Returns the geometry of the drive's file, with the drive's size as `size_bytes`. Extends the
+/// file if it is shorter than the drive.
 fn geometry_of(
     file: &File,
     config: &FileConfig,

@@ -110,7 +110,8 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 /// system. File systems without a single block device (overlays, networks) get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
-    /// Time for which a device's value is cached, while thousands of files on it are opened.
+    /// Time for which a device's maximum length of merged requests is cached, because thousands of
+    /// files on the device may be opened one after the other.
     const FRESH: Duration = Duration::from_secs(1);
     let mut last = lock_unpoisoned(&LAST);
     if let Some((known, bytes, asked)) = *last
@@ -125,7 +126,9 @@ fn merge_bytes_of(dev: u64) -> u32 {
     bytes
 }
 
-/// Zero means unknown for `optimal`, and no limit for `longest`.
+/// Returns the maximum length of merged requests for a device, in bytes. `optimal` is the device's
+/// optimal I/O size, where 0 means unknown. `longest` is its longest request, where 0 means no
+/// limit.
 fn merge_bytes(optimal: u64, longest: u64) -> u32 {
     let wanted = if optimal == 0 { MERGE_BYTES } else { optimal };
     let most = if longest == 0 { wanted } else { longest };
@@ -201,7 +204,7 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
 pub(crate) enum NextData {
     /// Offset of the first data at or after the start of the search.
     Data(u64),
-    /// No data follow. The number is the file's size in bytes.
+    /// No data follow the start of the search. Contains the file's size in bytes.
     End(u64),
 }
 

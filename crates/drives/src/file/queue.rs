@@ -23,8 +23,8 @@ use super::engine::{CANCEL_MARK, Engine};
 use super::flight::{FileOperation, Flight};
 use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 
-/// Maximum number of bounce buffers of a queue. Further requests that need one wait for a
-/// completion.
+/// Maximum number of bounce buffers of a queue. A request that needs a bounce buffer while all are
+/// in use waits for a completion.
 const BOUNCES_MAX: usize = 16;
 /// Number of times that EAGAIN is retried before the request fails.
 const RETRIES_MAX: u16 = 1000;
@@ -72,9 +72,9 @@ impl FileQueue {
     #[inline]
     fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
-        // Relaxed: an old value costs one more system call that fails.
+        // Relaxed: an old value of `no_punch` costs one more fallocate(2) call that fails.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
-        // Acquire pairs with the Release in `failed`.
+        // Acquire pairs with the Release in `failed`, which publishes `sync_failed`.
         let durable = rq.op() == Op::Flush || rq.flags().has(OpFlags::FUA);
         if durable && shared.sync_failed.load(Ordering::Acquire) {
             return Err(Status::IoError);
@@ -89,7 +89,8 @@ impl FileQueue {
             (Op::Discard, false) => FileOperation::Allocate(PUNCH),
             (Op::WriteZeroes, true) => FileOperation::Device(BLKZEROOUT),
             (Op::WriteZeroes, false) if rq.flags().has(OpFlags::NOUNMAP) => {
-                // Relaxed: an old value costs one more system call that fails.
+                // Relaxed: an old value of `no_zero_range` costs one more fallocate(2) call that
+                // fails.
                 match shared.no_zero_range.load(Ordering::Relaxed) {
                     true => FileOperation::Zeroes,
                     false => FileOperation::Allocate(ZERO_RANGE),
@@ -149,7 +150,8 @@ impl FileQueue {
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
         self.registered += u64::from(op.is_registered());
         // SAFETY: the memory belongs to a request in flight, this queue, or the shared zeroes.
-        // If the queue is dropped early, `Drop` leaks the file and all memory still in use.
+        // If the queue is dropped before this operation has completed, `Drop` leaks the file and
+        // all memory still in use.
         unsafe { self.engine.push(user_data, op) }
     }
 
@@ -243,7 +245,8 @@ impl FileQueue {
             _ => {
                 let durable = matches!(flight.work, FileOperation::Write(flags) if flags != 0);
                 if flight.work == FileOperation::Sync || (durable && errno == libc::EIO) {
-                    // Release pairs with the Acquire loads in `work_of` and `moved`.
+                    // Release publishes `sync_failed` to the Acquire loads in `work_of` and
+                    // `moved`, which then fail flushes and FUA writes of all queues of the drive.
                     shared.sync_failed.store(true, Ordering::Release);
                 }
                 return Some(Status::from_errno(errno));
@@ -254,7 +257,8 @@ impl FileQueue {
         };
         if errno != libc::EINVAL {
             let learned = if mode == PUNCH { &shared.no_punch } else { &shared.no_zero_range };
-            // Relaxed: an old value costs one more system call that fails.
+            // Relaxed: a queue that reads an old value of `no_punch` or `no_zero_range` makes one
+            // more fallocate(2) call that fails.
             learned.store(true, Ordering::Relaxed);
         }
         if flight.discards {

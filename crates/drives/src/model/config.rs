@@ -102,9 +102,9 @@ pub struct ModelTiming {
     /// Number of bytes that a unit reads or writes at a time: its flash page over all planes, 4 KiB
     /// or 4 KiB times a power of two. A smaller I/O occupies a unit for the same time.
     pub page_bytes: u32,
-    /// Time in which a unit reads a page.
+    /// Time in nanoseconds in which a flash die (one of `units`) reads a page of `page_bytes`.
     pub read_ns: u64,
-    /// Time in which a unit writes a page.
+    /// Time in nanoseconds in which a flash die (one of `units`) writes a page of `page_bytes`.
     pub write_ns: u64,
     /// Fixed latency in nanoseconds of the controller and of the link in both directions, added to
     /// every command.
@@ -121,11 +121,11 @@ pub struct ModelTiming {
     /// Size of the volatile write buffer in bytes; 0 for none. A write completes when its data are
     /// in the buffer, and waits while the buffer is full. A flush empties the buffer.
     pub buffer_bytes: u64,
-    /// Relative variation of the units' times, 0 to 1; 0.1 means that times vary evenly by up to 10
-    /// % in both directions.
+    /// Relative variation of the flash dies' read and write times, 0 to 1; 0.1 means that times
+    /// vary evenly by up to 10 % in both directions.
     pub jitter: f64,
-    /// Share of I/Os, 0 to 1, that take an additional, exponentially distributed time at their
-    /// units.
+    /// Share of I/Os, 0 to 1, that take an additional, exponentially distributed time in the flash
+    /// dies (`units`).
     pub tail_share: f64,
     /// Mean of the additional time that `tail_share` of the I/Os take, in nanoseconds.
     pub tail_ns: u64,

@@ -80,8 +80,9 @@ impl ModelController {
             link: Mutex::new(DuplexLink::new(limits.bytes_per_s, limits.bytes_per_s)),
         })
     }
-    /// Returns the controller of this name, created if necessary. If another limit than `asked`
-    /// sets is in force, the error contains the existing controller.
+    /// Returns the controller with this name, and creates it if there is none. If `asked` sets a
+    /// limit that differs from the limit of the existing controller, returns the existing
+    /// controller as the error.
     pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock_unpoisoned(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);

@@ -4,7 +4,7 @@
 //! Published figures come from data sheets and from the test beds of papers: random IOPS of 4 KiB
 //! at a stated depth, sequential bandwidth at 128 KiB, latency at queue depth 1. A preset turns
 //! random IOPS into the time of one command and bandwidth into the rate of the link; the rest of
-//! the latency is the unit's time. Tests run each preset in virtual time and compare.
+//! the latency is the time of a flash die. Tests run each preset in virtual time and compare.
 //!
 //! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
 //! and 40 K, 12 K and 43 K IOPS; the 950 PRO's maximum by four threads of depth 32, from memory);
@@ -92,12 +92,12 @@ const PRO_950: ModelPreset = ModelPreset {
     disk: None,
 };
 
-/// Rates: Intel's product specification 325968, quoted from memory: 50 K random reads for the
-/// family, 42 K random writes for the 480 GB model. The lower random rates of the 120 GB model (25
-/// K, 40 K) are not used, because they would slow down sequential I/O, too. A read takes about 200
-/// us: AnandTech measured 60 MB/s at depth 3 (February 2012). 16 dies: ITmedia counted 16 GB in a
-/// package at 240 GB, two dies of 64 Gbit. Assumption: a flash page of 16 KiB, in two planes of 8
-/// KiB.
+/// Intel SSD 520. The random rates are from Intel's product specification 325968, quoted from
+/// memory: 50 K reads for the family, 42 K writes for the 480 GB model. The lower rates of the 120
+/// GB model (25 K, 40 K) are not used, because they would slow down sequential I/O, too. Read time
+/// of about 200 us: AnandTech measured 60 MB/s of random reads at depth 3 (February 2012). Number
+/// of dies, 16: ITmedia found packages of 16 GB, that is, two dies of 64 Gbit, in the 240 GB model.
+/// Assumption: a flash page of 16 KiB, in two planes of 8 KiB.
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
     about: "SATA III, MLC without a buffer: 120 GB, with the rates of the larger Intel SSD 520",

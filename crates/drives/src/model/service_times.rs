@@ -13,7 +13,8 @@ use super::timing::Timing;
 const TRIES: usize = 129;
 /// Minimum pause between two sample I/Os, after which the drive is idle: 100 s in nanoseconds.
 const APART_NS: u64 = 100_000_000_000;
-/// Maximum random time added to `APART_NS`, so that a disk can be at any angle: one second.
+/// Maximum random time added to each pause, in nanoseconds. Within that second, a rotating disk
+/// turns many times, so each sample I/O finds the disk at a random angle.
 const MORE_NS: u64 = 1_000_000_000;
 
 /// Median times of a 4 KiB read and write on an idle drive, in nanoseconds.

@@ -1,12 +1,13 @@
 //! `Timing`: computes when an I/O of a simulated SSD completes, in virtual time.
 //!
-//! `Timing` keeps the times until which the command processor, the units, both directions of the
-//! link, and the write buffer are occupied. The caller submits I/Os in order, one call for each.
-//! Equal sequences of calls give equal times.
+//! `Timing` keeps the times until which the command processor, the flash dies (`units`), both
+//! directions of the link, and the write buffer are occupied. The caller submits I/Os in order, one
+//! call for each. Equal sequences of calls give equal times.
 //!
 //! A transfer occupies the link from the submission of the I/O, although its data come later. So
-//! the link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.
-//! Programming buffered writes does not delay reads, because controllers suspend it for reads.
+//! the link never exceeds its rate, and an I/O on a slow flash die does not hold up the link for
+//! others. Programming buffered writes does not delay reads, because controllers suspend it for
+//! reads.
 
 use millrace_random::{SplitMix64, mixed};
 
@@ -16,7 +17,7 @@ use super::io::{ModelIo, ModelIoKind};
 use super::link::{BookedTransfer, DuplexLink};
 use super::rotating::RotatingDisk;
 
-/// Size of the blocks that a drive maps, in sectors: 4 KiB.
+/// Size of the blocks that the write buffer combines into flash pages, in sectors: 4 KiB.
 const BLOCK_SECTORS: u64 = 8;
 
 /// State from which completion times are computed.
@@ -91,13 +92,14 @@ impl Timing {
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
-        // A write waits while the buffer is full: while the units need more than `most_behind_ns`
-        // to write the buffered data.
+        // A write waits while the write buffer is full, that is, while the flash dies need more
+        // than `most_behind_ns` to write the buffered data.
         let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
     }
 
-    /// Returns the number of blocks that all units together write in the time of one page.
+    /// Returns the number of 4 KiB blocks that all flash dies together write in the time in which
+    /// one die writes a page.
     fn blocks_at_once(&self) -> u64 {
         u64::from(self.config.units) * (u64::from(self.config.page_bytes) >> 12)
     }

@@ -82,8 +82,8 @@ impl Target {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
-                // Attempts of a suspended process time out, so they are repeated until the
-                // deadline.
+                // If the process is suspended during an attempt to connect, the attempt times out.
+                // So attempts that time out are repeated until the deadline.
                 loop {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);

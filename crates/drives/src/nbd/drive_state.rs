@@ -35,7 +35,7 @@ pub(crate) struct Promise {
     pub(crate) text: String,
     pub(crate) flags: TransmissionFlags,
     pub(crate) read_only: bool,
-    /// Minimum alignment, in bytes.
+    /// Minimum alignment of the offset and length of a request, in bytes.
     pub(crate) block_min: u32,
     /// Maximum length of a read or write, in bytes.
     pub(crate) payload_max: u32,
@@ -107,7 +107,8 @@ pub(crate) enum LossCause {
 pub(crate) struct ConnectionLoss<'a> {
     pub(crate) cause: LossCause,
     pub(crate) why: &'a str,
-    /// Time at which the lost connection was made; `None` if the export has changed.
+    /// Time at which the lost connection was made, for the back-off of short-lived connections.
+    /// `None` if the drive closes its connections itself, because the export has changed.
     pub(crate) since: Option<Instant>,
 }
 
@@ -142,7 +143,8 @@ pub(crate) struct NbdState {
     pub(crate) late: AtomicBool,
     /// Epoch: number of times that the drive has grown. Connections of older epochs are replaced.
     pub(crate) epoch: AtomicU32,
-    /// Generation of connections: incremented when one is lost, which gives up the others.
+    /// Number of the current connections' generation. The loss of a connection increments this
+    /// number, and connections with an older number are closed.
     pub(crate) generation: AtomicU32,
     pub(crate) backoff: Mutex<ReconnectBackoff>,
     /// Number of queues with requests that wait for the server to come back.
@@ -183,7 +185,8 @@ impl NbdState {
         }
     }
 
-    /// Returns the number of short-lived connections in a row, or `None` if the loss is not logged.
+    /// Returns how many connections in a row were short-lived, for the log line about a lost
+    /// connection. `None` if that loss is not logged.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short)
@@ -192,7 +195,8 @@ impl NbdState {
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
-            // Another connection was lost in the meantime, so this one is given up, too.
+            // Another connection was lost while this one was made. After a loss, all connections
+            // are given up, so this one is, too.
             return;
         }
         trouble.succeeded();
@@ -241,8 +245,9 @@ impl NbdState {
                  written since the last flush that succeeded"
             ));
         }
-        // Relaxed: `has_failed` only selects a text. The flag stays set while the daemon stops,
-        // when another thread's flush may succeed.
+        // Relaxed: `has_failed` only selects the text of a report. While the daemon stops, a flush
+        // that succeeds does not clear `has_failed`, because another thread's flush may have
+        // failed.
         let keeps = !owes && stopping.load(Ordering::Relaxed);
         if has_failed.load(Ordering::Relaxed) != owes && !keeps {
             has_failed.store(owes, Ordering::Relaxed);
@@ -259,21 +264,26 @@ impl NbdState {
     /// Returns true if a flush need not wait for a lost or hung server, because the daemon is
     /// stopping and there are no unflushed writes.
     pub(crate) fn is_flush_needless(&self) -> bool {
-        // Relaxed: the flag is set before the flush that depends on it is submitted.
+        // Relaxed: `prepare_stop` sets `stopping` before the flushes that depend on it are
+        // submitted, and their submission makes the value visible to this thread.
         self.durability.stopping.load(Ordering::Relaxed) && !self.durability.unflushed.exist()
     }
 
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`: a caller that reads the new generation also sees the reason for
-        // it. If a write is acknowledged during `end`, at least one thread sees the other's store.
+        // SeqCst pairs with `end`: a reader of the new generation also sees the reason for it, such
+        // as `dead`. `end` increments `generation`, then looks for unflushed writes;
+        // `NbdLink::received` records an unflushed write, then reads `generation`. So at least one
+        // of the two threads sees the other's store.
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Ends a generation after the loss of one of its connections, and notifies all queues. Returns
-    /// false if the generation had already ended.
+    /// Ends a generation (connections made after the same loss) because one of its connections was
+    /// lost, and notifies all queues. Returns false if another loss had already ended that
+    /// generation.
     pub(crate) fn end(&self, generation: u32, loss: ConnectionLoss<'_>) -> bool {
         let next = generation.wrapping_add(1);
-        // SeqCst pairs with `generation`. Relaxed on failure: the value read is not used.
+        // SeqCst pairs with the load in `generation()`: this store precedes the search for
+        // unflushed writes in `note_loss`. Relaxed on failure: the value read is not used.
         let ended =
             self.generation.compare_exchange(generation, next, Ordering::SeqCst, Ordering::Relaxed);
         if ended.is_err() {
@@ -305,11 +315,15 @@ impl NbdState {
         }
     }
 
-    /// Returns the current epoch, or an older one if the server's size is less than the drive's.
+    /// Returns the current epoch (number of times that the drive has grown) for a server that
+    /// reports the drive's size or more. For a smaller size, returns the epoch before, so that the
+    /// connection is replaced.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
-        // Acquire pairs with the Release in `revalidate`.
+        // Acquire pairs with the Release in `revalidate`: the size read below is at least the size
+        // of this epoch.
         let epoch = self.epoch.load(Ordering::Acquire);
-        // Relaxed: `revalidate` stores the size before it increments the epoch.
+        // Relaxed: `revalidate` stores the drive's size before it increments `epoch`, and `epoch`
+        // was read with Acquire above.
         let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
         if knows { epoch } else { epoch.wrapping_sub(1) }
     }

@@ -46,7 +46,8 @@ impl Flight {
         Flight { request, ..Flight::guest() }
     }
 
-    /// Creates a flight for forwarded requests, which have their own `memory` lists.
+    /// Creates a flight (state of one request) for a request that another queue forwards to this
+    /// queue. The forwarded request brings its own list of memory segments.
     pub(crate) fn guest() -> Flight {
         Flight {
             state: FlightState::Idle,
@@ -78,8 +79,9 @@ impl Flight {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Takes a forwarded request out, for return to its queue with its `status` (`None`: the queue
-    /// must send the request again). Returns `None` for a request of this queue.
+    /// Takes a forwarded request out of this flight, to return it to the queue that has forwarded
+    /// it. `status` is the request's result; `None` means that the other queue must send the
+    /// request again. Returns `None` if the request belongs to this queue itself.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
@@ -87,8 +89,8 @@ impl Flight {
         Some(GivenBack { origin, status, silence: self.silence, request })
     }
 
-    /// Takes back a request from another queue. Returns the status, or `None` to send the request
-    /// again.
+    /// Takes back a request that this queue has forwarded to another queue, which has a connection.
+    /// Returns the request's status, or `None` if the request must be sent again.
     pub(crate) fn returned(&mut self, back: GivenBack) -> Option<Status> {
         self.request = back.request;
         self.silence |= back.silence;
@@ -152,8 +154,10 @@ impl Flight {
         let mut from = bytes;
         self.for_part(at, bytes.len() as u64, |start, len| {
             let (head, rest) = from.split_at(len);
-            // SAFETY: the segments belong to a read in flight, and no other code uses them.
-            // The received bytes are in a buffer of the link, so they do not overlap the segments.
+            // SAFETY: the memory segments of the request belong to a read in flight, and no other
+            // code uses them.
+            // The received bytes are in a buffer of the connection, so they do not overlap these
+            // segments.
             unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), start, len) };
             from = rest;
         });

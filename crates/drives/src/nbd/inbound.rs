@@ -2,8 +2,8 @@
 //!
 //! There is a single receive operation in flight. Headers and small payloads are received into a
 //! buffer. The payload of a longer read is received straight into the request's memory, and the
-//! bytes after it into the buffer, in the same operation. Invariant: of all requests, the operation
-//! uses only the memory of the read with incomplete payload.
+//! bytes after it into the buffer, in the same operation. Invariant: the receive operation uses the
+//! memory of at most one request, the read whose payload is incomplete.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -20,8 +20,8 @@ use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Number of bytes to receive into the buffer before or after the payload of a long read. The
-/// number is small, because payload in the buffer must be copied.
+/// Number of bytes to receive into the buffer for the headers that come before and after the
+/// payload of a long read. The number is small, because payload in the buffer must be copied.
 const HEADER_BYTES: usize = 512;
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 
@@ -95,8 +95,8 @@ impl Inbound {
                 Op::Recv { fd, buf: room.as_mut_ptr(), len: most.min(room.len()) as u32 }
             }
         };
-        // SAFETY: the buffer, the message header and its list belong to this value.
-        // `NbdLink` keeps this value until the receive operation has ended. The payload's memory
+        // SAFETY: the buffer, the message header and its list belong to this `Inbound`.
+        // `NbdLink` keeps the `Inbound` until the receive operation has ended. The payload's memory
         // belongs to a request in flight, which does not complete before the operation has ended.
         unsafe { ring.push(user_data, op) };
     }

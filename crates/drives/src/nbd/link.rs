@@ -51,7 +51,8 @@ pub(crate) struct NbdLink {
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
-    /// Value of `NbdState::epoch` for the size that the server reported on this connection.
+    /// Epoch, that is, number of times that the drive had grown (`NbdState::epoch`) when it had the
+    /// size that the server reported on this connection.
     epoch: u32,
     generation: u32,
     answers: Answers,
@@ -81,13 +82,15 @@ struct NextConnection {
     connected: Option<Connected>,
     /// True if a thread is making a connection because the drive has grown.
     is_asked_for: bool,
-    /// Generation of the new connection, or of the one being made.
+    /// Value of `NbdState::generation` when the new connection was asked for. A connection lost
+    /// since then has incremented `NbdState::generation`.
     generation: u32,
 }
 
 impl NbdLink {
     /// Creates a link for a queue of at most `slots` requests. Without a connection, the link
-    /// starts reconnecting. The generation must have been read before the connection was made.
+    /// starts reconnecting. `generation` is the value of `NbdState::generation` read before the
+    /// connection was made, so that a loss during that time is noticed.
     pub(crate) fn new(
         place: LinkPlace,
         (connected, generation): (Option<Connected>, u32),
@@ -134,7 +137,8 @@ impl NbdLink {
     }
 
     fn is_outdated(&self, shared: &NbdState) -> bool {
-        // Acquire pairs with the Release in `revalidate`, before any request for the new size.
+        // Acquire pairs with the Release in `revalidate`, which increments `epoch` before the block
+        // layer sends any request for the new size.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
@@ -195,8 +199,8 @@ impl NbdLink {
             return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
-            // The generation has ended. Requests answered on this connection are sent again,
-            // because the new server process may not have their data.
+            // Another connection was lost, so this connection is given up, too. Requests answered
+            // here are sent again, because a new server process may not have their data.
             self.inbound.broken();
             return self.follow(context);
         }
@@ -213,8 +217,8 @@ impl NbdLink {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // The write was acknowledged after the loss of another connection was handled, so the
-            // loss is recorded again.
+            // Another connection was lost before this write was acknowledged. `end` has handled
+            // that loss without this write, so the loss is recorded again.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
@@ -286,7 +290,8 @@ impl NbdLink {
         context.done.push((Tag(index), status));
     }
 
-    /// Gives the connection up because another one of its generation was lost.
+    /// Gives the connection up because another connection of the drive was lost. After a loss, all
+    /// connections are made anew.
     fn follow(&mut self, context: &mut LinkContext<'_>) {
         if lock_unpoisoned(&context.shared.backoff).was_silent {
             context
@@ -303,15 +308,16 @@ impl NbdLink {
         self.shut_down();
     }
 
-    /// Gives up the connection and all others of its generation. The connection's operations end
-    /// soon after.
+    /// Gives up this connection and all others that were made after the same loss (its generation).
+    /// The operations of these connections end soon after.
     pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: LossCause) {
         if self.state != LinkState::Up {
             return;
         }
         self.fall(shared);
         if !shared.end(self.generation, ConnectionLoss { cause, why, since: Some(self.since) }) {
-            // The loss of another connection has already ended the generation and was logged.
+            // The loss of another connection came first. The earlier loss has already given up all
+            // connections, and was logged.
             return;
         }
         let Some(short) = shared.logs_loss() else { return };
@@ -355,7 +361,8 @@ impl NbdLink {
                     self.closed(context);
                 }
             }
-            // A new generation means that the server was reached, so the time limit starts again.
+            // The current generation is newer, so another connection was made and lost since. The
+            // server was reached, so the time limit for reconnecting starts again.
             LinkState::Away | LinkState::Late
                 if self.next.generation != context.shared.generation() =>
             {
@@ -440,7 +447,8 @@ impl NbdLink {
         self.state = LinkState::Away;
         let generation = self.next.generation;
         if context.shared.is_late() {
-            // Another connection has already waited for the whole time limit.
+            // Another connection has already tried to reconnect for the whole time limit, so this
+            // link does not make requests wait again.
             self.state = LinkState::Late;
             let limit = Duration::ZERO;
             return self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
@@ -478,7 +486,8 @@ impl NbdLink {
             // Other connections carry the requests; the reconnecting thread keeps trying.
             Some(Outcome::Late(_)) if context.shared.siblings.has_connection() => {}
             Some(Outcome::Late(text)) => {
-                // The first connection whose time limit passes logs this for all connections.
+                // The first connection whose time limit for reconnecting passes logs this line for
+                // all connections of the drive.
                 if self.state == LinkState::Away && context.shared.became_late() {
                     context.shared.say(format!("{text}; requests fail until the server is back"));
                 }

@@ -142,9 +142,10 @@ impl Outbound {
                 Op::SendMsg { fd, msg: &raw const *self.msg, flags }
             }
         };
-        // SAFETY: headers, message and list belong to this value.
-        // `NbdLink` keeps this value until the send operation has ended. Payload is the memory of
-        // requests in flight, which do not complete before `sent` has returned them.
+        // SAFETY: headers, message and segment list belong to this `Outbound`.
+        // `NbdLink` keeps its `Outbound` until the send operation has ended. Payload is memory of
+        // requests, which complete only after the send has ended and `sent` has taken them out of
+        // the batch.
         unsafe { ring.push(user_data, op) };
     }
 

@@ -31,7 +31,8 @@ use crate::common::outcomes::completion_data;
 use crate::common::thread_bound::ThreadBound;
 
 const DRAIN: Duration = Duration::from_secs(2);
-/// Maximum sleep in one reactor iteration while a dropped queue waits, in nanoseconds.
+/// Maximum sleep in one reactor iteration, in nanoseconds, while a dropped queue waits for its
+/// operations to end.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
 struct GuestFlights {
@@ -61,8 +62,8 @@ pub(crate) struct NbdQueue {
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// Other raw pointers lead to buffers that this queue owns. The ring refuses calls from all threads
-// except its own.
+// All other raw pointers in an `NbdQueue` lead to buffers that the queue owns. Its ring refuses
+// calls from other threads than its own.
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
@@ -379,7 +380,8 @@ impl DriverQueue<Native> for NbdQueue {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // Another queue is sending the request, or none has taken it in time.
+            // Another queue of the drive is sending this forwarded request, or no queue has taken
+            // it before its timeout.
             FlightState::Forwarded => {
                 flight.expired = true;
                 if let Some(request) = self.shared.siblings.expire(flight.forwarding) {
@@ -389,8 +391,8 @@ impl DriverQueue<Native> for NbdQueue {
                 }
                 Expired::Abandon
             }
-            // A connection is up but has not taken the request, or the server did not answer in
-            // time.
+            // The timeout is final: a connection is up and has not taken the request, or the server
+            // did not answer the request in time.
             FlightState::Waiting if flight.silence || self.shared.siblings.has_connection() => {
                 self.expire(tag.0 as usize);
                 Expired::Abandon

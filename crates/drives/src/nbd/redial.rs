@@ -20,8 +20,8 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pause after the first attempt. Each further attempt doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Maximum pause while other connections are up. In that case the server accepts no more
-/// connections, and may log each attempt.
+/// Maximum pause while other connections of the drive are up. A failed attempt then means that the
+/// server accepts no more connections, and it may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -72,7 +72,8 @@ impl Redial {
         lock_unpoisoned(&self.state).outcome.take()
     }
 
-    /// Cancels the order to connect. Returns the serial number of the next order.
+    /// Cancels a reconnect in progress, whose thread then ends. Returns the serial number for a new
+    /// order to connect.
     pub(crate) fn forget(&self) -> u64 {
         let mut state = lock_unpoisoned(&self.state);
         state.wish += 1;

@@ -48,7 +48,7 @@ pub(crate) struct NbdRequest {
 }
 
 // SAFETY: the list names memory of a request in flight, whose bios are `Send`.
-// Only the queue that currently holds the request uses the list.
+// Only the queue that currently holds a request uses the request's list of memory segments.
 unsafe impl Send for NbdRequest {}
 
 impl NbdRequest {
@@ -83,7 +83,8 @@ pub(crate) struct GivenBack {
 #[derive(Debug)]
 pub(crate) enum QueueMessage {
     GivenBack(GivenBack),
-    /// The request with this `Origin::id` has timed out. Its present queue closes the connection.
+    /// Forwarded request number `Origin::id` has timed out. The queue that has sent it to the
+    /// server closes its connection.
     Expired(u64),
 }
 
@@ -98,7 +99,7 @@ pub(crate) enum ConnectionSharing {
 
 #[derive(Debug, Default)]
 pub(crate) struct SiblingQueues {
-    /// Number of connections of the current generation that are up.
+    /// Number of connections that are up, without those of earlier connection generations.
     up: AtomicUsize,
     /// Number of connections that the open queues need.
     all: AtomicUsize,
@@ -111,7 +112,8 @@ struct SiblingState {
     queues: Vec<QueueState>,
     pending: VecDeque<Forwarded>,
     last_id: u64,
-    /// Generation whose connections count in `up`.
+    /// Number of the current connection generation (connections made after the same loss). Only its
+    /// connections count in `up`.
     generation: u32,
     /// True if the open connection does not allow a second one.
     is_sole: bool,
@@ -132,7 +134,7 @@ struct QueueState {
     /// Wakes the queue's thread; `None` while the queue is not open.
     wake: Option<Arc<OwnedFd>>,
     up: usize,
-    /// Number of the queue's open sockets, of any generation.
+    /// Number of the queue's open sockets, including those of earlier connection generations.
     open: usize,
     mail: Vec<QueueMessage>,
     has_mail: Arc<AtomicBool>,
@@ -181,12 +183,12 @@ impl SiblingQueues {
         state.queues[queue].mail.clear();
     }
 
-    /// Starts a generation: only its connections count from now on. Wakes the threads of all
-    /// queues.
+    /// Starts a new connection generation (connections made after the same loss). Only its
+    /// connections count as up from now on. Wakes the threads of all queues.
     pub(crate) fn begin_generation(&self, generation: u32) {
         let mut state = lock_unpoisoned(&self.state);
         if generation.wrapping_sub(state.generation) > u32::MAX / 2 {
-            // A later generation has already begun.
+            // Another thread has already started a later connection generation.
             return;
         }
         state.generation = generation;
@@ -196,8 +198,8 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if a new connection, which replaces `own` open ones, may be used beside the
-    /// rest. The answer is preliminary: `connection_up` decides.
+    /// Returns true if a new connection may be used beside the open ones, of which it replaces
+    /// `own`. The answer is preliminary: `connection_up` decides.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
@@ -263,7 +265,8 @@ impl SiblingQueues {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards requests until `next` returns `None`. `next` gets the `Origin::id` of its request.
+    /// Forwards requests of a queue without a connection to queues that have one, until the
+    /// callback `next` returns `None`. `next` gets the number (`Origin::id`) for its request.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
@@ -306,8 +309,9 @@ impl SiblingQueues {
         queues.for_each(|(queue, _)| queue.wake());
     }
 
-    /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it.
-    /// Otherwise sends [`QueueMessage::Expired`] to all queues.
+    /// Handles the timeout of a request that its queue forwarded, because the queue has no
+    /// connection. Returns the request if no other queue has taken it yet. Otherwise sends
+    /// [`QueueMessage::Expired`] to all queues.
     pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {

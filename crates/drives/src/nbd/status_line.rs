@@ -29,7 +29,7 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct StatusLine {
     line: Option<StatusConnection>,
     quiet_until: Option<Instant>,
-    /// True if the server does not support `base:allocation`, so that queries are pointless.
+    /// True if the server does not support `base:allocation`. No more queries are sent then.
     never: bool,
 }
 

@@ -1,8 +1,8 @@
 //! `TimedConnection`: a TCP or Unix socket with blocking calls and time limits, optionally with
 //! TLS.
 //!
-//! A `TimedConnection` is used while a connection is negotiated, and for single queries.
-//! Afterwards, the socket and the TLS session go to a link.
+//! A `TimedConnection` is used while a connection is negotiated, and for single queries. After the
+//! negotiation, an `NbdLink` takes the socket and the TLS session, and sends requests on them.
 use millrace_machine::{Deadline, Native};
 use millrace_tls::Session;
 use rustix::io::Errno;

@@ -20,7 +20,7 @@ const MOUNT_TIMEOUT_S: &str = "300";
 pub(crate) struct Cluster {
     pub(crate) functions: &'static Functions,
     rados: Handle,
-    /// `None` until the pool is opened.
+    /// Handle of the image's pool; `None` until the pool is opened.
     pool: Option<Handle>,
 }
 

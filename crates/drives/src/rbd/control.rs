@@ -23,7 +23,8 @@ use crate::common::units::size_text;
 
 /// Interval between two checks of an image without a watch, whose changes are not reported.
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
-/// Interval between two checks of an image with a watch, because the watch may be lost.
+/// Interval between two checks of an image with a watch. librbd reports changes of such an image,
+/// but the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
 /// Maximum time for which librbd waits for a check after a client has changed the image. The client
 /// waits as well.
@@ -66,7 +67,8 @@ impl ControlThread {
         let theirs = Arc::downgrade(shared);
         let is_told = {
             let sender = sender.clone();
-            // If the callback cannot be set, the image is checked as often as one without a watch.
+            // If the callback cannot be set, librbd reports no changes. The image is then checked
+            // as often as an image without a watch.
             shared.image.is_watched
                 && shared.image.on_update(Box::new(move || wait_for_look(&sender))).is_ok()
         };
@@ -77,7 +79,8 @@ impl ControlThread {
         ControlThread(sender)
     }
 
-    /// Sends an order. If the control thread has ended, the receiver returns an error at once.
+    /// Sends an order to the control thread and returns the receiver of its answer. If the control
+    /// thread has ended, the receiver returns an error at once.
     fn order<T>(&self, order: impl FnOnce(Sender<T>) -> ControlOrder) -> Receiver<T> {
         let (sender, receiver) = mpsc::channel();
         let _ = self.0.send(order(sender));
@@ -93,7 +96,8 @@ impl ControlThread {
         self.order(|sender| ControlOrder::Data(range, sender))
     }
 
-    /// Waits for the end of any check in progress. No further check begins afterwards.
+    /// Waits until no check of the image is in progress. The control thread begins no further check
+    /// afterwards.
     pub(super) fn end_looks(&self) {
         wait_for_end(&self.order(ControlOrder::EndLooks));
     }
@@ -105,7 +109,8 @@ pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || lock_unpoisoned(&PATIENCE);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
-    // If the receiver fails while time is left, the control thread has ended already.
+    // If the receiver `ended` fails before the time is up, the control thread has ended already.
+    // Only a wait that used up its time means that the cluster does not answer.
     *patience() = match !has_ended && limit.is_over() {
         true => Duration::ZERO,
         false => CLOSE_PATIENCE,
@@ -117,8 +122,8 @@ pub(super) fn wait_for_end(ended: &Receiver<()>) {
 fn wait_for_look(orders: &Sender<ControlOrder>) {
     let (sender, receiver) = mpsc::channel();
     if orders.send(ControlOrder::Look(sender)).is_ok() {
-        // If the check takes longer, the client that changes the image continues without waiting
-        // for it.
+        // If the check takes longer than `UPDATE_PATIENCE`, this callback returns, and librbd lets
+        // the client that changes the image continue.
         let _ = receiver.recv_timeout(UPDATE_PATIENCE);
     }
 }
@@ -224,8 +229,8 @@ impl RbdState {
         Ok(size_bytes)
     }
 
-    /// Returns the image's current state in the cluster. Does not use the open handle, which a
-    /// change of the image may block until this check has ended.
+    /// Returns the image's current state in the cluster. Opens the image a second time, because a
+    /// change of the image may block calls on the first handle until this check has ended.
     fn found(&self) -> Result<CurrentImage, LookError> {
         let opened = RbdImage::open_by_id(&self.image.cluster, &self.known.id);
         let now = opened
@@ -244,7 +249,7 @@ impl RbdState {
     /// Makes I/O behind the new end fail, if the image has shrunk.
     fn shrink(&self, size_bytes: u64) {
         let before = self.size_bytes();
-        // A size limit of 0 would mark the drive as failed.
+        // The size limit is at least 1 byte, because a limit of 0 marks a failed drive.
         if size_bytes < before && self.limit(size_bytes.max(1)) {
             let (before, now) = (size_text(before), size_text(size_bytes));
             self.say(&format!(

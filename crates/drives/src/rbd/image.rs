@@ -303,7 +303,8 @@ struct ExtentList {
     list: Vec<Range<u64>>,
 }
 
-/// Records an extent from `rbd_diff_iterate2`, which may be a hole in an image with snapshots.
+/// Records an extent that `rbd_diff_iterate2` reports. In an image with snapshots, the extent may
+/// be a hole (`exists` is 0) and is then ignored.
 ///
 /// # Safety
 /// `found` must be an `ExtentList` that no other code uses during the call.

@@ -16,7 +16,8 @@ use millrace_block::{Error, ErrorKind};
 const RBD: &str = "librbd.so.1";
 const RADOS: &str = "librados.so.2";
 
-/// C type `rados_t`, `rados_ioctx_t`, `rbd_image_t` or `rbd_completion_t`.
+/// Any of the C types `rados_t`, `rados_ioctx_t`, `rbd_image_t` and `rbd_completion_t`, which are
+/// opaque pointers.
 pub(crate) type Handle = *mut c_void;
 /// C type `rbd_callback_t`.
 pub(crate) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
@@ -136,8 +137,8 @@ struct Libraries {
     rbd: Library,
 }
 
-/// Returns the function table of this process, loading the libraries at the first call. The error
-/// names the packages.
+/// Returns the function table of this process, and loads librados and librbd at the first call. The
+/// error names the Debian packages to install.
 pub(crate) fn functions() -> Result<&'static Functions, Error> {
     static TABLE: OnceLock<Result<Functions, String>> = OnceLock::new();
     let table = TABLE.get_or_init(|| load(RADOS, RBD).map_err(|error| error.to_string()));

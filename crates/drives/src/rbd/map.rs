@@ -64,7 +64,8 @@ impl RbdState {
     pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);
         if self.is_limited() {
-            // The image has shrunk. Reads behind its end must fail, and are not skipped as holes.
+            // The image has shrunk. Reads past its new end must fail, so no range may be skipped as
+            // a hole.
             return None;
         }
         let is_plain = image.stripe_unit().ok()? == object && image.overlap().ok()? == 0;

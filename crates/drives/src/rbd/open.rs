@@ -285,7 +285,7 @@ fn lock(
             return Err(busy(config, &why));
         }
         stage.set(why);
-        // A cancellation ends the sleep early; the next line returns the error.
+        // A cancellation ends the sleep early. The following `check` then returns the error.
         let _ = config.cancel.sleep(PAUSE);
         config.cancel.check(&config.image)?;
     }

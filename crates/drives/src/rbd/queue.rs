@@ -60,14 +60,15 @@ struct CompletionSlot {
     tag: u32,
 }
 
-/// Called by a thread of librbd when an I/O has ended.
+/// Called by a thread of librbd when an I/O has ended. `slot` is the [`CompletionSlot`] of its tag.
 ///
 /// # Safety
-/// `slot` must belong to a queue that has not taken this completion yet.
+/// `slot` must belong to an `RbdQueue` that has not taken this completion yet.
 unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
     let CompletionSlot { functions, inbox, tag } = unsafe { &*slot.cast::<CompletionSlot>() };
-    // `inbox` and `tag` are copied, because the queue may be freed once it has the result.
+    // `inbox` and `tag` are copied out of the slot: the I/O thread may drop its queue, and so free
+    // the slot, once it has found the result in the inbox.
     let (inbox, tag) = (Arc::clone(inbox), *tag);
     // SAFETY: librbd's own completion, given back once.
     let result = unsafe {
@@ -143,7 +144,8 @@ impl RbdQueue {
             return Err(flight.failed(made as ssize_t, &self.shared));
         }
         // SAFETY: the memory belongs to a request in flight or to this queue's lists.
-        // If the queue is dropped early, `Drop` leaks the lists that are still in use.
+        // If the queue is dropped early, `Drop` leaks the lists of memory segments that librbd
+        // still uses.
         if let Err(result) = unsafe { image.start(start, completion) } {
             // SAFETY: librbd has refused the call, so it will not call back.
             unsafe { (functions.rbd_aio_release)(completion) };

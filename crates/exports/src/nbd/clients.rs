@@ -54,7 +54,8 @@ impl Observer {
 
 pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
     for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != ConnectionPhase::Dead) {
-        // An error means that the caller has stopped waiting for reports.
+        // `send` fails if the caller of `Observer::clients` has stopped waiting, which is no error
+        // here.
         let _ = to.send(report_of(worker.number, conn));
     }
 }

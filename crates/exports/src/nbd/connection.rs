@@ -45,8 +45,9 @@ use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, Tls
 /// most replies. One receive then takes several requests. client_timers.rs limits the delay,
 /// because a client may have to send before it reads.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// Number of unread replies below which the server never delays its next receive. A client that
-/// waits for each long reply gains nothing from a delay.
+/// Number of unread replies below which the server never delays its next receive. A client with few
+/// replies outstanding may read each long reply before it sends its next request, so a delay would
+/// collect no further requests.
 const BACKLOG_REPLIES: u32 = 8;
 /// Number of bytes of reads after which a connection starts no more reads in an iteration of the
 /// event loop. Read data are then still in the CPU cache when they are sent.
@@ -131,7 +132,8 @@ pub(crate) struct RefusedRequest {
 pub(crate) struct TurnUsage {
     read_bytes: usize,
     pub(crate) has_more: bool,
-    /// True if the client has read no replies for a while. The client may want to send more first.
+    /// True if the client has read no replies for a while. The server then stops waiting for it to
+    /// read, because the client may have to send more before it reads.
     pub(crate) reads_late: bool,
 }
 
@@ -298,8 +300,8 @@ impl Connection {
             && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
-    /// Records the time at which the server stopped taking requests, unless the reason is a client
-    /// that does not read its replies.
+    /// Records the time at which the server stopped taking the client's requests. A stop because
+    /// the client does not read its replies is not recorded.
     #[cold]
     pub(crate) fn stop_taking(&mut self) {
         // A large backlog of unsent replies means that the client does not read.
@@ -444,8 +446,9 @@ impl Connection {
             }
         } else if !self.input.busy {
             let waits = negotiation.waits();
-            // A client that waits for an export may already have filled the buffer with further
-            // options.
+            // While a client waits until its export is opened, it may fill the buffer with further
+            // options. Once the buffer is full, the server receives nothing until the export is
+            // opened.
             self.input.busy = !waits || !self.input.room().is_empty();
             if self.input.busy {
                 ring.receive(self.index, self.fd, self.input.room());

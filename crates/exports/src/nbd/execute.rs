@@ -50,7 +50,8 @@ pub(crate) struct WorkerContext {
 
 pub(crate) enum TakeResult {
     Done,
-    /// The write has a ticket with this ID, and waits for its payload from the client.
+    /// The write is accepted and waits for its payload from the client. The number is the request's
+    /// index in the table of requests (`Tickets`).
     Awaits(u32),
     /// The request is refused. The reply is sent once the request's payload was received and
     /// discarded.

@@ -46,8 +46,8 @@ pub(crate) struct ServedVolume {
 
 impl ServedVolume {
     pub(crate) fn note_used(&self) {
-        // Relaxed: no other memory access depends on the flag, and each stopping thread flushes its
-        // open volumes anyway.
+        // Relaxed: no other memory access depends on `was_used`. A thread that has the volume open
+        // flushes it when it stops, even if `was_used` is read too early.
         self.was_used.store(true, Ordering::Relaxed);
     }
 

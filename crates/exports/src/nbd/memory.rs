@@ -51,7 +51,7 @@ impl Zeroes {
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server.
-        // The drives of the volume never touch payload, so nothing writes to the zeroes.
+        // No drive of the volume touches payload, so nothing writes to the shared area of zeroes.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
     }
 }
@@ -153,13 +153,14 @@ impl BufferPool {
         self.arenas.iter().map(BufferArena::idle_bytes).sum()
     }
 
-    /// Takes a buffer for a connection. Returns `None` if connections in the waiting line come
-    /// first, or if the memory that `part` names is used up.
+    /// Takes a buffer for a connection out of the memory budget's part `part`. Returns `None` if
+    /// that part is used up, or if connections in the waiting line come first.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // Once the shared memory is used up, only requests within a window get free buffers.
+        // Once the shared memory is used up, free buffers go only to requests within their
+        // connection's window (the memory reserved for it).
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
@@ -289,13 +290,15 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
         return None;
     }
     // SAFETY: `unmap` unregisters the region before it unmaps the memory.
-    // The worker drops its ring before it drops the pool.
+    // The worker drops its ring before the pool, so no registration with the ring outlives the
+    // memory.
     unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
 }
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // No buffer is stuck here: requests hold stuck buffers, and a pool with requests is leaked.
+        // Every region counts in its size class here, none as stuck. Requests hold the buffers that
+        // drives may still use after a timeout, and a pool with requests is leaked, not dropped.
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }

@@ -200,7 +200,8 @@ impl GrantedExport {
         &self.0
     }
 
-    /// Returns a number for the negotiation, different from the indices of all listed exports.
+    /// Returns the index by which the negotiation refers to the export, different from the indices
+    /// of all listed exports.
     pub(crate) fn index(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

@@ -240,7 +240,8 @@ mod tests {
         let room = |fd| sockopt::socket_send_buffer_size(borrowed(fd)).unwrap();
         let before = room(tcp.as_raw_fd());
         [unix.as_raw_fd(), tcp.as_raw_fd()].into_iter().for_each(set_send_buffer);
-        // The system may grant less than was requested, and always doubles the size that it grants.
+        // The kernel may grant a smaller send buffer than was requested, and doubles the size that
+        // it grants.
         let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
         let allowed = SEND_BUFFER_BYTES.min(most.trim().parse().unwrap());
         assert_eq!(room(unix.as_raw_fd()), 2 * allowed);

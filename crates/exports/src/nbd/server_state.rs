@@ -146,8 +146,9 @@ pub(crate) struct ServerState {
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Number of events after which other threads must check their connections, because memory or
-    /// ranges were freed or are wanted.
+    /// Number of changes so far that make threads check their connections, for example because
+    /// memory or ranges were freed or are wanted. A thread compares it with the number that it saw
+    /// last.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }
@@ -172,7 +173,8 @@ impl ServerState {
         true
     }
 
-    /// Counts a new connection above the limit, because another connection is being closed.
+    /// Counts a new connection although the limit is reached. The caller is closing another
+    /// connection, which counts until it is closed.
     pub(crate) fn admit_instead(&self) {
         // Relaxed: no other memory access depends on this counter.
         self.connections.open.fetch_add(1, Ordering::Relaxed);

@@ -32,16 +32,19 @@ const PART_SECTORS: u64 = 1 << 31;
 pub(crate) struct Submitter {
     pub(crate) lanes: VolumeLanes,
     pub(crate) tickets: Tickets,
-    /// Completed tickets with their status, which the thread has not answered yet.
+    /// Completed bios that the thread has not handled yet: index of the bio's request in `tickets`,
+    /// and status.
     pub(crate) done: Vec<(u32, Status)>,
     /// True if a bio was submitted since the thread last polled for completions.
     pub(crate) fresh: bool,
     pub(crate) retry: Vec<usize>,
-    /// True if waiting writes, of this or another thread, were granted their ranges.
+    /// True if a write that waited for its range lock was granted it, or if a lock table was
+    /// started. All threads then check their writes.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,
-    /// Tenant number of this thread's first client.
+    /// Tenant number, in the block layer, of this thread's first client. Later clients have the
+    /// numbers after it.
     tenants: u16,
 }
 
@@ -77,7 +80,8 @@ impl Submitter {
         self.push(id);
     }
 
-    /// Submits a ticket to the channel, or queues it if the channel is full or other tickets wait.
+    /// Submits a request to its volume's channel. Queues the request if the channel is full, or if
+    /// earlier requests wait.
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
@@ -150,7 +154,8 @@ impl Submitter {
         }
     }
 
-    /// Handles a completed bio of a request. Returns the ticket, or `None` if another part follows.
+    /// Handles a completed bio of request `id`. Submits the request's next bio and returns `None`,
+    /// or ends the request and returns its ticket (its entry in `tickets`).
     #[inline]
     pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
         let mut ticket = self.tickets.get(id);
@@ -176,8 +181,8 @@ impl Submitter {
         Some(self.end(id))
     }
 
-    /// Removes the ticket of a started request from the table, and releases its locked range and
-    /// memory.
+    /// Removes a submitted request from the table `tickets`. Releases its range lock, and no longer
+    /// counts its memory against the volume.
     #[inline]
     pub(crate) fn end(&mut self, id: u32) -> Ticket {
         let ticket = self.tickets.remove(id);

@@ -99,7 +99,8 @@ impl Catalog for VisibleExports<'_> {
         self.catalog.on_demand
             && match wanted {
                 Wanted::List => !matches!(self.demand, OnDemandState::Listed(_)),
-                // Listed exports take precedence, even if the client may not use them.
+                // A listed export takes precedence over an on-demand export of its name, even if
+                // the client may not use the listed one.
                 Wanted::Export(name) => {
                     !name.is_empty() && !is_known(name) && self.catalog.find(name).is_none()
                 }

@@ -424,8 +424,8 @@ impl Worker {
     }
 
     pub(crate) fn ring_others(&self) {
-        // Changing the counter makes this thread run another iteration, too, because its own
-        // connections may wait for the freed memory.
+        // The changed counter makes this thread run another loop iteration, too, because its own
+        // connections may wait for memory that was freed.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -453,7 +453,8 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // A bio that the block layer rejects at once sets `fresh`, so the thread polls again.
+        // Requests whose next bio was rejected at once are in `submitter.done` already. The attempt
+        // to submit has set `fresh`, so the thread polls and answers again.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
@@ -503,7 +504,7 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // Tickets at the drives free their memory when they complete.
+            // Requests that drives are processing stay, and free their memory when they complete.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);
@@ -559,12 +560,12 @@ fn follow_exports(worker: &mut Worker) {
         }
     }
     worker.core.submitter.lanes.keep_only(&exports.volumes);
-    // Lanes without clients may belong to volumes that were removed.
+    // Removed volumes may have no client left. So the thread checks at once for volumes to close.
     worker.client_timers.expect_unused_lane(0);
     worker.shared.served.note_served(worker.number, version);
 }
 
-/// Returns true if the ticket belongs to this connection, and its client has not been answered yet.
+/// Returns true if the request came from this connection, and its client has not been answered yet.
 #[inline]
 fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
     conn.serial == ticket.owner.serial && ticket.state != TicketState::Overdue

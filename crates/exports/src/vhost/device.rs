@@ -171,7 +171,8 @@ impl Device {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.common.stop.is_given();
-            // A stop does not wait, as there may be hundreds of queues whose threads have ended.
+            // I/O threads that have ended after a stop never answer. Waiting for each of hundreds
+            // of queues would take too long, so only answers that have arrived are taken.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
                 Ok(answer) => return Some(answer),

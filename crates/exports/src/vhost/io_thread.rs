@@ -45,7 +45,8 @@ const CHANNEL_DEPTH: u32 = 1024;
 /// Maximum number of requests that are served per queue and iteration if drives answer at once. The
 /// guest then processes these answers while the thread serves the next requests.
 const AT_ONCE: u32 = 8;
-/// Number of loop iterations without a sleep between two checks of kicks, orders and counters.
+/// Maximum number of loop iterations without a sleep, after which the thread checks kicks, orders
+/// of the control thread, and counters.
 const ROUNDS_MAX: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -93,7 +94,8 @@ impl ExportContext {
 }
 
 struct IdleState {
-    /// Polling state: for any work (index 0), for the guests' reaction to answers (index 1).
+    /// State of adaptive polling. Index 1 is used after answers were published, when guests react
+    /// to them; index 0 is used otherwise.
     polling: [Polling; 2],
     share: CpuShare,
     answered: bool,
@@ -111,7 +113,7 @@ pub(crate) struct IoThread {
     first: usize,
     common: Arc<ExportContext>,
     state: Arc<ThreadState>,
-    /// True if some drive uses this thread's ring.
+    /// True if some drive runs its operations on this thread's reactor (io_uring).
     turns: bool,
     pace: PaceState,
     idle: IdleState,
@@ -130,7 +132,8 @@ struct ServedQueue {
 }
 
 struct PaceState {
-    /// True if each submission costs a system call, and the settings allow waiting.
+    /// True if requests may be held back so that more are submitted together: each submission costs
+    /// a system call, and `wait_max_ns` is not 0.
     is_on: bool,
     pace: BatchPacer,
     /// Time since which requests wait in the rings, in nanoseconds; 0 if none wait.
@@ -181,8 +184,8 @@ impl IoThread {
         })
     }
 
-    /// Takes, submits and completes requests, and publishes answers. Returns false if there was
-    /// nothing to do.
+    /// Takes requests off the guests' rings, submits and completes requests, and publishes answers
+    /// to the guests. Returns false if there was nothing to do.
     #[inline]
     pub(crate) fn round(&mut self) -> Result<bool, Error> {
         let mut available = 0;
@@ -212,7 +215,8 @@ impl IoThread {
 
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
-        // A guest on this CPU submits nothing while this thread runs.
+        // A guest that shares its CPU with this thread submits nothing while the thread runs. So
+        // holding requests back for more would be useless.
         if !self.pace.is_on || self.idle.share.is_shared() {
             return false;
         }
@@ -232,13 +236,14 @@ impl IoThread {
 
     #[inline]
     fn take(&mut self) -> u32 {
-        // Each queue may fill its whole share of the channel if drives complete later, or if the
-        // guest runs only while this thread sleeps: early answers would be useless.
+        // A queue may fill its whole share of the channel in one iteration if drives do not
+        // complete requests at once. The same applies if the guest runs only while this thread
+        // sleeps, because early answers are then of no use.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
         // Each iteration begins with another queue, so that no queue is always last when the
-        // channel is full.
+        // channel to the block layer is full.
         self.first = (self.first + 1) % count;
         // Requests that were answered without the drives have no completion, and are counted here.
         let (mut taken, mut at_once) = (0, 0);
@@ -292,8 +297,8 @@ impl IoThread {
         // polled.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // The cost of one more submission is at least the average time per request, because
-            // most of the time is spent on individual requests.
+            // The average time per request is taken as the cost of one more submission. The time of
+            // the whole call would be too much, because most of it is spent on individual requests.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }

@@ -212,9 +212,9 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
     {
         let [mut low, mut high] = read;
         // SAFETY: the assembly has no instruction.
-        // The compiler must assume that the assembly changes both values, so it cannot read the
-        // guest's memory a second time. Unlike `black_box`, the assembly leaves both values in
-        // registers.
+        // The compiler must assume that the empty assembly changes `low` and `high`. So it cannot
+        // read the guest's memory a second time instead of using them. Unlike `black_box`, the
+        // assembly leaves `low` and `high` in registers.
         unsafe {
             std::arch::asm!("/* {0} {1} */", inout(reg) low, inout(reg) high,
                 options(nomem, nostack, preserves_flags));

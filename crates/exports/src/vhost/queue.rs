@@ -50,7 +50,8 @@ pub(crate) struct Queue {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: Notifiers,
-    /// Channel for the index of the ring's next request, set while the queue is stopping.
+    /// Sender to the control thread, set while the queue is stopping. Once the queue is empty, the
+    /// thread sends the index of the ring's next request.
     pub(crate) stopping: Option<Sender<u16>>,
     pub(crate) broken: Option<String>,
     /// Counters of the queue. `in_flight` counts requests that were taken and not answered yet.
@@ -59,7 +60,8 @@ pub(crate) struct Queue {
     is_lost: bool,
     chain: DescriptorChain,
     slots: Box<[RequestSlot]>,
-    /// Segments of each slot's request; valid only if the request's data are not contiguous.
+    /// Data segments of the requests in flight, by first descriptor. Valid only for a request whose
+    /// data are not contiguous.
     parts: Box<[Vec<Segment>]>,
     memory: MemoryVersions,
     tracking: Tracking,
@@ -186,7 +188,8 @@ impl Queue {
     }
 
     /// Passes at most `most` available requests to the channel while it has space, and returns
-    /// their number. A bio's user data is `lane << 16` plus the request's first descriptor.
+    /// their number. A bio's user data is `lane << 16` plus the request's first descriptor, where
+    /// `lane` is the index of this queue in its I/O thread.
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
@@ -252,7 +255,8 @@ impl Queue {
             let Segment { start, len_bytes } = plain.data;
             self.enter(head, plain.status, if op == Op::Read { len_bytes } else { 0 });
             // SAFETY: the queue keeps the guest memory mapped until the request is answered.
-            // The answer follows the completion. A guest that changes its data harms only itself.
+            // The guest is answered only after the bio has completed. A guest that changes the data
+            // before then harms only itself.
             let bio = unsafe { Bio::foreign(op, sector, start, len_bytes) };
             return self.send(bio.with_user_data(user_data(lane, head)), channel);
         }
@@ -289,8 +293,10 @@ impl Queue {
                     slot.state |= LONG;
                 }
                 // SAFETY: the segments are in guest memory, which stays mapped as in `start`.
-                // The list belongs to the slot, which no other request uses meanwhile.
-                // The lengths add up to a multiple of 512 below 4 GiB, which `parse` checked.
+                // The segment list belongs to the first descriptor, which no other request uses
+                // meanwhile.
+                // The segment lengths add up to a multiple of 512 below 4 GiB, which `parse`
+                // checked.
                 unsafe { Bio::foreign_vectored(op, sector, &raw const **parts) }
             }
             Action::Flush if self.tracking.unflushed.take_loss() => {
@@ -454,7 +460,8 @@ impl Queue {
     /// Asks the guest for a kick. Returns true if the thread need not wait for the kick, because a
     /// request is already available.
     pub(crate) fn request_kick(&mut self) -> bool {
-        // A completion makes space for the waiting bio, and wakes the thread.
+        // While a bio waits for space in the channel, no kick is needed: a completion makes space
+        // and wakes the thread.
         self.held.is_none()
             && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }

@@ -94,14 +94,15 @@ impl RingAreas {
     /// Returns used.idx. The argument `_memory` proves that the areas are mapped.
     #[must_use]
     pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
-        // Relaxed: the index is read once, before the ring is in use.
+        // Relaxed: used.idx is read once, before the ring is in use.
         u16::from_le(RingAreas::cell(self.used, 1).load(Ordering::Relaxed))
     }
 
     #[inline]
     fn cell(area: *mut u8, index: usize) -> &'static AtomicU16 {
         // SAFETY: the word is inside its area, which is aligned and mapped (see `SplitRing::new`).
-        // Each caller uses the returned word only in the calling statement.
+        // No caller keeps the returned `'static` reference beyond its statement, during which the
+        // area stays mapped.
         unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
     }
 
@@ -329,7 +330,8 @@ impl<C: RingWords> SplitRing<C> {
         self.published
     }
 
-    /// Publishes all heads put so far, and returns used.idx as proof.
+    /// Publishes all heads that were put on the used ring. Returns the new used.idx as a
+    /// [`Published`], for functions that must run only after the publication.
     #[inline]
     pub fn publish(&mut self) -> Published {
         // Release pairs with the driver's acquire load of used.idx.
@@ -345,11 +347,12 @@ impl<C: RingWords> SplitRing<C> {
     pub fn wants_interrupt(&self, before: u16) -> bool {
         // Pairs with the driver's barrier between enabling interrupts and reading used.idx.
         C::Machine::fence(Ordering::SeqCst);
-        // Relaxed: the fence above orders this load.
+        // Relaxed: the SeqCst fence orders this load of the driver's flags after the store of
+        // used.idx.
         if !self.features.event_idx {
             return self.areas.avail(0, Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
-        // Relaxed: the fence above orders this load.
+        // Relaxed: the SeqCst fence orders this load of used_event after the store of used.idx.
         let event = self.areas.avail(2 + usize::from(self.size), Ordering::Relaxed);
         let new = self.published;
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
@@ -360,13 +363,13 @@ impl<C: RingWords> SplitRing<C> {
     #[inline]
     pub fn suppress_kicks(&mut self) {
         if !self.features.event_idx {
-            // Relaxed: the flag is a hint to the driver.
+            // Relaxed: `NO_NOTIFY` is a hint to the driver, and a superfluous kick does no harm.
             self.areas.set_used(0, NO_NOTIFY, Ordering::Relaxed);
         }
     }
 
-    /// Requests a kick for the next head. Returns true if a head is available already: the guest
-    /// may not kick for that head.
+    /// Requests a kick for the next head. Returns true if a head is available already, for which
+    /// the guest perhaps sends no kick.
     #[inline]
     pub fn request_kick(&mut self) -> bool {
         // Relaxed: the fence below orders these stores.
@@ -482,7 +485,8 @@ impl SplitRing {
         while len > 0 {
             let place = memory.translate(addr).ok_or(wrong)?;
             let len_bytes = u64::from(len).min(place.room_bytes) as u32;
-            // Too many segments also fail only the request, so only its status byte is needed.
+            // A request with too many segments fails, but its ring stays in service. Only the
+            // request's status byte is needed then, so all segments before it are dropped.
             if chain.is_long || chain.parts.len() >= PARTS_MAX {
                 chain.is_long = true;
                 chain.parts.clear();

@@ -1,7 +1,7 @@
 //! Counters of vhost-user exports, for each I/O thread and each queue.
 //!
 //! The I/O threads publish the counters (counters.rs), and observers of the server read them.
-//! Reports and metrics are generated from the rows of the tables.
+//! Reports and metrics are generated from the entries of each `counter_table!`.
 
 use std::sync::{Arc, Mutex};
 

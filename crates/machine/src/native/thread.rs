@@ -87,8 +87,8 @@ impl Native {
         let closed = lock_unpoisoned(&gate);
         let mut threads = Vec::new();
         let mut refused = None;
-        // On a busy machine, the kernel counts a joined thread for a while longer. So a refused
-        // thread is tried again.
+        // Retries a refused start: on a busy machine, the kernel counts a thread against the limits
+        // for a while after the thread was joined.
         let mut retries = REFUSED_RETRIES;
         while threads.len() < count && refused.is_none() {
             let gate = Arc::clone(&gate);
@@ -104,7 +104,7 @@ impl Native {
         }
         drop(closed);
         for thread in threads {
-            // The thread does nothing, so it cannot have panicked.
+            // Ignores the result: the thread only waited for a lock, so it cannot have panicked.
             let _ = thread.join();
         }
         let patience_ns = Native::now() + GONE_NS;

@@ -75,7 +75,7 @@ struct MappedRegion<T> {
     note: T,
 }
 
-/// Buffers cut from regions.
+/// Allocator of buffers, which it cuts from mapped memory regions of 2 MiB or more.
 #[derive(Debug)]
 pub struct BufferArena<T> {
     regions: Vec<Option<MappedRegion<T>>>,
@@ -256,7 +256,8 @@ pub fn order_of(len_bytes: usize) -> Option<u8> {
     (order <= LONGEST + 1 && len_bytes <= order_bytes(order)).then_some(order)
 }
 
-/// Returns the length of a buffer of an order, in bytes.
+/// Returns the length in bytes of a buffer of size class `order`: 4 KiB times 2 to the order, or 32
+/// MiB plus 256 KiB for the last order.
 #[inline]
 #[must_use]
 pub const fn order_bytes(order: u8) -> usize {
@@ -267,7 +268,7 @@ pub const fn order_bytes(order: u8) -> usize {
     }
 }
 
-/// Returns the length of the region that is mapped for a buffer of an order, in bytes.
+/// Returns the length in bytes of the region that is mapped for a buffer of size class `order`.
 #[must_use]
 pub fn region_bytes(order: u8) -> usize {
     order_bytes(order).max(REGION_BYTES)

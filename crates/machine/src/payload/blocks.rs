@@ -76,7 +76,8 @@ impl Blocks {
         }
         for order in 0..WHOLE {
             for word in words(order) {
-                // Bits of the left halves of all pairs whose two blocks are free.
+                // Left bit of each buddy pair whose two blocks are both free. The bits of a pair
+                // are adjacent.
                 let mut pairs = self.free[word] & self.free[word] >> 1 & LEFT & bits(order);
                 self.free[word] &= !(pairs | pairs << 1);
                 while pairs != 0 {

@@ -130,8 +130,9 @@ pub fn huge_bytes() -> io::Result<usize> {
     Ok(huge_in(&smaps, &advised))
 }
 
-/// Returns the bytes in huge pages of the mappings in `smaps` that contain a region. The kernel
-/// merges two mappings only if huge pages were requested for both, so only regions are counted.
+/// Returns the sum, in bytes, of the huge pages of each mapping in `smaps` that contains the start
+/// of a region. The kernel merges two mappings only if huge pages were requested for both, so the
+/// sum covers no other memory.
 fn huge_in(smaps: &str, regions: &[(usize, usize)]) -> usize {
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {

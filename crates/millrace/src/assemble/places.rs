@@ -15,7 +15,8 @@ use crate::assemble::{
     DriveOptions, OpenContext, OpenedDrive, SetupError, assemble_drive, open_drive,
 };
 
-/// Drives in the order of opening, and the identities of their data.
+/// Names of drives in the order of opening, and the identity of each open drive's data, such as the
+/// device and inode of its file.
 #[derive(Debug, Default)]
 pub struct Places {
     drives: Vec<String>,
@@ -30,8 +31,9 @@ struct PlaceUser {
 }
 
 impl Places {
-    /// Records the next drive, and returns an error if it conflicts with an earlier one. `place` is
-    /// `None` if no other drive can reach the drive's data.
+    /// Records the drive `name` and the identity of its data (`place`). Returns an error if an
+    /// earlier drive has the same data and at least one of the two drives writes. `place` is `None`
+    /// if no other drive can reach the data.
     fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
@@ -42,7 +44,8 @@ impl Places {
         free
     }
 
-    /// Forgets the data of closed drives. The indexes of these drives are not reused.
+    /// Removes the data identities of closed drives, so that new drives may use the same data. The
+    /// indexes of closed drives are not reused.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers change.
     pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
         let drives = &self.drives;
@@ -75,7 +78,7 @@ impl Places {
     ) -> Result<OpenedDrive, SetupError> {
         let opened = match host.opened.take() {
             Some(driver) => assemble_drive((name, spec), driver, options, host),
-            // An invalid spec passes this check; `open_drive` reports it.
+            // Ignores an invalid spec here, because `open_drive` reports it.
             None => self.check(name, file_place(spec).ok().flatten()).and_then(|()| {
                 let opened = open_drive(name, spec, options, host);
                 opened.map_err(|error| self.explain((name, spec), error))

@@ -39,7 +39,7 @@ pub struct ServeConfig {
     pub volumes: Vec<VolumeConfig>,
     /// Exports of the volumes.
     pub exports: Vec<ExportConfig>,
-    /// Settings of the addresses that exports name.
+    /// Access and TLS settings of NBD addresses. An address without an entry has default settings.
     pub listener_settings: Vec<ListenerConfig>,
     /// Threads and limits of the NBD server.
     pub server: ServerConfig,
@@ -77,8 +77,8 @@ pub struct ExportConfig {
 pub enum OnDemand {
     /// The export stands for the files of a directory, and has no volume itself.
     Directory(ExportDirectory),
-    /// The export is a file of the directory export of this name, opened for a client. Only servers
-    /// make such exports.
+    /// The export is an open file of a directory. The value is the name of the directory's export.
+    /// Only a running server makes such exports, when a client requests a file.
     File(String),
 }
 
@@ -99,7 +99,8 @@ pub struct ExportDirectory {
 }
 
 impl ExportDirectory {
-    /// Makes a directory with the default settings for its files.
+    /// Returns default settings for serving the files of the directory `path`. Creates nothing on
+    /// disk.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> ExportDirectory {
         ExportDirectory {
@@ -286,7 +287,8 @@ impl ServeConfig {
     pub fn validate(&self) -> Result<(), StartError> {
         let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
         let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
-        // First export with each pair of group and `group_each`; a group may have only one pair.
+        // Maps a group's name and the setting `group_each` to the first export that has both. All
+        // exports of a group must have the same `group_each`.
         let mut first_of = HashMap::new();
         for export in &self.exports {
             first_of.entry((export.group_name(), export.group_each)).or_insert(export);
@@ -390,8 +392,9 @@ impl ServeConfig {
         if has_nbd { self.server.threads } else { 0 }
     }
 
-    /// Returns the number of queues on each drive, for each volume: one per I/O thread of the
-    /// volume, and one per thread of the program's own.
+    /// Returns the number of hardware queues that each volume's drives need: one for each I/O
+    /// thread of the volume, and one for each of the program's own threads
+    /// (`ServerConfig::own_threads`).
     pub(super) fn queues_of_drives(&self, io_threads: Vec<u16>) -> Vec<u16> {
         let own = self.server.own_threads;
         io_threads.into_iter().map(|threads| threads.saturating_add(own)).collect()

@@ -230,8 +230,8 @@ fn missing(all: &[Listen], others: &[Listen]) -> Vec<Listen> {
     all.iter().filter(|one| !others.contains(one)).cloned().collect()
 }
 
-/// Returns the keys in which two volumes of one name differ, except those that can change while a
-/// volume is served.
+/// Compares two configurations of a volume. Returns the keys that differ, except keys that can
+/// change while the volume is served.
 fn fixed_keys(before: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
     let names = |volume: &VolumeConfig| -> Vec<String> {
         volume.drives.iter().map(|drive| drive.name.clone()).collect()

@@ -18,7 +18,8 @@ use rustix::io::Errno;
 
 use super::config::ExportDirectory;
 
-/// Keys of a file drive that the directory sets itself.
+/// Keys of the driver `file` that are ignored in a directory's settings (`file_keys`), because the
+/// server decides them for each file.
 const OWN_KEYS: [&str; 4] = ["path", "size", "grow", "read-only"];
 
 /// A file that was found and is not opened for I/O yet.

@@ -23,8 +23,8 @@ pub struct ServedGroups {
 debug_fields!(ServedGroups);
 
 impl ServedGroups {
-    /// Takes the groups that were opened, and prepares a separate group for each client of exports
-    /// with `group_each`.
+    /// Wraps the opened `groups`. For exports with `group_each`, prepares to open a child group for
+    /// each client.
     pub(super) fn new(
         config: &ServeConfig,
         groups: &Arc<Groups<Native>>,
@@ -55,8 +55,8 @@ impl ServedGroups {
         }
     }
 
-    /// Returns the name of a client's group in the configuration. The group of a single client has
-    /// its parent's name.
+    /// Returns the name under which a client's group is configured. For a child group of a single
+    /// client, returns the name of its parent.
     pub(super) fn configured_name(&self, group: GroupId) -> String {
         let Some(config) = self.groups.config(group) else { return String::new() };
         let above = config.parent.filter(|parent| self.seats_of(*parent).is_some());
@@ -69,8 +69,8 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes the groups of single clients that have left, if the parent's clients share one group
-    /// in `now`.
+    /// Closes per-client groups whose client has left. Considers only parent groups whose clients
+    /// all share one group from now on, according to the new state `now`.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));

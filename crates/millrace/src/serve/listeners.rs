@@ -25,12 +25,13 @@ pub struct TlsConfig {
 /// Selects the TLS settings of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ListenerTls {
-    /// The address uses the settings of the server, if it has any.
+    /// The address uses the server's TLS settings (`ServerConfig::tls`), or no TLS if the server
+    /// has none.
     #[default]
     OfServer,
-    /// No TLS.
+    /// The address has no TLS.
     Off,
-    /// The address has settings of its own.
+    /// The address has TLS settings of its own.
     Own(TlsConfig),
 }
 
@@ -41,7 +42,7 @@ pub struct ListenerConfig {
     pub listen: Listen,
     /// Mode, owner and allowed users of a Unix socket.
     pub access: SocketAccess,
-    /// TLS of the address.
+    /// Choice of the TLS settings for the address: its own, the server's, or none.
     pub tls: ListenerTls,
 }
 

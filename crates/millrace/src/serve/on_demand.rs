@@ -66,7 +66,8 @@ struct OpenFile {
 /// volumes are not served.
 pub type BeforeServing<'a> = &'a dyn Fn(&Opened) -> Result<(), String>;
 
-/// Outcome of [`Server::answer`], [`Server::finish`] or [`Server::close`].
+/// Exports on demand that a call of [`Server::finish`] or [`Server::close`] opened or closed, and
+/// failures.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FileChanges {
     /// Names of the exports that were opened.
@@ -82,7 +83,8 @@ pub struct FileTask {
     request: ExportRequest,
     directories: Vec<Candidate>,
     queues: u16,
-    /// Key of the client's listing: the NBD address and its directories.
+    /// Key under which the client's list of file names is cached: the NBD address, and the
+    /// directories that the client may use.
     list_key: String,
     names: Vec<String>,
     outcome: Option<Result<FoundExport, String>>,
@@ -120,8 +122,8 @@ impl FileTask {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
-    /// Records the open file of the requested name, if any, for the search of the next directory.
-    /// Call this right before [`FileTask::step`].
+    /// Records which file is already open under the requested name in the next directory, so that
+    /// [`FileTask::step`] does not open the file again. Call this right before `step`.
     pub fn prepare_step(&mut self, server: &Server) {
         if let (RequestedExport::Named(name), Some(next)) =
             (&self.request.wanted, self.directories.first_mut())
@@ -131,10 +133,11 @@ impl FileTask {
         }
     }
 
-    /// Searches the next directory. Blocks until its file system answers.
+    /// Looks for the requested file in the next directory, or lists that directory. Blocks until
+    /// the directory's file system answers.
     pub fn step(&mut self) {
-        // The work is skipped for a client that has disconnected, so that other clients need not
-        // wait for it.
+        // Skips all directories if the client has disconnected, so that other clients do not wait
+        // for a useless search.
         if self.request.is_abandoned() {
             self.directories.clear();
         }
@@ -214,7 +217,8 @@ impl ClosingFile {
         self.name.split('/').next().unwrap_or_default()
     }
 
-    /// Flushes the file. Blocks until its file system answers.
+    /// Flushes the volume of the file that is about to be closed. Blocks until the file's file
+    /// system answers.
     pub fn flush(&mut self) {
         self.flushed = flush_and_wait(&self.volume, self.reactor);
     }
@@ -354,13 +358,14 @@ impl Server {
         changes
     }
 
-    /// Returns true if files of directories are open.
+    /// Returns true if any file of a served directory is open on demand.
     #[must_use]
     pub fn has_open_files(&self) -> bool {
         !self.files.files.is_empty()
     }
 
-    /// Returns `config` with the open files of its directories.
+    /// Returns `config`, plus the volume and export of each file that is open on demand. Omits
+    /// files whose directory is missing or has other settings in `config`.
     #[must_use]
     pub fn with_open_files(&self, config: &ServeConfig) -> ServeConfig {
         let mut config = config.clone();

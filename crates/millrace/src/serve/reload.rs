@@ -78,7 +78,8 @@ pub enum ReloadError {
     Start(#[from] StartError),
 }
 
-/// Numbers of queues on each drive of a volume, one for each I/O thread. NBD has the first queues.
+/// Numbers of hardware queues on each drive of a volume; each I/O thread has one queue. The NBD
+/// threads have the first `nbd` queues, and threads for virtual machines have the rest up to `all`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,

@@ -82,8 +82,8 @@ impl Observers {
         of_nbd.or_else(|| self.vhost.disconnect(number))
     }
 
-    /// Returns the failed requests of each export over both servers, in the order of the
-    /// configuration.
+    /// Returns the failed requests of each export, over NBD and vhost-user-blk together, in the
+    /// order of the exports in the configuration.
     #[must_use]
     pub fn failures(&self) -> Vec<ExportFailures> {
         let mut all = vec![ExportFailures::default(); self.exports];
@@ -144,8 +144,8 @@ impl NbdParts {
         let mut listeners = config.load_listeners()?;
         for listener in &mut listeners {
             for export in &mut listener.exports {
-                // The search always succeeds, because each export of a listener names an NBD
-                // address.
+                // Converts an index in the configuration to an index in `exports`. The index is
+                // always in `places`, because an export on a listener is served over NBD.
                 *export = places.binary_search(export).unwrap_or(0);
             }
         }
@@ -180,7 +180,7 @@ impl Servers {
     ///
     /// # Errors
     /// Fails if a socket cannot be bound or a thread cannot be started. If a socket caused the
-    /// error, the error's part is that socket.
+    /// error, [`StartError::part`] names that socket.
     pub fn start(config: &ServeConfig, opened: &Opened, say: Say) -> Result<Servers, StartError> {
         config.validate()?;
         let groups = ServedGroups::new(config, &opened.groups)?;
@@ -236,8 +236,8 @@ impl Servers {
         self.nbd.as_ref().is_some_and(nbd::Server::failed) || self.vhost.failed()
     }
 
-    /// Returns the requests of clients for files of directories. A program that serves directories
-    /// receives them on a thread of its own and passes them to
+    /// Returns the queue of client requests for exports that are opened on demand. A program that
+    /// serves directories takes requests from the queue on a thread of its own, and passes them to
     /// [`Server::answer`](super::Server::answer); until then the clients wait.
     #[must_use]
     pub fn requests(&self) -> ExportRequests {
@@ -343,8 +343,8 @@ impl Servers {
     }
 }
 
-/// Converts the error of a server that did not start. If the server's error names a socket, the
-/// returned error has that socket as its part of the configuration.
+/// Converts the error of an NBD or vhost-user server that did not start. If the error's text begins
+/// with the address of a socket, the returned error refers to that socket in the configuration.
 pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
     let text = error.to_string();
     let named = |address: &str| text.strip_prefix(address).is_some_and(|at| at.starts_with(": "));

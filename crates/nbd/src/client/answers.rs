@@ -285,7 +285,7 @@ impl ReceivedPieces {
     }
 
     fn add(&mut self, start: u64, end: u64) -> PieceInsert {
-        // Finds the first piece that ends after `start`.
+        // Finds the first received piece of the read that ends after `start`.
         let known = &self.list[..self.len];
         let place = known.iter().position(|piece| piece.1 > start).unwrap_or(self.len);
         if place < self.len && self.list[place].0 < end {

@@ -153,8 +153,9 @@ impl ClientHandshake {
         self
     }
 
-    /// Returns the error of a refused export, as long as the server's list of exports for the error
-    /// text has not arrived. Needed for servers that close the connection after a refusal.
+    /// Returns the error of a refused export, while the client waits for the server's list of
+    /// exports. The client requests the list to name the available exports in the error text.
+    /// Needed for servers that close the connection after a refusal.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
         (self.state == ClientHandshakeState::List).then(|| self.no_export())

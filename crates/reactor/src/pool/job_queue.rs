@@ -30,7 +30,8 @@ struct JobLane {
     listed: Option<LaneTurn>,
 }
 
-/// Sort key of a drive's lane: number of running jobs, position in the round robin, lane index.
+/// Sort key of a drive's job queue (lane): number of running jobs, position in the round robin,
+/// lane index.
 type LaneTurn = (usize, u64, u32);
 #[derive(Default)]
 struct ResultInbox {
@@ -55,7 +56,8 @@ pub(super) struct JobQueue {
     free_lanes: Vec<u32>,
     inboxes: Vec<ResultInbox>,
     free_inboxes: Vec<u32>,
-    /// Lanes of drives that may run another job, in the order in which they get threads.
+    /// Job queues (lanes) of drives that may run another job, in the order in which pool threads
+    /// serve the drives.
     ready: BTreeSet<LaneTurn>,
     last_position: u64,
     busy: usize,
@@ -102,7 +104,7 @@ impl JobQueue {
         at
     }
 
-    /// Closes a drive's lane. The remaining jobs still run.
+    /// Closes a drive's job queue (lane). The remaining jobs still run.
     pub(super) fn close_lane(&mut self, lane: u32) {
         let at = &mut self.lanes[lane as usize];
         (at.retired, at.reserved) = (true, false);
@@ -140,7 +142,8 @@ impl JobQueue {
         at
     }
 
-    /// Closes an inbox, and drops the jobs for it that no thread has started.
+    /// Closes the inbox in which a reactor receives its results. Drops the reactor's jobs that no
+    /// thread has started.
     pub(super) fn close_inbox(&mut self, inbox: u32) {
         for lane in 0..self.lanes.len() as u32 {
             self.lanes[lane as usize].jobs.retain(|job| job.inbox != inbox);
@@ -158,8 +161,8 @@ impl JobQueue {
         std::mem::swap(&mut self.inboxes[inbox as usize].results, into);
     }
 
-    /// Requests a wake-up of the inbox's owner at the next result. Returns false if results are
-    /// waiting.
+    /// Requests a wake-up of the reactor that owns the inbox at the next result. Returns false if
+    /// results are waiting.
     pub(super) fn sleep(&mut self, inbox: u32) -> bool {
         let at = &mut self.inboxes[inbox as usize];
         at.asleep = at.results.is_empty();
@@ -213,8 +216,8 @@ impl JobQueue {
         self.first_lane(shared)
     }
 
-    /// Returns the drive's lane to serve next. While `shared` or more jobs are running, only a
-    /// drive without a running job qualifies.
+    /// Returns the job queue (lane) of the drive to serve next. While `shared` or more jobs are
+    /// running, only a drive without a running job qualifies.
     fn first_lane(&self, shared: usize) -> Option<u32> {
         let (running, _, lane) = *self.ready.first()?;
         (running == 0 || self.busy < shared).then_some(lane)
@@ -266,8 +269,9 @@ impl JobQueue {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }
 
-    /// Returns the time from which another thread may be started, or `None` if none is needed. At
-    /// the shared limit, a drive must have waited without a thread for `growth_ns`.
+    /// Returns the time in nanoseconds from which the pool may start another thread, or `None` if
+    /// no thread is needed. A pool with [`PoolLimits::shared`] threads grows only for a drive that
+    /// has waited without a thread for [`PoolLimits::growth_ns`].
     pub(super) fn next_growth_ns(&self) -> Option<u64> {
         if self.coming > 0 || self.can_wake() {
             return None;

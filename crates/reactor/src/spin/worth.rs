@@ -14,11 +14,14 @@
 /// Minimum length of a measuring window, in nanoseconds and in waits.
 const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
-/// Number of measuring windows in a trial. Each pair has one window with spins and one without.
+/// Number of measuring windows (intervals of time) in a trial. Windows with spins and without spins
+/// alternate; two successive windows form a pair.
 const TRIAL: u32 = 12;
-/// Number of window pairs that spinning must win in a trial: to be turned on, and to stay on.
+/// Number of window pairs of a trial in which spinning must have the higher byte rate: to be turned
+/// on, and to stay on.
 const WINS: [u32; 2] = [5, 4];
-/// Windows between two trials: at most `HOLD_CHANGED` after the byte rate doubled or halved.
+/// Number of measuring windows between two trials. Once the byte rate has doubled or halved, at
+/// most `HOLD_CHANGED` windows remain until the next trial.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the byte rate with spins to the byte rate without: 9 / 8.
@@ -36,7 +39,8 @@ impl ByteRate {
         self.ns += other.ns;
     }
 
-    /// Returns true if this rate is at least `other` times the fraction `times[0]` / `times[1]`.
+    /// Returns true if this byte rate is at least `times[0] / times[1]` times the byte rate
+    /// `other`.
     fn is_at_least(self, times: [u128; 2], other: ByteRate) -> bool {
         let cross = |one: ByteRate, ns: u64| u128::from(one.bytes) * u128::from(ns);
         cross(self, other.ns) * times[1] >= cross(other, self.ns) * times[0]
@@ -55,11 +59,14 @@ struct TrialWindow {
 pub(super) struct SpinTrial {
     spins: bool,
     window: TrialWindow,
-    /// Number of finished windows of the trial; [`TRIAL`] while no trial is in progress.
+    /// Number of measuring windows finished in the current trial; [`TRIAL`] while no trial is in
+    /// progress.
     trial: u32,
-    /// Bytes and time in the trial's windows: without spins, and with spins.
+    /// Bytes and time of the current or last trial: summed over the measuring windows without
+    /// spins, and summed over the measuring windows with spins.
     found: [ByteRate; 2],
-    /// Byte rate of the last window with spins, and number of pairs that spinning has won.
+    /// Byte rate of the last measuring window with spins. `wins` is the number of window pairs of
+    /// this trial in which spinning had the higher byte rate.
     spun: ByteRate,
     wins: u32,
     /// Result of the last trial: true if spinning improved throughput.

@@ -120,11 +120,12 @@ impl Tables {
         self.lent.lend(region, piece_bytes);
     }
 
-    /// Takes back a region that was lent.
+    /// Ends one lending of a memory region to the ring. After the last lending has ended, the
+    /// region is no longer registered.
     ///
     /// # Safety
-    /// No operation in the region may be in flight, unless another user also lends the region to
-    /// this ring.
+    /// No operation in the region may be in flight. If the region was lent several times, this
+    /// applies only to the last call, which clears the registrations.
     pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         for index in self.lent.take_back(region) {
             // SAFETY: promised by the caller.
@@ -140,8 +141,9 @@ impl Tables {
         }
     }
 
-    /// Returns the registered region that contains the range. Registers a piece of a lent region if
-    /// needed.
+    /// Returns the index of the registered buffer that contains the range, if there is one. First
+    /// registers the range's piece of a region that its owner lent to the ring, if that piece is
+    /// not registered yet.
     pub(crate) fn fixed_buffer(
         &mut self,
         ring: &Submitter<'_>,

@@ -199,13 +199,14 @@ impl CpuFile {
 #[derive(Default)]
 pub(super) struct DropCounts {
     pub(super) all: u64,
-    /// Number of dropped events that were reported in a file.
+    /// Number of dropped events for which a message was written to a trace file.
     pub(super) told: u64,
 }
 
 impl DropCounts {
-    /// Returns how many of a thread's dropped `events` must be reported now. `events` may include
-    /// drops before this recording, so the result is limited to the drops not reported yet.
+    /// Returns how many of the `events` that a thread's ring dropped must be reported now. Some of
+    /// the drops may be older than this recording, so the result is at most the number of
+    /// unreported drops.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;

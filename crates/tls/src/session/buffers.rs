@@ -21,7 +21,8 @@ pub(super) struct Incoming {
     end: usize,
     /// End of the bytes that were passed to rustls.
     shown: usize,
-    /// Start of the first record whose length is not known yet.
+    /// Offset in `buffer` of the first TLS record whose header was not read yet. Lies beyond `end`
+    /// while an earlier record is incomplete.
     next: usize,
 }
 
@@ -88,7 +89,8 @@ impl Incoming {
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end, "more bytes are consumed than were received");
-        // The record layer calls no `show_more`, so `shown` and `next` may lag behind `start`.
+        // Moves `shown` and `next` up to `start`, because the record layer of TLS 1.3 consumes
+        // bytes without updating these two offsets.
         (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }

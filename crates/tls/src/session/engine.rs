@@ -169,7 +169,8 @@ impl Engine {
     /// call would parse the invalid bytes again, and rustls allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
         if matches!(self, Engine::RecordLayer(_)) {
-            // The record layer has already returned its messages together with the error.
+            // Returns nothing, because the record layer returned its messages to the peer together
+            // with the error.
             return Vec::new();
         }
         self.turn(incoming, (&mut [], &mut Vec::new()), WriteAction::Nothing).control

@@ -1,9 +1,9 @@
 //! `PipeReader`: sorts the records of all CPUs that `blktrace -o -` writes to a pipe.
 //!
-//! Each CPU's records arrive in batches, in order, some time after they were made. Events wait in a
-//! window until the newest is so much later than the oldest that no earlier one can arrive, or
-//! until the window is full. An event that arrives later than that is returned on arrival, and
-//! counted. blkparse does the same for `-i -`.
+//! Each CPU's records arrive in batches, in order of time, after a delay. So events wait in a
+//! window, sorted by time. The oldest event is returned once the newest is more than 2 s younger,
+//! or once the window is full. An event that arrives after a younger one was returned is out of
+//! order, and is counted. blkparse sorts in the same way for `-i -`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;

@@ -28,7 +28,8 @@ impl IoTally {
         self.rest = self.rest.wrapping_add(u64::from(bytes & 1_023));
     }
 
-    /// Subtracts an I/O's length, but leaves the number of I/Os unchanged.
+    /// Subtracts the bytes of an I/O from the total length. The number of I/Os stays, as in
+    /// blkparse's count of issued requests.
     fn take(&mut self, bytes: u32) {
         self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
         self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));
@@ -135,7 +136,8 @@ impl TraceCounts {
             EventCode::Issue => counts.issued.add(bytes),
             EventCode::Requeue => {
                 counts.requeued.add(bytes);
-                // Subtract the request, which will be issued again.
+                // Subtracts the request's bytes, because the request will be issued and counted
+                // again.
                 counts.issued.take(bytes);
             }
             EventCode::Complete => counts.completed.add(bytes),
@@ -167,8 +169,8 @@ impl TraceCounts {
         let rate = |way: usize| {
             let ms = self.last_ns.wrapping_sub(self.first_ns) / 1_000_000;
             let done = total.ways[way].completed;
-            // The rate is not exact: as in blkparse, the remaining bytes are added as thousandths
-            // of a KiB.
+            // The rate is not exact, as in blkparse: `rest`, the bytes beyond whole KiB, is added
+            // as thousandths of a KiB.
             let sum = done.kib.wrapping_mul(1_000).wrapping_add(done.rest);
             sum.checked_div(ms).unwrap_or(0)
         };

@@ -52,7 +52,8 @@ impl DriveNotes {
                 },
             );
         };
-        // If the thread cannot be started there are no notes, but the I/O continues.
+        // If the thread that prints the drives' messages cannot be started, no messages are shown.
+        // The I/O continues.
         let thread = thread::Builder::new().name("millrace-news".to_owned()).spawn(body).ok();
         DriveNotes { done: Some(done), thread }
     }

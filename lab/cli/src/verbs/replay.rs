@@ -1,9 +1,9 @@
 //! `millrace-lab replay`: sends the I/Os of a trace again, and prints the results.
 //!
-//! This module owns the order of a run: the arguments become lanes (target.rs) and settings, the
-//! trace is read once in advance if `--fit scale` needs it, the replay itself (`replay` of
-//! millrace-experiments) runs with a progress bar, and a report is printed (table.rs). Ctrl-C ends
-//! the replay, and the I/Os so far are reported.
+//! The arguments become settings, and lanes: the volumes or servers that receive the I/Os
+//! (target.rs). With `--fit scale`, the trace may first be read once in advance. The replay itself
+//! (`replay` of millrace-experiments) runs with a progress bar, and then a report is printed
+//! (table.rs). Ctrl-C ends the replay, and the I/Os so far are reported.
 
 mod args;
 mod table;
@@ -68,7 +68,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and returns the exit code. `said` has notes on the trace and its damage.
+/// Prints the report and returns the exit code. `said` has two lists for the JSON report: notes on
+/// the trace, and damage found in the trace.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,

@@ -30,7 +30,7 @@ pub enum ClientError {
         path.display()
     )]
     Silent { path: PathBuf, source: io::Error },
-    /// A message of the set-up failed.
+    /// The exchange of a vhost-user message (`step`) failed while the connection was set up.
     #[error("{}: the vhost-user server failed at {step}: {source}; see its log", path.display())]
     Protocol { path: PathBuf, step: &'static str, source: vhost::Error },
     /// The server lacks what the client needs.

@@ -23,7 +23,8 @@ use super::ring::{DriverRing, RingError};
 /// other work.
 const LOOKS: u32 = 128;
 const WAITS_PER_YIELD: u32 = 32;
-/// Number of waits without a completion after which the connection is checked: some milliseconds.
+/// Number of waits without a completion after which the queue checks that the server is still
+/// connected. So many waits take some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -54,7 +55,8 @@ pub struct Queue {
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Completions so far. `checked` has their number and the time at the last sign of progress.
+    /// Number of completions so far. `checked` has the value and the time of the last check that
+    /// found new completions.
     completed: u64,
     checked: (u64, Option<Instant>),
     /// Number of calls of `wait` that found no completion.
@@ -93,11 +95,12 @@ impl Queue {
         self.counters
     }
 
-    /// Puts a request of a free slot into the ring. [`Queue::kick`] publishes it to the server.
+    /// Puts a request into the ring. `slot` is the number of a free request slot, whose buffer
+    /// holds the data. [`Queue::kick`] publishes the request to the server.
     ///
     /// # Panics
-    /// Panics if the slot is in flight or does not exist, or if the data are larger than its
-    /// buffer.
+    /// Panics if a request in the slot is in flight, if the slot does not exist, or if the data are
+    /// larger than its buffer.
     #[inline(always)]
     pub fn submit(&mut self, slot: u16, request: Request) {
         self.ring.submit(slot, request);
@@ -111,7 +114,8 @@ impl Queue {
         }
     }
 
-    /// Passes slot and status of each completed request to `done`. Returns the number of requests.
+    /// Passes the slot number and the status of each completed request to `done`. Returns the
+    /// number of completed requests.
     ///
     /// # Errors
     /// Fails if the server violated the rules of the ring.
@@ -147,8 +151,9 @@ impl Queue {
         }
     }
 
-    /// Sleeps until one of several queues may have completions, but at most for `most`. The queues
-    /// must wait for interrupts. Call [`Queue::kick`] and [`Queue::reap`] of each queue first.
+    /// Sleeps until one of several queues may have completions, or until the time `most` has
+    /// passed. The queues must wait for interrupts. Call [`Queue::kick`] and [`Queue::reap`] of
+    /// each queue first.
     ///
     /// # Errors
     /// Fails if a server closed the connection.
@@ -173,8 +178,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits one request with slot 0 and waits for its completion. No other request may be in
-    /// flight.
+    /// Submits one request, in request slot 0, and waits for its completion. No other request may
+    /// be in flight.
     ///
     /// # Errors
     /// Fails like [`Queue::wait`] and [`Queue::reap`].

@@ -1,8 +1,9 @@
 //! Virtio-blk requests as a driver writes them, and the statuses that a device returns.
 //!
-//! Plain values of the virtio specification (1.2, section 5.2.6). The submitting code creates them
-//! and the ring reads them; a slot's descriptors are rewritten only if the direction or length of
-//! its data changes ([`Shape`]).
+//! The values are those of the virtio specification (1.2, section 5.2.6). The submitting code
+//! creates requests, and the ring reads them. Each request uses a slot of the ring, with
+//! descriptors and a data buffer. The descriptors are rewritten only if the direction or length of
+//! the data changes ([`Shape`]).
 
 use millrace_exports::virtio::{RANGE_BYTES, kind, status};
 
@@ -36,7 +37,7 @@ impl Kind {
     }
 }
 
-/// Request to the disk, whose data are in the buffer of its slot.
+/// Request to the disk. The data are in the buffer of the ring slot that the request uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Operation of the request.
@@ -48,19 +49,19 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns a read into the slot's buffer.
+    /// Creates a request that reads data into the buffer of its ring slot.
     #[must_use]
     pub const fn read(sector: u64, bytes: u32) -> Request {
         Request { kind: Kind::Read, sector, bytes }
     }
 
-    /// Returns a write of the slot's buffer.
+    /// Creates a request that writes the data in the buffer of its ring slot.
     #[must_use]
     pub const fn write(sector: u64, bytes: u32) -> Request {
         Request { kind: Kind::Write, sector, bytes }
     }
 
-    /// Returns a flush.
+    /// Creates a flush request.
     #[must_use]
     pub const fn flush() -> Request {
         Request { kind: Kind::Flush, sector: 0, bytes: 0 }
@@ -81,7 +82,8 @@ impl Request {
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// Initial shape of a slot, unequal to the shape of any request.
+    /// Initial shape of a ring slot's data, unequal to the shape of any request. So the first
+    /// request in the slot writes the slot's descriptors.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;

@@ -4,8 +4,8 @@
 //! caller sends kicks and receives interrupts, so the ring needs no file descriptors. Used by a
 //! queue of the client, and by code that plays both driver and device in one process. A slot keeps
 //! its descriptors, header, status and buffer as long as the ring exists. A request writes its
-//! header, and an entry of the available ring unless the entry already has its slot. All accesses
-//! are plain loads and stores, and nothing is allocated.
+//! header, and writes the slot's number to the available ring if the entry has another number. All
+//! accesses are plain loads and stores, and nothing is allocated.
 //!
 //! Kicks: to know exactly if a kick is due, the driver needs a barrier between its store of the
 //! index and its load of the available event. That barrier waits for a cache line that a polling
@@ -169,8 +169,9 @@ impl DriverRing {
         self.word64(header + 8).store(request.sector.to_le(), Relaxed);
         let index = usize::from(self.next_available & (self.options.size - 1));
         let entry = self.word16(self.layout.available + 4 + 2 * index);
-        // An unchanged cache line stays in the caches of both sides. If requests complete in order,
-        // the entry still has this slot.
+        // Do not store the slot's number if the ring entry already has that number, as when
+        // requests complete in order. An unchanged cache line stays in the caches of driver and
+        // device.
         if entry.load(Relaxed) != slot.to_le() {
             entry.store(slot.to_le(), Relaxed);
         }
@@ -293,7 +294,7 @@ impl DriverRing {
     /// yet, so that the caller may sleep.
     ///
     /// # Panics
-    /// Panics if the ring polls.
+    /// Panics if the ring's options select polling instead of interrupts.
     pub fn prepare_sleep(&mut self) -> bool {
         assert_eq!(self.options.wait, Wait::Events, "a ring with interrupts");
         self.armed = true;

@@ -32,8 +32,8 @@ impl Scenario {
             _ => true,
         });
         if self.has_owned() {
-            // Give each core a hardware queue, because the cache opens its channels before all I/O
-            // threads have created their queues.
+            // Give each I/O thread a hardware queue of its own. A thread without one would use the
+            // queue of another thread, which may not be open yet when the cache opens its channels.
             self.layer.hardware = SpreadSpec::Core;
             self.drives.iter_mut().for_each(|drive| drive.queues = 64);
         }
@@ -67,7 +67,8 @@ impl Scenario {
         self.cache.is_some_and(|cache| cache.through || self.channels.iter().any(clears))
     }
 
-    /// Returns the time since the start, in nanoseconds, at which the last drive works again.
+    /// Returns the time, in nanoseconds since the start, at which the last dead or stalled drive
+    /// works again.
     pub(super) fn recovered_ns(&self) -> u64 {
         let back_us = |faults: &FaultSpec| {
             let dead_us = faults.dead_us.map_or(0, |us| us + faults.dead_for_us);

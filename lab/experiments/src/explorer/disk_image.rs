@@ -12,7 +12,8 @@ use super::random::Random;
 use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
 use super::time::NS_PER_US;
 
-/// A change of one sector: the change's number, and the written stamp, which identifies the bio.
+/// A change of one sector: the change's number, and the sector's new content (a stamp that names
+/// the writing bio, or 0).
 type Change = (u32, u64);
 
 /// Changes of a sector that may survive a power cut, oldest first. The oldest one is durable.
@@ -146,8 +147,8 @@ impl DiskImage {
         if (from_ns..until_ns).contains(&done_ns) { until_ns } else { done_ns }
     }
 
-    /// Writes a stamp to a sector, at once durable with FUA or without a volatile cache in the
-    /// drive.
+    /// Changes the content of a sector to `stamp`. With FUA, or if the drive has no volatile cache,
+    /// the change is durable at once.
     pub(super) fn write(&mut self, sector: u64, stamp: u64, flags: OpFlags) {
         self.changes += 1;
         let changes = &mut self.cells[sector as usize].0;
@@ -175,7 +176,8 @@ impl DiskImage {
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let changes = &mut self.cells[*sector as usize].0;
-            // A later FUA write may have removed the change already.
+            // A later FUA write to the sector may already have discarded the change that the flush
+            // covers.
             let covered = changes.iter().position(|(change, _)| change == number);
             changes.drain(..covered.unwrap_or(0));
         }
@@ -185,7 +187,7 @@ impl DiskImage {
         self.cells[sector as usize].last().1
     }
 
-    /// Returns the stamps that a sector may have after a power cut at this moment.
+    /// Returns the contents (as stamps) that a sector may have after a power cut at this moment.
     pub(super) fn survivors(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
         let changes = &self.cells[sector as usize].0;
         let untouched = changes.is_empty().then_some(0);

@@ -51,8 +51,9 @@ fn sleep_until(time_ns: u64) {
     }
 }
 
-/// Returns the longest wait for drives to drain, in nanoseconds. If some request may never
-/// complete, the wait ends before the simulator's time limit.
+/// Returns the longest time, in nanoseconds, to wait until a drive has no request in flight. If a
+/// request may never complete, the limit is at most `ABANDONED_NS`, so that the run ends before the
+/// simulator's own time limit.
 fn drain_bound_ns(state: &RunState) -> u64 {
     let bound_ns = state.scenario.bound_ns() + state.scenario.stall_ns();
     match lock_oracle(&state.oracle).may_keep_requests() {
@@ -105,8 +106,8 @@ fn grow(state: &RunState, drive: usize) {
 }
 
 fn switch(state: &RunState, mode: ModeSpec) {
-    // Load `switching` first: two threads whose compare-exchanges fail would wake each other for
-    // ever.
+    // Load `switching` before the compare-exchange, because a failed compare-exchange also takes
+    // the cache line away from the other waiting threads.
     let turn = || {
         state.switching.load(Order::Relaxed) == 0
             && state.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok()

@@ -63,8 +63,9 @@ impl Scenario {
         }
         one_freeze_per_drive(&mut scenario.disturbances);
         if scenario.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // A freeze waits for requests that timed out. Such a request stays in the drive until a
-            // thread polls its queue, so the freeze might never end.
+            // Remove the disturbances that freeze a drive. A freeze waits until no request is in
+            // the drive, but a request that timed out stays there until a thread polls its queue.
+            // So the freeze might never end.
             scenario.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
         }
         scenario.be_served(&mut Random::new(seed, 2));

@@ -44,7 +44,8 @@ impl History {
     pub(super) fn remove(&mut self, range: Range<u64>, bio: u32) {
         for sector in range {
             let Some(mut place) = self.last.get(sector as usize).copied() else { return };
-            // Unlink the change, as if its bio had never been submitted.
+            // Remove the bio's change from the sector's linked list, as if the bio had never been
+            // submitted.
             let mut behind = NONE;
             while place != NONE {
                 let SectorChange { bio: found, before } = self.changes[place as usize];
@@ -71,8 +72,9 @@ impl History {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }
 
-    /// Returns an error text if the sector cannot hold `stamp`: no bio wrote `stamp` there, or a
-    /// change that `after` selects has overwritten it.
+    /// Returns an error text if the sector cannot have the content `stamp`. Either no bio wrote
+    /// `stamp` to the sector, or an acknowledged change that `after` selects has overwritten
+    /// `stamp`.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
@@ -103,7 +105,7 @@ impl History {
 /// Selects acknowledged changes. A sector must hold the data of these changes, or newer data.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum After {
-    /// All changes that were acknowledged before the event with this number.
+    /// All sector changes that were acknowledged before the event with this number.
     Event(u64),
     Bio(u32),
 }

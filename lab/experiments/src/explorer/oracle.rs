@@ -48,8 +48,8 @@ pub(super) struct BioRecord {
     pub(super) status: Option<Status>,
     submitted_ns: u64,
     bound_ns: u64,
-    /// Longest time from the block layer's acceptance of the bio to its completion. Until the
-    /// acceptance, `bound_ns` is the limit.
+    /// Longest time from the block layer's acceptance of the bio to its completion. `bound_ns`
+    /// limits the time from the submission until the acceptance.
     taken_bound_ns: u64,
     log_len: usize,
     expects: ExpectedStatus,
@@ -57,7 +57,8 @@ pub(super) struct BioRecord {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
-    /// Bit set: statuses of failed requests that may have been parts of the bio.
+    /// Statuses with which the bio may fail, as a bit set: those of failed requests that may have
+    /// carried a part of the bio. With a page cache, all statuses.
     may: u32,
     /// True if a failed request was certainly part of the bio.
     must_fail: bool,
@@ -137,7 +138,8 @@ pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
 impl Oracle {
     pub(super) fn new(scenario: &Scenario) -> Oracle {
         let map = SectorMap::new(scenario);
-        // Failed pages may fill a cache whose dirty limit exceeds half of its size (docs/cache.md).
+        // A failing drive's dirty pages may fill a cache whose dirty limit exceeds half of its size
+        // (docs/cache.md). I/O to the other drives may then fail, too.
         let fills = scenario.cache.is_some_and(|cache| 2 * cache.dirty_kib > cache.size_kib);
         let fails = |drive: &DriveSpec| drive.faults.fails();
         let fails_all = fills && scenario.drives.iter().any(fails);
@@ -207,8 +209,8 @@ impl Oracle {
         self.bios.push(bio);
     }
 
-    /// Records that the block layer accepted a bio. From now on the bio waits only for the drives
-    /// that it touches.
+    /// Records that the block layer accepted a bio. Before the acceptance, any stalled drive may
+    /// delay the bio; from now on only the drives that the bio touches.
     pub(super) fn accept(&mut self, id: u64, now_ns: u64) {
         let bio = &mut self.bios[id as usize];
         if bio.status.is_none() && bio.bound_ns != bio.taken_bound_ns {
@@ -217,7 +219,8 @@ impl Oracle {
     }
 
     fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
-        // A page cache completes writes without a drive, but no other operation.
+        // A page cache completes a write without waiting for a drive. Any other operation may wait
+        // for a stalled drive.
         let waits = self.plan.all || self.plan.cached && bio.op != Op::Write;
         waits || self.touches(bio, &self.plan.stalling)
     }
@@ -348,8 +351,8 @@ impl Oracle {
         }
     }
 
-    /// Checks every content that the sectors could have if the power failed now. Each content must
-    /// have the changes that `after` selects, or newer ones.
+    /// Checks every content that the sectors could have if the power failed now. The content of a
+    /// sector must come from an acknowledged change that `after` selects, or from a newer change.
     fn check_power_cut(
         &mut self,
         name: &str,
@@ -397,7 +400,8 @@ impl Oracle {
     /// Records a failed request. The bio that the request is part of must report the failure.
     pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
         if self.plan.cached {
-            // The bio need not fail: the page cache retries the request, or fails a later bio.
+            // With a page cache, the bio need not fail: the cache retries the request, or reports
+            // the failure with a later bio.
             return;
         }
         let (touched, exact) = self.owners(suspect);
@@ -408,8 +412,9 @@ impl Oracle {
         }
     }
 
-    /// Records a request that timed out. Returns false if the request's bios wait on, because their
-    /// submitters own the memory.
+    /// Records a request that timed out. Returns false if the bios of the request do not end, but
+    /// wait until the drive completes the request: the submitters own the memory, which the drive
+    /// may still access.
     pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
         let (touched, exact) = self.owners(suspect);
         let foreign = suspect.op.has_data();
@@ -521,7 +526,8 @@ pub(super) enum MemoryFate {
     Kept,
 }
 
-/// Returns the stamp that a bio writes to a sector; 0 for discard and write-zeroes.
+/// Returns the content (stamp) that a bio gives a sector: bio number and sector for a write, 0 for
+/// discard and write-zeroes.
 pub(super) fn stamp_of(op: Op, id: u64, sector: u64) -> u64 {
     if op == Op::Write { (id + 1) << 24 | (sector & 0xff_ffff) } else { 0 }
 }

@@ -19,7 +19,8 @@ use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSp
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
-    /// Applies one of the profiles, in about a fifth of all seeds.
+    /// Applies a profile (a combination of settings that found bugs) to about a fifth of all
+    /// scenarios.
     pub(super) fn follow_theme(&mut self, random: &mut Random) {
         match random.below(60) {
             0..4 => self.be_abandoned(random),
@@ -51,7 +52,8 @@ impl Scenario {
             self.serving.mode = random.pick(&modes);
         }
         if random.per_mille(700) {
-            // Remove the workers, because they would poll the queues of the dropped channel.
+            // Remove the workers. Workers would poll the queues of the dropped channel and free its
+            // tags, but the profile tests tags that stay in use.
             self.serving.workers.clear();
             self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Leave(..)));
         }
@@ -60,9 +62,9 @@ impl Scenario {
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Drop(0));
     }
 
-    /// Profile: drives that are often busy and complete requests at once. Most threads have a
-    /// single bio of two parts in flight. So only the drive's wake-up makes such a thread retry,
-    /// and a missing retry is noticed.
+    /// Profile: drives that are often busy and complete requests at once. Most threads have only
+    /// one bio of two parts in flight. If the drive refuses a part, the thread retries only when
+    /// the drive wakes it. So a missing wake-up is noticed.
     fn be_busy(&mut self, random: &mut Random) {
         self.serving = ServingSpec::default();
         let ends = |what: DisturbanceKind| {
@@ -116,7 +118,8 @@ impl Scenario {
         }
         for channel in &mut self.channels {
             channel.mix = [6, 8, 2, 2, 2];
-            // Some bios have more parts than their channel has slots, and have to wait for slots.
+            // Some bios have more parts than their channel has bio slots. The last parts wait until
+            // other parts complete and free their bio slots.
             channel.blocks = random.pick(&[2, 12, 24]);
             channel.depth = channel.depth.min(8);
             channel.batch = channel.batch.min(channel.depth);
@@ -139,7 +142,8 @@ impl Scenario {
         }
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Stop(for_us));
         if stops_all {
-            // Remove disturbances that drain the drives, because paused drives do not drain.
+            // Remove freezes and mode switches, which wait until the drives have no requests in
+            // flight: stalled drives complete nothing.
             let drains = |what: DisturbanceKind| {
                 matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Freeze(..))
             };
@@ -149,7 +153,8 @@ impl Scenario {
 
     fn be_switched(&mut self, random: &mut Random) {
         if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // A mode switch would take too long, because a freeze waits for stuck requests.
+            // Do not switch the serving mode. A switch freezes the drives and waits for all
+            // requests, and stuck requests complete much later.
             return;
         }
         let ends = |what: DisturbanceKind| {

@@ -61,7 +61,8 @@ pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
     let simulation = simulation.map_err(|error| error.to_string())?;
-    // Time limit if the watchdog fails; the watchdog's own limit is much lower.
+    // Limit the virtual time of the simulation, in case the watchdog thread does not end a run that
+    // hangs. The watchdog's own limit is much lower.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
     let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
     CURRENT.set(Some(Arc::clone(&shared)));
@@ -169,7 +170,8 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // A page cache needs no sweep: its channels serve the drives until the drives are idle.
+    // Poll the queues (`sweep`) only without a page cache: a cache's channels serve the drives
+    // until the drives are idle.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -232,7 +234,8 @@ fn sweep(state: &Arc<RunState>) {
     lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
-    // Remove the scheduler: a scheduler could serve the reads below before older requests.
+    // Remove the drives' schedulers. A scheduler could serve the reads that `sweep` submits before
+    // older requests.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let map = lock_oracle(&state.oracle).map.clone();
     let first = |drive: usize| {
@@ -260,7 +263,8 @@ fn sweep(state: &Arc<RunState>) {
 }
 
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
-    // The thread creates no queues: any thread may run the queues of the drives that it reads.
+    // The thread opens no hardware queue of its own: any thread may run the queues of the drives
+    // that this function reads.
     let thread = state.scenario.has_owned().then(|| IoThread {
         number: (state.scenario.channels.len() + cpu as usize) as u16,
         owner: u64::MAX - 1,

@@ -20,8 +20,9 @@ use super::serving::{ModeSpec, ServingSpec};
 /// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
 /// cache notices the hang after at most two seconds. Pages already sent take one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Longest time, in nanoseconds, that each waiting page needs if a drive fails some writes and
-/// failed pages take up almost all of the dirty limit: the cache retries every 0.1 s.
+/// Longest time, in nanoseconds, by which each page of the I/Os in flight prolongs an I/O through
+/// the cache, if pages of failed writes take up almost all of the dirty limit. The cache retries
+/// the failed writes every 0.1 s.
 const HELD_BY_FAILURES_NS: u64 = 200_000_000;
 /// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
@@ -58,7 +59,7 @@ pub struct Scenario {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpec {
-    /// Number of sockets, 1 to 4.
+    /// Number of CPU sockets, 1 to 4.
     pub sockets: u32,
     /// CPUs per socket, 1 to 16.
     pub cores: u32,
@@ -480,8 +481,9 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // No thread is woken when a tag of another queue or of a plugged request becomes free. A
-        // thread that waits for such a tag polls up to a millisecond later.
+        // A thread may wait for a tag that a request in another queue, or a plugged request, holds.
+        // Nothing wakes the thread when such a tag becomes free. The thread polls up to a
+        // millisecond later.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -493,7 +495,8 @@ impl Scenario {
             .iter()
             .map(|d| match d.what {
                 DisturbanceKind::Freeze(_, us) | DisturbanceKind::Quiesce(_, us) => u64::from(us),
-                // A switch drains the drives, and then waits until every thread has polled.
+                // A switch of the serving mode drains the drives, and then waits until every thread
+                // has polled.
                 DisturbanceKind::Switch(_) => 2_000,
                 DisturbanceKind::Schedule(_, order) => order.longest_us(),
                 _ => 0,
@@ -518,7 +521,8 @@ impl Scenario {
         };
         // A scheduler may serve all other bios before this I/O, even later ones.
         let passes = if self.is_scheduled() { 12 } else { 3 };
-        // On a drive without FUA, a flush follows each durable write.
+        // If a drive has a volatile cache and no FUA, the block layer adds flushes to writes with
+        // FUA or PREFLUSH.
         let is_durable = |c: &ChannelSpec| c.fua > 0 || c.preflush > 0;
         let flushes = self.drives.iter().any(|d| d.limits.cache && !d.limits.fua)
             && self.channels.iter().any(is_durable);

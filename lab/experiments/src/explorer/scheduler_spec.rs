@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// Scheduler of a drive. JSON has the name that configurations use.
+/// Scheduler of a drive. In JSON, a scheduler has the same name as in configuration files, such as
+/// `deadline`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedulerSpec {

@@ -10,7 +10,8 @@ use super::random::Random;
 use super::scenario::{DisturbanceKind, DriveSpec, FaultSpec, Scenario};
 use super::time::NS_PER_US;
 
-/// Serving mode (`Serving`). JSON has the name that configurations use.
+/// Mode in which a volume's drives are served (`Serving`). In JSON, a mode has the same name as in
+/// configuration files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeSpec {
@@ -25,11 +26,12 @@ pub enum ModeSpec {
     Auto,
 }
 
-/// Serving mode, its thresholds, and the workers of a scenario.
+/// Threads that serve the drives of a scenario's volume (mode and workers), and thresholds of
+/// waiting requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServingSpec {
-    /// Serving mode at the start.
+    /// Mode in which the volume's drives are served when the run begins.
     pub mode: ModeSpec,
     /// Low and high watermark of requests that are held back (plugged).
     pub plug: [u32; 2],
@@ -140,7 +142,8 @@ impl Scenario {
         u64::from(self.drives.iter().map(stall).max().unwrap_or(0)) * NS_PER_US
     }
 
-    /// Returns true if the volume has one list of bios for all drives at some time of the run.
+    /// Returns true if all drives of the volume share one list of bios (mode `PerVolume`) at the
+    /// start or later in the run.
     pub(super) fn plugs_requests(&self) -> bool {
         let switched = |what: DisturbanceKind| what == DisturbanceKind::Switch(ModeSpec::PerVolume);
         self.serving.mode == ModeSpec::PerVolume

@@ -168,7 +168,8 @@ pub(super) struct GroupEnds(Vec<Vec<u64>>);
 
 impl GroupEnds {
     pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
-        // Failed I/Os do not count, because the limit may not have counted them.
+        // Count only successful I/Os against the group's rate limit: the block layer may not have
+        // charged failed I/Os to the limit.
         if op != Op::Flush && status.is_ok() {
             let at = usize::from(group.0);
             self.0.resize_with(self.0.len().max(at + 1), Vec::new);

@@ -213,7 +213,8 @@ impl Submitter {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// Returns the rejected bio, or else a new bio, which is first reported to the oracle.
+    /// Returns the bio that the block layer rejected as full, or else a new bio. Reports a new bio
+    /// to the oracle, the model of a correct run.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
@@ -244,8 +245,8 @@ impl Submitter {
             lock_oracle(&self.state.oracle).accept(id, now_ns);
             return true;
         };
-        // The block layer may reject a bio above a pressure point, or if too many bios of its group
-        // wait.
+        // The block layer may reject a bio if too many requests wait (above a pressure point), or
+        // if too many bios of its group wait.
         let may_be_full =
             !self.state.scenario.serving.is_inline() || !self.state.scenario.groups.is_empty();
         if refused.reason == Reject::Full && may_be_full && !waits {

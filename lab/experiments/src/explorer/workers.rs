@@ -17,7 +17,8 @@ use super::time::NS_PER_US;
 
 type SimWord = <Simulated as Machine>::Word;
 
-/// Smallest owner number of a worker. I/O threads have smaller numbers: their index plus one.
+/// Smallest number that identifies a worker as the owner of a hardware queue. I/O threads have
+/// smaller numbers: their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(super) struct WorkerHandle {

@@ -12,7 +12,7 @@ use super::oracle::{BioRecord, stamp_of};
 use super::random::Random;
 use super::scenario::ChannelSpec;
 
-/// Mark in the memory of a read that the drive has not filled yet.
+/// High bits of the stamp that marks a read's memory until the drive fills the memory.
 const UNREAD: u64 = 0xdead << 48;
 
 pub(super) struct Workload {
@@ -194,7 +194,8 @@ impl Workload {
     }
 }
 
-/// Fills each sector of `memory` with a bio's stamp, or with the mark of unread memory for a read.
+/// Writes a bio's stamp to the start of each sector in `memory`. The stamp of a write names bio and
+/// sector. The stamp of a read shows that the drive has not filled the memory.
 fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
     for (sector, bytes) in (sector..).zip(memory.chunks_mut(512)) {
         let stamp = if op == Op::Write { stamp_of(op, id, sector) } else { UNREAD | id };

@@ -25,7 +25,7 @@ use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
 use crate::load::threads::{join_all, lock};
 use crate::load::workload::Workload;
 
-/// Settings of a row: workload, jobs, CPUs and length.
+/// Settings of one measured configuration: workload, jobs, CPUs and length.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Workload of each job.
@@ -34,9 +34,10 @@ pub struct Plan {
     pub jobs: u32,
     /// CPUs of the jobs: job i runs on `cpus[i % len]`, or on any CPU if the list is empty.
     pub cpus: Vec<u32>,
-    /// Length of the row; ignored if `ios` is given.
+    /// Length of the measurement; ignored if `ios` is given.
     pub runtime: Duration,
-    /// Number of I/Os of each job. If given, the row ends after these I/Os instead of after a time.
+    /// Number of I/Os of each job. If given, the measurement ends after these I/Os, not after a
+    /// time.
     pub ios: Option<u64>,
     /// Granularity of the timestamps: one for each batch or for each I/O.
     pub stamp: Stamp,
@@ -45,7 +46,8 @@ pub struct Plan {
     /// Number of bytes, from the start of the device, that the jobs use; `None` means the whole
     /// device.
     pub size_bytes: Option<u64>,
-    /// Flag that ends the row early when the caller sets it. The row then has the results so far.
+    /// Flag that ends the measurement early when the caller sets it. The result then covers the
+    /// I/Os so far.
     pub interrupt: Interrupt,
 }
 
@@ -76,8 +78,8 @@ impl Plan {
     }
 }
 
-/// Callback for a progress bar, with the fraction of the row that is done, 0 to 1, and the number
-/// of I/Os so far.
+/// Callback for a progress bar, with the fraction of the measurement that is done, 0 to 1, and the
+/// number of I/Os so far.
 pub type Progress<'a> = &'a mut dyn FnMut(f64, u64);
 
 pub(crate) struct RowState {

@@ -37,8 +37,8 @@ impl ClientIo {
 pub(crate) enum DataMemory {
     /// The I/O owns the memory, and lends it to the client during the request.
     OfIo,
-    /// The client owns the memory. Only an I/O that writes a pattern or checks data has memory of
-    /// its own.
+    /// The client owns the memory for the requests' data. An I/O has a buffer, too, if the job
+    /// verifies data; the client then copies the data between both.
     OfClient,
 }
 
@@ -50,8 +50,8 @@ pub(crate) trait Client: Sized {
     fn in_flight(&self) -> u32;
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
     fn start(&mut self) -> Result<(), BenchError>;
-    /// Appends the slots of completed requests to `done`. Copies the data of each read to the
-    /// memory of its I/O.
+    /// Appends the number (index in `ios`) and the failure, if any, of each completed request to
+    /// `done`. Copies the data of each read to the memory of its I/O.
     fn reap(
         &mut self,
         ios: &mut [ClientIo],
@@ -125,7 +125,8 @@ impl<C: Client> Target for ClientTarget<C> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
         let (handed, kept) = (done.len(), free.len());
-        // Reuse the slots that completed first, so that a ring uses few entries again and again.
+        // Reuse the slots of completed requests, in the order of completion, so that a virtqueue
+        // uses the same few slots again and again.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
             let after = match &failed {
@@ -149,8 +150,8 @@ impl<C: Client> Target for ClientTarget<C> {
     }
 }
 
-/// Runs one row of jobs. `connect` creates a job's client on the job's thread. Returns the row and
-/// each job's result.
+/// Measures the jobs of one configuration, `plan`. `connect` creates a job's client on the job's
+/// thread. Returns the row of the result table and each job's result.
 pub(crate) fn run_clients<C: Client + 'static>(
     plan: &Plan,
     device_bytes: u64,

@@ -91,8 +91,8 @@ impl ContentionPlan {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
 
-    /// Checks the plan, apart from its drives. `cpus` is the number of CPUs if the machine is
-    /// simulated.
+    /// Checks the plan of clients that share drives, except for the drives. `cpus` is the number of
+    /// CPUs of a simulated machine; `None` on this machine.
     fn check(&self, cpus: Option<u32>) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();

@@ -20,7 +20,8 @@ pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
 
-/// One thread of a barrier. The barrier waits for the thread until `linger` or drop.
+/// Thread that takes part in a barrier. The barrier counts the thread as busy until the thread
+/// calls `linger` or drops the member.
 pub(crate) struct DrainMember<'a> {
     barrier: &'a DrainBarrier,
     is_at_work: bool,
@@ -39,8 +40,8 @@ impl DrainBarrier {
 impl DrainMember<'_> {
     fn leave(&mut self) {
         if std::mem::take(&mut self.is_at_work) {
-            // Relaxed: no data depends on the count. A thread that sees an old count checks again
-            // later.
+            // Relaxed: no data depends on `at_work`, the number of busy threads. A thread that
+            // reads an old number checks again later.
             self.barrier.at_work.fetch_sub(1, Ordering::Relaxed);
         }
     }

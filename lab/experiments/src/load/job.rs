@@ -65,8 +65,8 @@ pub(crate) trait Target {
     type Io: JobIo;
     /// Returns the number of submitted I/Os that `turn` has not reported as completed.
     fn in_flight(&self) -> u32;
-    /// Calls `aim` for up to `most` idle I/Os and submits these I/Os. Returns the number of
-    /// accepted I/Os.
+    /// Submits up to `most` idle I/Os. Before that, the callback `aim` sets the operation and
+    /// offset of each. Returns the number of accepted I/Os.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;

@@ -111,7 +111,8 @@ impl Client for Connection {
     }
 
     fn wait_any(clients: &mut [Connection], most: Duration) -> Result<(), BenchError> {
-        // Skip idle connections: if the server closed one, the next request on it fails.
+        // Do not wait on connections without requests in flight. If the server closed such a
+        // connection, the next request on that connection fails.
         let busy = clients.iter().filter(|connection| connection.client.in_flight() > 0);
         wait_any(busy.map(|connection| &connection.client), most)
             .map_err(|source| failed(&clients[0].uri, source))

@@ -69,7 +69,8 @@ pub struct Cost {
     pub cpu_ns_per_io: f64,
     /// Number of system calls of the I/O threads per I/O.
     pub syscalls_per_io: f64,
-    /// Notifications between client and server of a virtqueue; `None` if the row used no virtqueue.
+    /// Notifications between client and server of a virtqueue; `None` for a measurement without
+    /// virtqueues.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub notifications: Option<Notifications>,
 }
@@ -83,7 +84,7 @@ pub struct Notifications {
     pub interrupts_per_io: f64,
 }
 
-/// Errors of a row, number of verified blocks, and I/O counts of each drive.
+/// Errors in one measured configuration, number of verified blocks, and I/O counts of each drive.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     /// Number of I/Os that failed plus number of blocks that failed verification.
@@ -95,17 +96,17 @@ pub struct Outcome {
     pub states: Vec<DriveStates>,
 }
 
-/// Number of a drive's I/Os that reached each state, by the state names of \[FALCON\], and the
-/// latencies before and after dispatch. The counts up to `merge` and at `complete` are bios; the
-/// other counts are requests.
+/// Number of a drive's I/Os that reached each state, by the state names of the Falcon paper (Kumar
+/// et al., ATC 2017), and the latencies before and after dispatch. The counts up to `merge` and at
+/// `complete` are bios; the other counts are requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
     pub drive: String,
-    /// Number of bios for the drive, whole or split.
+    /// Number of bios for the drive; each part of a split bio counts as a bio.
     pub start: u64,
-    /// Number of bios in `start` that are parts of split bios.
+    /// Number of the drive's bios (counted in `start`) that are parts of split bios.
     pub split: u64,
-    /// Number of bios in `start` that were merged into another bio's request.
+    /// Number of the drive's bios (counted in `start`) that were merged into another bio's request.
     pub merge: u64,
     /// Number of bios that were not merged; a request is created for each.
     pub ready: u64,
@@ -127,7 +128,7 @@ pub struct DriveStates {
 /// Latencies of a bio's stages between queueing and the driver. The names are btt's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StackStages {
-    /// Time until the bio had a slot in the block layer.
+    /// Time from the submission of the bio until the block layer had a bio slot for the bio.
     pub q2g_ns: LatencyNs,
     /// Time that the bio was held back in a plug.
     pub g2i_ns: LatencyNs,
@@ -136,7 +137,7 @@ pub struct StackStages {
 }
 
 impl DriveStates {
-    /// Returns the states of a drive, from its accounting in the block layer.
+    /// Returns a drive's I/O counts by state, and its latencies, from the block layer's accounting.
     pub fn new(drive: &str, stats: &StatsSnapshot) -> DriveStates {
         let sum = |part: fn(&OpSnapshot) -> &Snapshot| {
             let mut sum = Snapshot::default();
@@ -172,7 +173,8 @@ impl DriveStates {
     }
 }
 
-/// Machine of a row that was simulated or had special settings.
+/// Machine of a measured configuration that was simulated, or that ran on this machine with lock
+/// statistics.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct MachineRow {
     /// Name of the simulated machine, or `native`.
@@ -186,7 +188,7 @@ pub struct MachineRow {
     /// Largest number of I/Os that a job submitted together, if the user set one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// Concurrency of dispatch, and settings of raw I/O as in Linux 2.4.
+    /// Values of `bench --inside`, of `--kernel`, and of the options for raw I/O as in Linux 2.4.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.
@@ -199,19 +201,20 @@ pub struct MachineRow {
     pub locks: Option<Vec<LockLine>>,
 }
 
-/// Concurrency of dispatch, and settings of raw I/O as in Linux 2.4, as the values of `bench`
-/// options.
+/// Values of the options `--inside` and `--kernel` of `bench`, and of its options for raw I/O as in
+/// Linux 2.4.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
     /// Threads that could dispatch from a hardware queue at a time: `one`, or `each` (all that had
     /// work for the queue).
     pub inside: String,
-    /// Size of the bios that an I/O was split into: `512`, `page` or `whole`; `none` if the row did
-    /// not do raw I/O.
+    /// Size of the bios into which each I/O was split: `512`, `page` or `whole`; `none` without raw
+    /// I/O.
     pub unit: String,
     /// Number of elements of an I/O's vector.
     pub iovecs: u32,
-    /// Submission of the vector's elements: `whole` (together) or `serial` (one after the other).
+    /// Submission of the elements of an I/O's vector: `whole` (together) or `serial` (one after the
+    /// other).
     pub readv: String,
     /// Use of bounce buffers: `never` or `always`.
     pub bounce: String,
@@ -221,11 +224,12 @@ pub struct Linux24Row {
     pub queue_plug: String,
     /// Size in bytes of the state that each job keeps for its open drive.
     pub descriptor: u32,
-    /// Kernel whose shared counters the row modelled: `own` or `linux-3`.
+    /// Kernel whose shared counters were added to those of the block layer: `own` (none) or
+    /// `linux-3` (Linux 3.13).
     pub kernel: String,
 }
 
-/// Settings and results of one row.
+/// Settings and results of one measured configuration: a row of the result table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     pub queues: Queues,
@@ -247,7 +251,7 @@ pub struct Row {
     pub cost: Cost,
     pub lat_ns: LatencyNs,
     pub outcome: Outcome,
-    /// Machine of the row, if the row was simulated or ran with lock statistics.
+    /// Machine of the measured configuration, if it was simulated or ran with lock statistics.
     pub machine: Option<MachineRow>,
 }
 

@@ -42,7 +42,8 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Creates a record by byte offset, for a job whose I/Os may start at any byte.
+    /// Creates an empty record of written blocks for a job whose I/Os may start at any byte: block
+    /// numbers are byte offsets.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }
@@ -92,7 +93,8 @@ impl WrittenBlocks {
         }
     }
 
-    /// Removes `block`, whose write failed for lack of space or was never submitted.
+    /// Removes `block` from the record of written blocks, because the write failed for lack of
+    /// space or was never submitted.
     #[cold]
     pub(crate) fn forget(&mut self, block: u64) {
         self.blocks.remove(&block);

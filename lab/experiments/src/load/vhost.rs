@@ -25,7 +25,7 @@ use crate::load::threads::lock;
 /// Default number of entries of a ring, the usual number in guests.
 const RING: u16 = 256;
 
-/// Runs one row against the server that listens on the Unix socket `path`.
+/// Measures one configuration, `plan`, on the server that listens on the Unix socket `path`.
 ///
 /// # Errors
 /// If the server cannot be reached, lacks a required feature or breaks the protocol, or the
@@ -150,7 +150,8 @@ impl Client for Queue {
     }
 }
 
-/// Returns the virtio request of an I/O. `write` copies the data of a write to the slot's memory.
+/// Returns the virtio request of an I/O. The callback `write` copies the data of a write to the
+/// request's buffer in the memory shared with the server.
 #[inline(always)]
 pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     let (sector, bytes) = (io.offset_bytes >> 9, io.len_bytes as u32);

@@ -1,6 +1,6 @@
-//! Runs one row through virtqueues, with guest and device on the same thread.
+//! Measures a benchmark configuration through virtqueues, with guest and device on the same thread.
 //!
-//! The row measures the cost of a vhost-user-blk request without a second core or process: the
+//! The result is the cost of a vhost-user-blk request without a second core or process: the
 //! thread of each job runs the guest (vhost.rs) and the device alternately. So no thread waits, no
 //! cache line moves between caches, and instructions can be counted. The device is the production
 //! code that serves guests.
@@ -28,8 +28,8 @@ use crate::load::vhost::{done_slot, read_all, request, ring_size};
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 
-/// Runs one row on a volume that was created for it, so that the volume's accounting starts at
-/// zero.
+/// Measures one configuration, `plan`, on a volume that was created for this measurement, so that
+/// the volume's accounting starts at zero.
 ///
 /// # Errors
 /// If the workload does not fit the volume, or a thread cannot be set up.
@@ -79,7 +79,7 @@ impl LocalQueue {
         let start = NonNull::new(region.start()).expect("a mapping is never at address 0");
         let memory = Arc::new(GuestMemory::new(vec![Arc::new(region)])?);
         // SAFETY: `start` is a page-aligned mapping of the ring's length, which outlives the ring.
-        // Besides the ring, only the device uses the mapping.
+        // Besides the ring, only the device uses the memory at `start`.
         let ring = unsafe { DriverRing::new(start, GUEST, options) };
         let ring = ring.map_err(|error| wrong(error.to_string()))?;
         let parts = [layout.descriptors, layout.available, layout.used];

@@ -98,7 +98,7 @@ impl FromStr for Rw {
     }
 }
 
-/// Workload of each job of a row.
+/// Workload of each job of a measured configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     /// Kind of I/O.

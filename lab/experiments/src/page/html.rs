@@ -125,8 +125,8 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     html
 }
 
-/// Renders a check's result with some mechanisms switched off, as a table row below the check's
-/// row.
+/// Renders a check's result in a second run, with some mechanisms of the simulated machine or
+/// kernel switched off. The result is a row below the check's row in the HTML table.
 fn second_run(without: &AblationResult, ours: &str) -> String {
     let class = match without.holds {
         Verdict::Yes => "yes",

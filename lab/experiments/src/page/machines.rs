@@ -1,7 +1,7 @@
 //! `MachineTable`: the constants of a modelled machine, each with its origin.
 //!
-//! The verb `paper` fills the table from machine models and from papers' files of costs. The table
-//! is shown at the end of a page.
+//! The verb `paper` fills the table from the models of machines, and from files with the costs of a
+//! kernel or hypervisor. The table is at the end of a paper's result page.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use serde::{Deserialize, Serialize};
@@ -17,29 +17,31 @@ pub struct Constant {
     pub origin: String,
 }
 
-/// Kind of a constant's origin, by the first word of the text about its origin.
+/// Origin of a constant of a machine model. The first word of [`Constant::origin`] decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Counted in a kernel's code (`counted:`), or looked up in a publication (`published:`).
+    /// The constant was counted in a kernel's code (`counted:`), or looked up in a publication
+    /// (`published:`).
     Published,
-    /// Cited from memory (`published:`).
+    /// The constant is from a publication, but was cited from memory and not looked up
+    /// (`published:`).
     Cited,
-    /// Given by the paper whose experiments are repeated (`input:`).
+    /// The constant is an input that the repeated paper itself states (`input:`).
     Input,
-    /// Not needed, because nothing depends on the constant (`not used:`).
+    /// The constant has no effect on any result (`not used:`).
     Unused,
-    /// Assumed (`assumption:`), or of unknown origin.
+    /// The constant was assumed (`assumption:`), or its origin is unknown.
     Assumption,
 }
 
-/// Words with which the text about an origin may begin, each followed by a colon.
+/// Words with which the text about a constant's origin may begin, each followed by a colon.
 pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "not used"];
 
 impl Source {
-    /// Returns the kind for a text such as `published: TEXT`. `None` for an unknown word, or if
-    /// TEXT is empty.
+    /// Returns the kind of origin that a text such as `published: TEXT` names. `None` for an
+    /// unknown word, or if TEXT is empty.
     pub fn of(origin: &str) -> Option<Source> {
-        // If a part of the value is cited from memory, the whole value counts as cited.
+        // A constant counts as cited if any part of its value was cited from memory, not looked up.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
         let (word, what) = origin.split_once(':')?;
         if what.trim().is_empty() {
@@ -58,7 +60,8 @@ impl Source {
 }
 
 impl Constant {
-    /// Returns the kind of the constant's origin, which is an assumption if the text names none.
+    /// Returns the constant's kind of origin, by the first word of the text about its origin. An
+    /// unknown word counts as an assumption.
     pub fn source(&self) -> Source {
         Source::of(&self.origin).unwrap_or(Source::Assumption)
     }
@@ -81,7 +84,8 @@ fn sources(machines: &[MachineTable]) -> String {
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
-    /// Adds tables of constants to the page, and a fact with the number of constants by origin.
+    /// Adds tables of machines' constants to the page, and a line with the number of constants of
+    /// each origin.
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);

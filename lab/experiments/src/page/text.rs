@@ -260,7 +260,7 @@ fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: Column
             let cells = || rows.iter().filter_map(|row| row.get(number)).map(String::as_str);
             let words = cells().chain([heads[number]]).flat_map(str::split_whitespace);
             let longest = words.map(|word| word.chars().count()).max().unwrap_or(0);
-            // The width includes the blanks on both sides.
+            // The width of a column includes a blank on each side of the text.
             let least = u16::try_from(longest + 2).unwrap_or(WIDTH).min(WIDTH / 2);
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         }

@@ -1,11 +1,12 @@
-//! `atc17`: the experiments of \[FALCON\] on a machine of its kind, in virtual time.
+//! `atc17`: the experiments of the Falcon paper (Kumar et al., ATC 2017) on a similar simulated
+//! machine, in virtual time.
 //!
 //! A `Rig` is a controller with its drives. A `Point` is one simulation with settings from
 //! `papers/atc17.toml`, which also has the figures, tables and checks. The only inputs are the
 //! machines' files and the drives' presets; no result of the paper is an input. The load is one
-//! thread that submits through libaio to a RAID-0, or a program of `programs`. The volume is served
-//! as in Linux (per-volume), by a worker for each drive (per-drive), or in this layer's other modes
-//! (inline, auto). `millrace-lab paper` calls this file.
+//! thread that submits through libaio to a RAID-0, or a modelled program (module `programs`). The
+//! volume is served as in Linux (per-volume), by a worker for each drive (per-drive), or in this
+//! layer's other modes (inline, auto). `millrace-lab paper` calls this file.
 
 use std::sync::LazyLock;
 
@@ -49,8 +50,8 @@ pub(super) fn paper() -> Paper {
 /// Bytes in flight for each drive, as many as the block layer accepts. At 4 KiB per bio, 2,048 bios
 /// are twice the default high pressure point.
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
-/// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let the
-/// `auto` mode choose.
+/// I/Os in flight for each drive in simulations that compare drives, sample the tags in use, or let
+/// `auto` choose between the serving modes inline and per-drive.
 const FEW: u32 = 64;
 const LENGTH_NS: u64 = 100_000_000;
 /// Measured virtual time of runs that compare drives, or in which `auto` chooses a serving mode.
@@ -137,11 +138,11 @@ struct Point {
     /// Watermarks of the plugged bios, high then low; `None` means the block layer's defaults.
     marks: Option<[u32; 2]>,
     depth: Depth,
-    /// True for \[FALCON\]'s ideal system, which has a submitting thread for each drive instead of
-    /// a volume.
+    /// True for the Falcon paper's ideal system, which has a submitting thread for each drive
+    /// instead of a volume.
     apart: bool,
-    /// True if a thread samples the tags in use during the run, which then has [`FEW`] I/Os in
-    /// flight.
+    /// True if a thread samples the tags in use during the simulation. Each drive then has [`FEW`]
+    /// I/Os in flight instead of the largest possible number.
     watched: bool,
     long: bool,
     /// True for I/O to a file on the volume, which takes more CPU time than I/O to the volume.
@@ -199,9 +200,9 @@ impl Point {
         })
     }
 
-    /// Returns the runs of a row. A row of random I/O with the default settings has several runs:
-    /// its workers wait for a lock that all drives share, and the rate differs by a tenth or more
-    /// between seeds.
+    /// Returns the simulations of one setting, with different seeds. Random I/O with the default
+    /// settings has several: workers wait for a lock that all drives share, and the rate differs by
+    /// a tenth or more between seeds.
     fn draws(self) -> impl Iterator<Item = Point> {
         let Point { rw, chunk, marks, file, .. } = self;
         let usual = Point { rw, chunk, marks, file, ..Point::default() }.settled();
@@ -239,8 +240,9 @@ impl Point {
             false => String::new(),
         };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        // The thread of each drive runs on the CPU of that drive's worker in other runs, so that
-        // the distances between CPUs are equal in all runs.
+        // In the ideal system (`apart`), each drive has a submitting thread, on the CPU that the
+        // drive's worker has in other simulations. So the distances between CPUs are equal in all
+        // simulations.
         let (jobs, iodepth, cpus) = match self.program() {
             Some(task) => (task.threads(), task.depth(depth), task.cpus()),
             None if self.apart => (drives, depth / drives, (1..=drives).collect()),
@@ -295,7 +297,8 @@ impl papers::Point for Point {
         Mechanism::Coalescing,
         Mechanism::Dies,
     ];
-    /// `Lines` affects only the single-queue stack, which no point of this paper uses.
+    /// The mechanism `Lines` (cache lines of the single queue's lock) affects only the stack `sq`,
+    /// which no simulation of this paper uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

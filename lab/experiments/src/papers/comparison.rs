@@ -1,7 +1,9 @@
-//! Creates the page that compares a run with all mechanisms and a run without some of them.
+//! Creates the result page that compares two runs of a paper: with all mechanisms of the simulated
+//! machine or kernel, and without some of them.
 //!
-//! Merges two pages of the same parts. A check also gets the result of the second run. A panel also
-//! gets the lines that differ in the second run, and a table that differs is shown twice.
+//! Merges the pages of both runs, which show the same figures, tables and checks. A check also gets
+//! the result of the second run. A plot also gets the lines that differ in the second run, and a
+//! table that differs is shown twice.
 
 use super::mechanism::{Mechanism, words};
 use crate::page::{

@@ -199,8 +199,9 @@ fn apply(operator: &str, left: f64, right: f64) -> f64 {
     }
 }
 
-/// Applies the function `name` to a list. `all` is 1 if no number is 0. `steps` has the differences
-/// and `ratios` the quotients of neighbours.
+/// Applies the function `name` of a formula to a list. The function `all` returns 1 if no number in
+/// the list is 0. `steps` returns the differences of neighbouring numbers, and `ratios` their
+/// quotients.
 fn call(name: &str, list: &[f64]) -> Vec<f64> {
     let pairs = list.windows(2);
     match name {
@@ -218,7 +219,8 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         // Coefficient of determination of a straight line through points: 1 if all points lie on a
         // line. The list has first all x, then all y.
         "r2" => vec![straightness(list.split_at(list.len() / 2))],
-        // The last number n of the list selects the list's n-th number, counted from 1.
+        // The last number of the list is an index n, counted from 1. The result is the list's n-th
+        // number.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
         _ => panic!("{name}: formulas have no function of this name"),

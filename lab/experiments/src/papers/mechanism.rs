@@ -9,7 +9,8 @@ use millrace_simulator::Model;
 
 use crate::vm;
 
-/// A mechanism that can be switched off; [`Mechanism::about`] describes each.
+/// A mechanism of the simulated machine or kernel that a run can switch off; [`Mechanism::about`]
+/// describes each.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
@@ -72,7 +73,8 @@ impl Words for Mechanism {
     ];
 }
 
-/// Largest bandwidth of a model in bytes per nanosecond. Transfers then take almost no time.
+/// Bandwidth, in bytes per nanosecond, of links without a limit. Transfers at this bandwidth take
+/// almost no time.
 const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {

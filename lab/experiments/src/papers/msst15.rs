@@ -1,4 +1,5 @@
-//! `msst15`: the experiments of \[MIOT\] on a machine of its kind, in virtual time.
+//! `msst15`: the experiments of the MIOT paper (MSST 2015) on a similar simulated machine, in
+//! virtual time.
 //!
 //! A guest with 8 vCPUs runs on 4 cores; for comparison, the host runs the same workload without a
 //! guest. A `Point` is one simulation with settings from `papers/msst15.toml`, which also has the
@@ -166,7 +167,8 @@ impl papers::Point for Point {
         Mechanism::Translation,
         Mechanism::Signals,
     ];
-    /// `Lines` affects only the single-queue stack, which no point of this paper uses.
+    /// The mechanism `Lines` (cache lines of the single queue's lock) affects only the stack `sq`,
+    /// which no simulation of this paper uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

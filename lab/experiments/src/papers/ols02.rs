@@ -1,9 +1,10 @@
-//! `ols02`: the experiments of \[OLS\] on a machine of its kind, in virtual time.
+//! `ols02`: the experiments of the OLS 2002 paper on a similar simulated machine, in virtual time.
 //!
 //! A `Point` is one simulation with settings from `papers/ols02.toml`, which also has the figures,
 //! tables and checks. `locks` makes the paper's table of lock statistics (lockmeter). `native`
-//! counts and measures the same settings on this machine. The only inputs are the files of machine
-//! and kernel and the paper's inputs; no result of the paper is an input.
+//! counts and measures the same settings on this machine. The inputs are the costs of the machine
+//! and of the kernel (files), and settings that the paper states. No result of the paper is an
+//! input.
 
 mod locks;
 mod native;
@@ -138,8 +139,9 @@ impl Point {
     fn drives(&self, machine: &str) -> Vec<Spec> {
         let command = if self.has(Mechanism::AdapterCommand) { "150us" } else { "0" };
         let rate = if self.has(Mechanism::AdapterBandwidth) { "60MB" } else { "0" };
-        // Drives with the same controller name share the controller. Points run in parallel and
-        // must not share controllers, so the name contains the point and the machine.
+        // Drives with the same controller name share the controller. Simulations run in parallel
+        // and must not share controllers, so the name contains the settings of the simulation, and
+        // the machine.
         let mark = format!("{}{machine}", self.in_words());
         let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
         let adapters = self.load.adapters;
@@ -265,8 +267,8 @@ impl papers::Point for Point {
         seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
     }
 
-    /// Returns a metric of a point. `idle`, `spin`, `user` and `bounces` are fractions of the time
-    /// of all CPUs.
+    /// Returns a metric of a simulation. `idle`, `spin`, `user` and `bounces` are fractions of the
+    /// time of all CPUs.
     fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
         let seen = results.at(point)?;
         let cpus = &seen.cpus;

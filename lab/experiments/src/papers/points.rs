@@ -1,9 +1,10 @@
-//! `Results`: the points of an experiment, each run once, and their measurements.
+//! `Results`: the simulations (points) of a paper, each run once, and their measurements.
 //!
-//! A paper's module defines its points, and the paper's file lists the points that each part shows;
-//! several parts may show the same point. The points of all parts run in parallel, those with the
-//! most work first; their results do not depend on the order. `repeat` makes the page. If
-//! mechanisms are to be left out, each point is run twice: with all mechanisms, and without these.
+//! A paper's module defines its points. The paper's file lists the points that each part of the
+//! page shows, such as a figure; several parts may show the same point. The points of all parts run
+//! in parallel, those with the most work first; their results do not depend on the order. `repeat`
+//! makes the page. If mechanisms of the simulated machine or kernel are to be switched off, each
+//! point is run twice: with all mechanisms, and without these.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -23,17 +24,17 @@ use crate::papers::{
 /// Parts of a paper to repeat, and settings of their simulations.
 #[derive(Debug, Clone, Copy)]
 pub struct PartSelection<'a> {
-    /// Names of the parts, without duplicates.
+    /// Names of the parts of the paper's page, such as `fig4`, without duplicates.
     pub parts: &'a [&'static str],
     /// Seed of all simulations.
     pub seed: u64,
-    /// Mechanisms that are switched off in a second run of each point. If empty, there is no second
-    /// run.
+    /// Mechanisms of the simulated machine or kernel that are switched off in a second run of each
+    /// simulation. If empty, there is no second run.
     pub without: &'a [Mechanism],
 }
 
 impl<'a> PartSelection<'a> {
-    /// Selects these parts, with no mechanism switched off.
+    /// Selects `parts` of a paper's page, without a second run that switches mechanisms off.
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
@@ -42,7 +43,8 @@ impl<'a> PartSelection<'a> {
 /// A simulation of a paper. The simulation runs once, even if several parts show its result.
 pub(crate) trait Point: Clone + PartialEq + Sync {
     type Measurement: Send;
-    /// Mechanisms that can be switched off in a point, in addition to those of its machine's model.
+    /// Mechanisms that can be switched off in a simulation, in addition to those of its machine's
+    /// model.
     const OWN: &'static [Mechanism] = &[];
     /// Mechanisms of machine models that cannot affect the results of this paper.
     const UNUSED: &'static [Mechanism] = &[];
@@ -51,7 +53,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     where
         Self: Sized;
 
-    /// Returns a metric of a point by name; `None` if the point was not run.
+    /// Returns a metric of a simulation by name; `None` if the simulation was not run.
     fn metric(results: &Results<Self>, point: &Self, name: &str) -> Option<Vec<f64>>
     where
         Self: Sized;
@@ -91,19 +93,22 @@ pub(crate) struct Results<P: Point> {
 }
 
 impl<P: Point> Results<P> {
-    /// Runs the points of the selected parts with all mechanisms, then without the mechanisms to be
-    /// left out. Also returns the parts whose points were all run.
+    /// Runs the simulations that the selected parts of the page show. If `wanted.without` lists
+    /// mechanisms, each simulation also runs a second time without these. Also returns the parts
+    /// whose simulations were all run.
     pub(crate) fn run(
         wanted: PartSelection<'_>,
         tell: &mut Tell<'_>,
     ) -> Result<(PairedResults<P>, Vec<&'static str>), BenchError> {
         let PartSelection { parts, seed, without } = wanted;
         let mut points = distinct(parts.iter().flat_map(|part| P::of(part)));
-        // Start the points with the most work first, so that no long point runs alone at the end.
+        // Start the simulations with the most work first, so that no long simulation runs alone at
+        // the end.
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // The runs of a point are neighbours: first with all mechanisms, then without some.
+        // The index `at` counts runs. Each simulation has adjacent runs: with all mechanisms, then,
+        // if requested, without some.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
@@ -147,8 +152,9 @@ pub(crate) struct PairedResults<P: Point> {
     pub(crate) without: Option<Results<P>>,
 }
 
-/// Runs a point without some mechanisms. The machine gets a name of its own: a controller's name
-/// contains its machine's, and parallel runs must not share controllers.
+/// Runs a simulation with some mechanisms of its machine or kernel switched off. The machine gets a
+/// name of its own: a controller's name contains its machine's, and parallel simulations must not
+/// share controllers.
 pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,

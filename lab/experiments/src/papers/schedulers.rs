@@ -54,7 +54,8 @@ struct Settings {
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients of a kind. A kind with `others: true` has `others` clients instead.
+    /// Number of clients of each kind (`Load`). Kinds with the flag `Load::others` take their
+    /// number from the field `others`.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -145,7 +146,8 @@ impl From<Settings> for Point {
             drive,
             scheduler,
             loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
-            // With a single client, a group would have no effect.
+            // The setting `groups` gives each client a group of its own, instead of one group for
+            // each kind of client. With one client of each kind, both are the same.
             groups: groups && threads > 1,
             depth,
             limit,
@@ -157,8 +159,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // Warm-up and measurement last two rounds each: the deadline scheduler serves all I/Os in
-        // flight once in 20 ms.
+        // With the deadline scheduler, about 20 ms pass until each of the I/Os in flight was served
+        // once. Warm-up and measurement each last for two such periods.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),
@@ -252,7 +254,8 @@ impl Point {
 
 impl papers::Point for Point {
     type Measurement = ContentionReport;
-    /// `Lines` affects only the single-queue stack, which no point of this experiment uses.
+    /// The mechanism `Lines` (cache lines of the single queue's lock) affects only the stack `sq`,
+    /// which no simulation here uses.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {

@@ -30,18 +30,18 @@ pub(crate) struct Sheet {
     pub(super) intro: Vec<String>,
     #[serde(default)]
     against: ReferenceKind,
-    /// Setting that selects between lists: if its value is VALUE, list `NAME-VALUE` replaces
-    /// `NAME`.
+    /// Setting whose value selects among the lists in `values`. If this setting has the value VALUE
+    /// and there is a list `NAME-VALUE`, that list is used instead of the list `NAME`.
     #[serde(default)]
     by: String,
     #[serde(default)]
     texts: Texts,
-    /// Lists for `each` and for axes. The list NAME has values of the setting NAME, or tables of
-    /// several settings.
+    /// Lists of settings, to which axes refer by name. The list NAME has values of the setting
+    /// NAME, or tables of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists of settings by name. Each inner list of axes stands for all combinations of their
-    /// values.
+    /// Combinations of settings, to which axes refer by name. Each inner `Vec` yields every
+    /// combination of the values of its axes.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
     /// For each setting, a table from names to the values that the names stand for.
@@ -61,7 +61,7 @@ pub(crate) struct Sheet {
     given: Vec<Given>,
 }
 
-/// A list of settings: the name of a list in `values` or `axes`, or a list given in place.
+/// A list of settings: the name of a list in `values` or `axes`, or the settings themselves.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum Axis {
@@ -105,7 +105,8 @@ struct PanelSpec {
     lines: Vec<LineSpec>,
     #[serde(default)]
     marks: Vec<(f64, String)>,
-    /// Formula for the x positions of vertical lines, which get the labels 2, 3 and so on.
+    /// Formula for the x positions of vertical lines, such as the core numbers at which the second
+    /// and further sockets begin. The vertical lines are labelled 2, 3 and so on.
     begins: Option<Formula>,
 }
 
@@ -118,7 +119,8 @@ struct LineSpec {
     only: Table,
     name: String,
     y: Option<Formula>,
-    /// Formulas for x and y of each point, used instead of `y` and the panel's x axis.
+    /// Formulas for the x and y values of the line's points. An alternative to `y`, which takes its
+    /// x values from the panel.
     #[serde(default)]
     points: Vec<(Formula, Formula)>,
     #[serde(default = "ours")]
@@ -376,8 +378,7 @@ impl<P: Point> Evidence<'_, P> {
         }
         if let Some(y) = &spec.y {
             for (number, one) in self.sheet.values(x, settings).iter().enumerate() {
-                // A value that is not a number has its position in the list, counted from 1, as its
-                // x.
+                // For a value that is not a number, x is its position in the list, from 1.
                 let x = one.get(x).and_then(Value::as_integer).unwrap_or(number as i64 + 1);
                 points.extend(self.value(y, &with(settings, one)).map(|y| (x as f64, y)));
             }

@@ -34,7 +34,8 @@ const SPANS: [(Span, f64); 5] = [
     (Span::Q2C, 26.503e-6),
 ];
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// Largest fraction of an I/O's total time (Q2C) that software steps may take in a passing check.
+/// Limit for the check: software steps (Q2G, G2I and I2D) must take less than this fraction of an
+/// I/O's total time (Q2C).
 const SHARE_MOST: f64 = 0.10;
 
 /// Measured spans of a drive: averages in nanoseconds, in the order of `SPANS`.
@@ -54,9 +55,9 @@ impl DriveSpans {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// Returns the fraction of software steps in the total time, with at most the paper's drive
-    /// time (D2C). A late wake-up on this machine lengthens D2C and would make the fraction
-    /// smaller.
+    /// Returns the fraction of an I/O's total time that the software steps take, with the drive
+    /// time (D2C) limited to the paper's. A thread that wakes late on this machine lengthens D2C,
+    /// which would make the fraction smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }
@@ -101,8 +102,8 @@ pub(super) fn paper() -> Paper {
     }
 }
 
-/// Measures both drives and returns the page. If `tell` ends the run early, the page lacks the
-/// drives that had not begun.
+/// Measures both drives and returns the page. The callback `tell` reports progress, and may end the
+/// run early. If so, the page lacks the drives whose measurement had not begun.
 fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let seed = wanted.seed;
     let folder = TempFolder::new()?;

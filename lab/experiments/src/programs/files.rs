@@ -1,9 +1,9 @@
 //! `FileSet`: the files of a program, laid out over the volume.
 //!
-//! Each file has a slot of the volume and fills the slot from its start, so the blocks of a file
-//! are contiguous, which ext4 aims at with its extents. Inodes lie before all slots, 16 to a page.
-//! The list of existing files is bookkeeping of the simulated program, so access to it takes no
-//! simulated lock and no virtual time.
+//! The volume is divided into slots of equal size, one for each file. A file fills its slot from
+//! the start, so the blocks of a file are contiguous, which ext4 aims at with its extents. Inodes
+//! lie before all slots, 16 to a page. The list of existing files is bookkeeping of the simulated
+//! program, so access to it takes no simulated lock and no virtual time.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,8 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
 /// Shape of the gamma distribution of file sizes, `gamma:1.5` in filebench.
 const SHAPE: f64 = 1.5;
-/// Size of a slot as a multiple of the mean file size. Larger files are truncated.
+/// Size of a slot (the volume's space for one file) as a multiple of the mean file size. Larger
+/// files are truncated.
 const SLOT_MEANS: u64 = 8;
 /// Number of inodes, of 256 bytes each, in a page.
 pub(super) const INODES: u64 = 16;
@@ -41,7 +42,8 @@ pub(super) struct File {
 }
 
 impl FileSet {
-    /// Creates a set of `slots` slots. The first `percent` percent of the slots have files.
+    /// Creates a set of `slots` slots, each the space for one file. The first `percent` percent of
+    /// the slots have files.
     pub(super) fn new(slots: u64, mean_bytes: u64, (percent, random): (u64, &mut Random)) -> Self {
         let there = slots * percent / 100;
         let file = |slot| File { slot, pages: size_pages(mean_bytes, random) };
@@ -68,8 +70,8 @@ impl FileSet {
         self.lists(|lists| Some(lists.there[lists.places[0]?]))
     }
 
-    /// Returns an empty file in a free slot, to be added with `keep`; `None` if every slot has a
-    /// file.
+    /// Returns an empty file in a free slot of the volume, to be added with `keep`; `None` if every
+    /// slot (the space for one file) has a file.
     pub(super) fn create(&self) -> Option<File> {
         let slot = self.lists(|lists| lists.free.pop())?;
         Some(File { slot, pages: 0 })
@@ -80,7 +82,7 @@ impl FileSet {
         self.lists(|lists| match lists.places[file.slot as usize] {
             Some(place) => lists.there[place].pages = file.pages,
             // Do nothing: another thread has deleted the file since the caller picked it, so the
-            // slot is free.
+            // file's slot is free.
             None if lists.free.contains(&file.slot) => {}
             None => {
                 lists.places[file.slot as usize] = Some(lists.there.len());
@@ -111,8 +113,9 @@ impl FileSet {
         SLOT_MEANS * self.mean_bytes / 4096
     }
 
-    /// Returns the range of the volume that holds the pages `from` to `until` of a file, up to the
-    /// end of the file's slot; `None` if no page is left.
+    /// Returns the range of the volume that holds the pages `from` to `until` of a file, or `None`
+    /// for an empty range. `until` is limited to the file's slot, which is the volume's space for
+    /// the file.
     pub(super) fn span(&self, file: File, (from, until): (u64, u64)) -> Option<Span> {
         let until = until.min(self.slot_pages());
         let start = self.slots.div_ceil(INODES) + file.slot * self.slot_pages() + from;
@@ -140,8 +143,9 @@ impl FileSet {
     }
 }
 
-/// Draws a file size in pages, up to a whole slot, with a gamma distribution of shape 3/2: an
-/// exponential sample plus half the square of a normal sample.
+/// Draws a file size in pages, at most the size of a slot (the volume's space for one file). The
+/// distribution is a gamma distribution of shape 3/2: an exponential sample plus half the square of
+/// a normal sample.
 pub(super) fn size_pages(mean_bytes: u64, random: &mut Random) -> u64 {
     let mut ln = || (1.0 - random.fraction()).ln();
     let (exponential, radius) = (-ln(), -2.0 * ln());

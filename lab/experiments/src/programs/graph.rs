@@ -22,7 +22,8 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 const SCALE: u32 = 18;
 const EDGES_EACH: u64 = 32;
 const EDGE_BYTES: u64 = 4;
-/// Probability that an edge's source is in the first half of the vertices: a + b, in 1/65,536.
+/// Probability, in 1/65,536, that an edge's source is in the first half of the vertices: 0.57 +
+/// 0.19, which are a and b of R-MAT.
 const UPPER: u64 = 49_807;
 const READ_PAGES_MAX: u64 = 256;
 /// Number of pages read in the warm-up, and virtual length of the measured window.

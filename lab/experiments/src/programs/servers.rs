@@ -17,7 +17,7 @@ use super::files::FileSet;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, Program};
 
-/// Mean total size of a set's files.
+/// Size of a server's file set in bytes: the mean file size times the largest number of files.
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
 const LENGTH_NS: u64 = 200_000_000;
@@ -131,8 +131,8 @@ impl Server {
         }
     }
 
-    /// Appends to the log, which is the first file. At the end of its slot, the log continues at
-    /// the start.
+    /// Appends pages to the web server's log, which is the first file of the set. When the log has
+    /// filled its space on the volume, writing continues at the log's start.
     fn log<M: Host>(&self, access: &mut Access<'_, M>, pages: u64) {
         let Some(mut file) = self.files.first() else { return };
         if self.files.span(file, (file.pages, file.pages + pages)).is_none() {

@@ -75,8 +75,8 @@ impl Utility {
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // The files begin after the inodes. `owed` counts the archive's pages still to be read or
-        // written.
+        // The tree's files begin after their inodes. `owed` is the number of pages that tar must
+        // still write to the archive, or that untar must still read from it.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {
@@ -84,8 +84,8 @@ impl Utility {
             }
             let pages = size_pages(FILE_BYTES, &mut random);
             if page + pages > archive_page || archive + pages + RECORD_PAGES > end {
-                // At the end of the volume, start again at its beginning. Only runs on a real
-                // machine last so long.
+                // At the end of the volume, start again at its beginning. A simulated run is too
+                // short to reach the end.
                 (page, archive, owed) = (FILES / INODES, archive_page, 0);
             }
             if self.0 == Kind::Tar {

@@ -1,8 +1,9 @@
-//! `Writers`: threads that write random pages through the cache, one at a time each.
+//! `Writers`: threads that write random pages through the cache. Each thread writes one page at a
+//! time.
 //!
-//! The cache holds only a small fraction of the volume's pages, so the rate at which the flusher
-//! writes pages to the drives limits the threads in the long run. The measured window begins after
-//! the threads have written several times as many pages as may be dirty.
+//! The cache holds only a small fraction of the volume's pages. Once many pages are dirty, the
+//! threads write only as fast as the flusher writes pages to the drives. The measured window begins
+//! after the threads have written several times as many pages as may be dirty.
 
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;

@@ -26,13 +26,14 @@ use crate::load::bench::BenchError;
 
 /// Limit on the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// Largest number of admitted I/Os that are not in flight.
+/// Number of unfinished I/Os, beyond the I/O depth, that the engine may have taken from the trace.
 const WAITING_MAX: usize = 4_096;
-/// Longest sleep in nanoseconds, so that an interrupt is noticed soon.
+/// Longest sleep of the engine's loop, in nanoseconds, so that the loop soon notices if the user
+/// interrupts the replay (Ctrl-C).
 const SLEEP_NS: u64 = 50_000_000;
 /// Longest sleep, in nanoseconds, while the engine has room but waits for the reader of the trace.
 const LOOK_NS: u64 = 200_000;
-/// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
+/// Longest wait for I/Os in flight after the user has interrupted the replay, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
 const PROGRESS_NS: u64 = 100_000_000;
 
@@ -43,11 +44,12 @@ struct Slot {
     sent_ns: u64,
     sent_bytes: u64,
     pieces: u32,
-    /// Number of the I/O's pieces in flight, whose data has `in_flight_bytes` bytes.
+    /// Number of the I/O's pieces in flight. `in_flight_bytes` is the size of the data of these
+    /// pieces.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Value of the engine's `held` when the I/O became ready. A later increase means that the I/O
-    /// has waited for room.
+    /// Value of `Engine::held` when this I/O became ready to be sent. If `Engine::held` differs
+    /// when the I/O is sent, the I/O had to wait for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -55,7 +57,7 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The I/O waits, or some of its pieces are not sent yet.
+    /// The I/O waits for earlier I/Os or for room, or some of its pieces are not sent yet.
     Send,
     Sent,
     /// The I/O's data is written. The flush that makes it durable must still be sent.
@@ -71,11 +73,13 @@ pub(crate) struct Engine<'a, T, F> {
     order: Order,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots of I/Os that wait for no other I/O, in the order in which they became ready.
+    /// Indexes in `slots` of the I/Os that wait for no earlier I/O, in the order in which they
+    /// became ready.
     ready: VecDeque<u32>,
     flight: Flight,
     next: Option<Routed>,
-    /// Number of times that the engine could not send a ready I/O for lack of room.
+    /// Number of times that a ready I/O could not be sent, because a limit on I/Os in flight was
+    /// reached or the target accepted no more.
     held: u64,
     full_ns: u64,
     begin_ns: u64,
@@ -95,8 +99,8 @@ struct EndOfReplay {
     /// True once the engine takes no more I/Os, at the end of the trace or after a stop.
     has_begun: bool,
     why: Option<StopReason>,
-    /// Time at which the replay was stopped. After that no I/O is sent, except flushes of durable
-    /// writes.
+    /// Time at which the replay was stopped. After that no I/O is sent, except the flush that makes
+    /// an already written I/O durable.
     stopped_ns: Option<u64>,
 }
 
@@ -192,8 +196,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         })
     }
 
-    /// Stops taking I/Os from the trace, and stops sending I/Os except the flushes of durable
-    /// writes.
+    /// Stops taking I/Os from the trace and sending them. A write that was sent and must be durable
+    /// still gets its flush.
     fn stop(&mut self, why: StopReason, now_ns: u64) {
         (self.ending.why, self.ending.stopped_ns) = (Some(why), Some(now_ns));
         self.ending.has_begun = true;
@@ -275,7 +279,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Admits the I/Os that are due. A replay as fast as possible admits I/Os while there is room.
+    /// Takes the I/Os that are due from the trace. A replay as fast as possible takes I/Os until
+    /// the I/O depth is reached.
     fn admit(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while !self.ending.has_begun {
@@ -353,7 +358,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // If no slot was free when the I/O was due, the I/O has waited for room.
+            // If the engine had no room for another I/O when this I/O was due, let `held` differ
+            // from the engine's: the I/O then counts as one that waited for room.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -407,7 +413,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             slot.pieces += u32::from(slot.stage == Stage::Send);
             slot.in_flight += 1;
             if slot.stage == Stage::Flush {
-                // The flush is the last piece of the I/O.
+                // The flush that makes a write durable is the last request of the I/O.
                 self.ready.pop_front();
                 continue;
             }
@@ -456,7 +462,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // If the next I/O is already due, the engine lacks room and must wait for a completion.
+        // A next I/O that is already due was not taken, because the engine holds its maximum of
+        // I/Os. Only a completion makes room, so this due time does not limit the wait.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

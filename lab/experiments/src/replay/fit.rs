@@ -15,7 +15,7 @@ pub enum Fit {
     Scale,
     /// Take an I/O's address modulo the target's size.
     Wrap,
-    /// Leave the I/O out and count it.
+    /// Leave out an I/O that lies past the target's end, and count it as skipped.
     Skip,
 }
 

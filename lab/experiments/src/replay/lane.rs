@@ -68,14 +68,16 @@ pub(crate) trait Target {
 
     fn now_ns(&self) -> u64;
 
-    /// Submits an I/O or a piece of an I/O. Returns false for lack of room. The target may hold
-    /// back the piece until `start` is called.
+    /// Submits a piece of an I/O to its volume or server. Returns false if the volume or server has
+    /// no room for another request. The target may keep the piece in a batch until the next call of
+    /// `start`.
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError>;
 
     fn start(&mut self) -> Result<(), BenchError>;
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError>;
 
-    /// Sleeps until a piece of an I/O may have ended, at most until `until_ns`.
+    /// Sleeps until a request completes, or until `until_ns`. The sleep may also end earlier
+    /// without a completion.
     fn wait(&mut self, until_ns: u64) -> Result<(), BenchError>;
 }

@@ -32,7 +32,8 @@ pub(crate) enum Waits {
     Writes,
 }
 
-/// Ranges of I/Os. Key: start offset and slot. Value: end offset, and true if the I/O changes data.
+/// Ranges of I/Os that have not ended. Key: start offset, and the I/O's index in the engine (slot),
+/// which makes the key unique. Value: end offset, and true if the I/O changes data.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
 #[derive(Debug, Default)]
@@ -89,7 +90,8 @@ impl Order {
         Order { lanes, links: Vec::new(), found: Vec::new(), ready: Vec::new() }
     }
 
-    /// Admits the next I/O of the trace. Its slot number must not be in use by another I/O.
+    /// Adds the next I/O of the trace, and returns its reason to wait. `slot`, the I/O's index in
+    /// the engine, must not be in use by another I/O.
     pub(crate) fn admit(&mut self, slot: u32, lane: u32, access: Access) -> Waits {
         let (at, lane) = (slot as usize, lane as usize);
         if at >= self.links.len() {
@@ -112,7 +114,8 @@ impl Order {
         }
     }
 
-    /// Ends an I/O. Returns the slots whose I/Os now wait for no other I/O.
+    /// Removes an I/O that has completed. Returns the slots (indexes in the engine) of the I/Os
+    /// that now wait for no other I/O.
     pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
         let access = links.access.take().expect("a completed I/O was admitted before");

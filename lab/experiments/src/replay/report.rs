@@ -117,7 +117,7 @@ pub struct AdaptedIos {
 pub struct Skipped {
     /// Number of I/Os that lie past the target's end.
     pub outside: u64,
-    /// Number of I/Os that are longer than the target.
+    /// Number of I/Os whose length in bytes exceeds the target's size.
     pub too_long: u64,
     /// Number of I/Os without a length.
     pub empty: u64,

@@ -1,8 +1,9 @@
 //! `Router`: converts the I/Os of a trace to I/Os of lanes, or to the reason why an I/O is left
 //! out.
 //!
-//! The router returns each I/O of the trace once, as `Item::Io` or `Item::Skipped`, so that a count
-//! of items includes all I/Os.
+//! A lane is a volume or server on which devices of the trace are replayed. The router returns each
+//! I/O of the trace once, as `Item::Io` or `Item::Skipped`, so that a count of items includes all
+//! I/Os.
 
 use millrace_block::Op;
 
@@ -14,9 +15,11 @@ use crate::trace::{TraceIo, TraceSource};
 /// Assignment of a trace's devices to lanes (volumes or servers).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Names of devices with a lane of their own, each with the index of the lane.
+    /// Devices for which the user chose a lane (volume or server): each device's name, with the
+    /// index of its lane.
     pub by_device: Vec<(String, usize)>,
-    /// Index of the lane for all other devices. With `None`, a device without a lane is an error.
+    /// Index of the lane (volume or server) for devices that are not in `by_device`. With `None`,
+    /// such a device is an error.
     pub others: Option<usize>,
 }
 
@@ -38,7 +41,8 @@ impl Routes {
 pub struct Addresses {
     /// Rule for I/Os that lie past the target's end. With `None`, such an I/O is an error.
     pub fit: Option<Fit>,
-    /// For each lane, the extent of the trace in bytes; used by `Fit::Scale`.
+    /// For each lane (volume or server), the size of the traced address range in bytes; used by
+    /// `Fit::Scale`.
     pub extents_bytes: Vec<u64>,
     /// If true, the replay may overwrite data that a target holds.
     pub overwrite: bool,
@@ -191,16 +195,19 @@ impl<S: TraceSource> Router<S> {
     }
 }
 
-/// Extents of a trace, found by reading the trace once before the replay.
+/// Sizes of a trace's address ranges, and its number of I/Os, found by reading the trace once
+/// before the replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extents {
-    /// Highest end offset of any I/O, for each lane.
+    /// For each lane (volume or server), the highest end offset of the I/Os that are replayed on
+    /// the lane, in bytes.
     pub bytes: Vec<u64>,
     /// Number of I/Os in the trace.
     pub ios: u64,
 }
 
-/// Reads a trace to its end to find the extent of the I/Os on each of `lanes` lanes.
+/// Reads a trace to its end to find the highest end offset of the I/Os on each of `lanes` lanes
+/// (volumes or servers).
 pub fn extents<S: TraceSource>(
     mut source: S,
     routes: &Routes,
@@ -225,7 +232,8 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns the lane of an I/O's device. `met` caches the lane of each device, by device index.
+/// Returns the lane (index of a volume or server) on which an I/O's device is replayed. `met` holds
+/// the lanes of all devices seen so far, by device index.
 fn lane_of<S: TraceSource>(
     source: &S,
     io: &TraceIo,

@@ -1,7 +1,8 @@
-//! Servers as the target of a replay: one client for each lane, all on the engine's thread.
+//! Servers as the target of a replay, with one client for each lane, all on the engine's thread.
 //!
-//! The target owns the clients, which are the same as in benchmarks, the slots of their requests,
-//! and the buffers. nbd.rs and vhost.rs create the target; the engine calls it.
+//! A lane is a server on which devices of the trace are replayed. The target owns the clients,
+//! which are the same as in benchmarks, the slots of their requests, and the buffers. nbd.rs and
+//! vhost.rs create the target; the engine calls it.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot};
 struct Slots {
     ios: Vec<ClientIo>,
     free: Vec<u32>,
-    /// Slot number in the engine, by slot of the client.
+    /// For each of the client's request slots, the index in the engine of the I/O that the request
+    /// belongs to.
     taken_for: Vec<u32>,
 }
 

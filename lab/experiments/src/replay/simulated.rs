@@ -1,9 +1,10 @@
 //! A replay on a simulated machine, in that machine's time.
 //!
-//! The engine runs on CPU 0 of the simulated machine, with channels of the production block layer
-//! to drives that run on any machine. The engine's thread also reads the trace, which takes no
-//! virtual time. Workers of drives run on the other CPUs. Equal traces, drives, machines and seeds
-//! give a bit-identical report. The verb `replay` calls this file.
+//! The engine runs on CPU 0 of the simulated machine. The engine submits I/Os through the
+//! production block layer to drives whose code runs on real and simulated machines. The engine's
+//! thread also reads the trace, which takes no virtual time. Workers of drives run on the other
+//! CPUs. Equal traces, drives, machines and seeds give a bit-identical report. The verb `replay`
+//! calls this file.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! vhost-user-blk servers as the target of a replay: one virtqueue for each lane.
+//! vhost-user-blk servers as the target of a replay, with one virtqueue for each server.
 //!
 //! The process acts as the guest, as in `bench`. Each request uses a slot with memory of the ring,
 //! which limits the number and the length of requests; longer I/Os are split. virtio has no FUA
@@ -17,7 +17,7 @@ use crate::load::overwrite::{DiskContents, guest_contents};
 /// Largest number of requests in flight in a virtqueue.
 pub const VHOST_IODEPTH_MAX: u32 = 256;
 const SLOTS_BYTES: u32 = 32 << 20;
-/// Smallest and largest size of a slot's buffer, in bytes.
+/// Smallest and largest size, in bytes, of the buffer for one request's data.
 const SLOT_BYTES: [u32; 2] = [128 << 10, 1 << 20];
 /// Smallest number of entries of a ring, the usual number in guests.
 const RING: u16 = 256;

@@ -1,8 +1,9 @@
 //! `BounceDriver`: reports to the block layer that all data of a drive goes through bounce buffers.
 //!
-//! run.rs wraps a drive's driver with this one in rows with bounce buffers. The wrapper reports
-//! each request with data as bounced, so that traces contain a B (bounced) event for it. raw_job.rs
-//! copies the data, and linux24.rs charges the time of the copies on a simulated machine.
+//! If the plan asks for bounce buffers (`Linux24::bounce`), run.rs wraps the drive's driver with
+//! this one. The wrapper reports each request with data as bounced, so that traces contain a B
+//! (bounced) event for it. raw_job.rs copies the data, and linux24.rs charges the time of the
+//! copies on a simulated machine.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,

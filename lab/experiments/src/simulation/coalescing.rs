@@ -22,8 +22,8 @@ use millrace_machine::Machine;
 
 use crate::load::threads::lock;
 
-/// Longest wait of a completion for further ones, with one command in flight: the mean of code 9 in
-/// the adapter's table, 3,413 to 5,120 ns.
+/// Longest time from a completion to its interrupt, with one command in flight. The value is the
+/// mean of the range of code 9 in the isci driver's table, 3,413 to 5,120 ns.
 const WAIT_NS: u64 = 4_267;
 
 #[derive(Debug)]

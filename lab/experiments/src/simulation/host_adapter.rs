@@ -11,10 +11,10 @@
 //! where the request is started) and once per interrupt for all completions
 //! (`isci_host_completion_routine`).
 //!
-//! run.rs creates a `HostAdapter` for a row. `AdapterDriver` wraps a drive's driver, outside of
-//! `PollerDriver`, because the interrupt handler is entered before any command is looked up. Other
-//! work under the locks is part of the machine's `driver` and `complete` costs. Chain buffers of
-//! commands with many segments are not modelled; each chain buffer took the lock once more
+//! run.rs creates a `HostAdapter` for a simulation. `AdapterDriver` wraps a drive's driver, outside
+//! of `PollerDriver`, because the interrupt handler is entered before any command is looked up.
+//! Other work under the locks is part of the machine's `driver` and `complete` costs. Chain buffers
+//! of commands with many segments are not modelled; each chain buffer took the lock once more
 //! (`_base_get_chain_buffer_tracker`).
 
 use std::sync::Arc;
@@ -67,21 +67,22 @@ struct Lookup<M: Machine> {
     free: M::Line<FreeEntries>,
 }
 
-/// Words on the lock's cache line in 5 of 8 alignments: the pointer to the table, 16 bytes before
-/// the lock, and the list head, 8 bytes after. A CPU that identifies an interrupt
-/// (`_base_get_cb_idx`) or clears an entry reads the line, which every lock holder writes. The
-/// simulated lock has a line of its own, so two lines move, and the lock is more expensive than the
-/// kernel's.
+/// Words beside the lock: the pointer to the table, 16 bytes before the lock, and the list head, 8
+/// bytes after. For 5 of the 8 possible offsets of the lock in a cache line, all three share the
+/// line. A CPU that identifies an interrupt (`_base_get_cb_idx`) or clears an entry reads the line,
+/// which every lock holder writes. The simulated lock has a line of its own, so two lines move, and
+/// the lock is more expensive than the kernel's.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {
-    /// Reads the pointer to the table. Relaxed: the pointer never changes, and the lock orders the
-    /// writers of the pointer's cache line.
+    /// Models a read of the pointer to the table. Relaxed: the loaded value gives access to no
+    /// other data; only the transfer of the cache line matters.
     fn read_pointer(&self) -> u64 {
         self.0.load(Order::Relaxed)
     }
 
-    /// Writes the list head; the caller holds the lock. Relaxed: the lock orders the writers.
+    /// Models a write of the list head by a holder of the lookup lock. Relaxed: the lock orders the
+    /// writers.
     fn write_head(&self, change: u64) {
         self.0.store(self.0.load(Order::Relaxed).wrapping_add(change), Order::Relaxed);
     }
@@ -142,7 +143,7 @@ impl<M: Machine> HostAdapter<M> {
 
     fn count(&self, change: u64, device_busy: &M::Word) {
         if let Some(host_busy) = &self.host_busy {
-            // Relaxed: no other data depends on the counts.
+            // Relaxed: no other data depends on `device_busy` and `host_busy`.
             device_busy.fetch_add(change, Order::Relaxed);
             host_busy.fetch_add(change, Order::Relaxed);
         }

@@ -1,10 +1,11 @@
 //! The submission interface between a program and the block layer, as a stage of its own.
 //!
-//! Each job owns an `Interface`, and the row owns the `SharedCounters` of all jobs. job.rs calls
-//! the interface around each batch. The interfaces have this state, after \[MQ\] section 4:
+//! Each job owns an `Interface`, and all jobs of a simulation share its `SharedCounters`. job.rs
+//! calls the interface around each batch. The interfaces have this state, after Bjørling et al.
+//! (SYSTOR 2013), section 4:
 //!
 //! - `sync`: one I/O in flight, one system call per I/O. Submitters share the count of direct I/Os
-//!   (described below) if the row's kernel counts all direct I/O (`DioCount::All`), otherwise
+//!   (described below) if the modelled kernel counts all direct I/O (`DioCount::All`), otherwise
 //!   nothing.
 //! - `libaio`: one system call per batch submitted and per batch reaped. Each request takes two
 //!   locks that are private to the job's process: that of the context list and that of the
@@ -15,13 +16,13 @@
 //!   list of the process; submitters share nothing.
 //! - `ring`: no system call; submitters share nothing.
 //!
-//! Every request costs `Stage::Interface` once, with any interface. \[MQ\] does not say that the
+//! Every request costs `Stage::Interface` once, with any interface. The paper does not say that the
 //! fixed kernel no longer counts direct I/Os of block devices. The model assumes so for three
 //! reasons. The patch that removed the count was part of the blk-mq series, as an author of both
 //! wrote (Axboe, LKML, 15 April 2015). The count is the only state that programs share on this
-//! path. And the count would limit two sockets to 2.5 million I/Os a second, where \[MQ\] measured
-//! ten and fifteen million. A process's own locks are never contended, because each process has one
-//! submitter here. Source: \[MQ\] point 8.
+//! path. And the count would limit two sockets to 2.5 million I/Os a second, where the paper
+//! measured ten and fifteen million. A process's own locks are never contended, because each
+//! process has one submitter here. Source: Bjørling et al., SYSTOR 2013, point 8.
 
 use std::io;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub trait Host: Machine {
     }
 }
 
-/// Function that ends a recording.
+/// Function that stops a recording of trace events, and returns the recording.
 pub type Stop = Box<dyn FnOnce() -> io::Result<Recorded>>;
 
 impl Host for Native {
@@ -108,9 +109,11 @@ impl Host for Simulated {
 pub enum InterfaceKind {
     /// Synchronous I/O: one I/O at a time, with one system call for each.
     Sync,
-    /// Linux's asynchronous I/O before \[MQ\]'s fixes.
+    /// Linux's asynchronous I/O without the fixes of Bjørling et al. (SYSTOR 2013): two locks per
+    /// request, and a count of direct I/Os that all submitters share.
     Libaio,
-    /// Linux's asynchronous I/O with \[MQ\]'s fixes.
+    /// Linux's asynchronous I/O with the fixes of Bjørling et al. (SYSTOR 2013): no lock, and no
+    /// state shared by submitters.
     LibaioFixed,
     /// Rings in shared memory, as in millrace's channels: no system call, and no state shared by
     /// submitters.
@@ -139,10 +142,11 @@ impl<M: Machine> SharedCounters<M> {
         Arc::new(SharedCounters { count: M::Word::new(0), counts })
     }
 
-    /// Models the start of a direct I/O: reads the inode's pointer, then increments the I/O count.
+    /// Models the start of a direct I/O: reads the cache line of the inode's I/O count several
+    /// times, then increments the count.
     fn begin(&self) {
         if self.counts != DioCount::None {
-            // Relaxed: no data depends on the count.
+            // Relaxed: the loaded values are not used; only the transfer of the cache line matters.
             (0..HOST_READS).for_each(|_| _ = self.count.load(Order::Relaxed));
             self.add(1);
         }
@@ -150,7 +154,7 @@ impl<M: Machine> SharedCounters<M> {
 
     fn add(&self, requests: i64) {
         if self.counts != DioCount::None {
-            // Relaxed: no data depends on the count.
+            // Relaxed: no data depends on the number of direct I/Os in `count`.
             self.count.fetch_add(requests as u64, Order::Relaxed);
         }
     }
@@ -231,7 +235,8 @@ impl<M: Host> Interface<M> {
 
     /// Models the cost of adding a request to a lock-free list that only this job uses.
     fn push(&self) {
-        // Relaxed: the word only models the cost of the kernel's list, which has no entries here.
+        // Relaxed: the word `list_head` publishes no data. Its accesses only model the cost of the
+        // kernel's list.
         let mut head = self.list_head.load(Order::Relaxed);
         while let Err(now) = self.list_head.compare_exchange(
             head,

@@ -46,11 +46,12 @@ impl<M: Machine> Signal<M> {
         self.raised.load(Order::Relaxed) != 0
     }
 
-    /// Clears the flag. A job must do so before it polls for completions, so as not to miss a later
-    /// signal.
+    /// Clears the flag `raised`. A submitting thread must clear the flag before it polls for
+    /// completions, so as not to miss a later signal.
     pub(super) fn lower(&self) {
         if self.is_raised() {
-            // SeqCst: orders the clearing before the polls that follow.
+            // SeqCst: orders the clearing of `raised` before the submitting thread's next polls for
+            // completions.
             self.raised.swap(0, Order::SeqCst);
         }
     }
@@ -94,8 +95,8 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// Model of Linux 2.4's work in the handler, and the jobs to wake by drive. `None` without the
-    /// model.
+    /// Model of Linux 2.4's interrupt work, and, for each drive, the signals of the jobs to wake.
+    /// `None` unless the plan sets `Linux24::adapters`.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
@@ -167,8 +168,8 @@ impl<M: Host> Interrupts<M> {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            // Reset the alarm before the polls, so that a submitter that commits requests later
-            // sets the alarm again.
+            // Reset `alarm_ns`, the time of the handler's next poll, before the polls. A submitter
+            // that commits requests during the polls can then set an earlier time.
             handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
@@ -208,8 +209,8 @@ impl<M: Host> Interrupts<M> {
     }
 }
 
-/// Returns, by drive, the signals of the jobs that use the drive. All jobs use all drives if the
-/// drives form one volume.
+/// Returns for each drive the signals (flag and doorbell) of the jobs that submit to the drive. All
+/// jobs use all drives if the drives form one volume.
 fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
     let of = |drive| match plan.service.apart {
@@ -259,8 +260,8 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Returns false even for a drive that completes requests at once, because a request stays in
-    /// flight until the handler has found its completion.
+    /// Returns false even if the drive completes requests at once: a poll right after `commit_rqs`
+    /// finds no completion before the handler thread has found it.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -299,7 +300,8 @@ impl<M: Host> DriverQueue<M> for IrqQueue<M> {
         device.queue.queue_rq(rq)
     }
 
-    /// Starts the requests. If one of them will be the next completion, sets the handler's alarm.
+    /// Starts the requests. If a completion is due before the handler thread's next poll, moves
+    /// that poll to the time of the completion.
     fn commit_rqs(&mut self) {
         let mut device = self.vector.device.lock();
         let Device { queue, batch, due, .. } = &mut *device;

@@ -1,5 +1,5 @@
-//! A job of a row on any machine: keeps `iodepth` bios in flight through one channel and one
-//! interface.
+//! A job (submitting thread) of a benchmark on any machine: keeps `iodepth` bios in flight through
+//! one channel and one interface.
 //!
 //! run.rs calls `run` on a thread of the job's own, pinned to the job's CPU. Each round submits
 //! idle bios at new offsets, through the interface and into the channel, then collects and reaps
@@ -35,7 +35,8 @@ pub(super) struct RowState<M: Host> {
     pub(super) queue_counters: Counters<M>,
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
-    /// Model of the kernel's work outside of the block layer; `None` if the row has none.
+    /// Model of Linux 2.4's work outside of the block layer; `None` if the plan does not need the
+    /// model.
     pub(super) kernel: Option<Arc<Kernel<M>>>,
 }
 
@@ -44,11 +45,11 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C). `end` subtracts the latencies from before the
-    /// window.
+    /// Latencies from queueing (Q) to completion (C) of I/Os in the measured window. During the
+    /// window, holds the latencies from before the window, which `end` subtracts from the total.
     pub(super) latency: Snapshot,
-    /// Durations of system calls, for jobs with one I/O per call. In raw_job.rs a call covers the
-    /// whole vector.
+    /// Durations of system calls in the measured window, for jobs with one I/O per call. In
+    /// raw_job.rs, one call submits all elements of the I/O's vector.
     pub(super) calls: Snapshot,
     pub(super) drives: Vec<StatsSnapshot>,
 }
@@ -97,8 +98,8 @@ impl<M: Host> RowState<M> {
     pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
         let (plan, volumes) = (&self.plan, &self.volumes);
         let at = number as usize % volumes.len();
-        // The channel uses only the doorbell of its `IoThread`, because no thread owns the drives'
-        // queues.
+        // The job's thread owns no hardware queue. The channel uses its `IoThread` only for the
+        // doorbell, which wakes the job.
         let thread = IoThread {
             number: number as u16,
             owner: u64::from(number) + 1,

@@ -45,7 +45,7 @@ impl Words for LockScope {
 /// Submission of the elements of an I/O's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readv {
-    /// All elements are submitted together, and the I/O waits once.
+    /// All elements of the vector are submitted together, and the job waits once for all of them.
     #[default]
     Whole,
     /// Each element is an I/O of its own, submitted after the previous one has completed.
@@ -61,8 +61,8 @@ impl Words for Readv {
 /// outside of the block layer takes no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux24 {
-    /// Length of a bio in bytes, a multiple of 512. `None` makes each element of the vector one
-    /// bio.
+    /// Length of a bio in bytes, a multiple of 512. `None` makes each element of the I/O's vector
+    /// one bio.
     pub unit_bytes: Option<u32>,
     /// Number of elements of an I/O's vector, all of the same length. `None` means one.
     pub iovecs: Option<u32>,
@@ -81,8 +81,8 @@ pub struct Linux24 {
     /// If true, the `sq` stack plugs the bios of a batch in the request queue instead of in the
     /// task.
     pub plug_in_queue: bool,
-    /// Scope of the adapter drivers' lock. If given, a simulated machine also charges the time of
-    /// Linux 2.4's work outside of the block layer.
+    /// Scope of the lock of the adapters' drivers. If given, a simulated machine models Linux 2.4's
+    /// work outside of the block layer, which includes the drivers' work under this lock.
     pub adapters: Option<LockScope>,
     /// Time that a job on a simulated machine computes after each I/O, in nanoseconds.
     pub compute_ns: u64,
@@ -99,7 +99,7 @@ impl Linux24 {
         drive.get("controller").or(drive.controller.as_deref())
     }
 
-    /// Returns two lengths in bytes: of an element of the vector, and of a bio.
+    /// Returns two lengths in bytes: of an element of the I/O's vector, and of a bio.
     pub(super) fn pieces(&self, bs_bytes: u32) -> (u32, u32) {
         let element = bs_bytes / self.iovecs.unwrap_or(1).max(1);
         (element, self.unit_bytes.unwrap_or(element).min(element))
@@ -154,7 +154,7 @@ const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
     /// Checks that a bio's length is a multiple of the drive's `block_bytes`, and that an I/O has
-    /// not too many bios.
+    /// at most `UNITS_MAX` bios.
     pub(super) fn check_units(&self, bs_bytes: u32, block_bytes: u32) -> Result<(), BenchError> {
         let (_, unit) = self.pieces(bs_bytes);
         if !self.is_raw() || unit.is_multiple_of(block_bytes) && bs_bytes / unit <= UNITS_MAX {
@@ -248,7 +248,7 @@ impl KernelCosts {
     }
 }
 
-/// Kinds of Linux 2.4's work outside of the block layer, by which its CPU time is counted.
+/// Kinds of CPU time in the model of Linux 2.4, each counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUse {
     Submit,
@@ -273,7 +273,7 @@ impl TimeUse {
     ];
 }
 
-/// Clock frequency, in GHz, of the machine to which the times in the file of costs refer.
+/// Clock frequency, in GHz, of the machine to which the times in machines/linux-2.4.toml refer.
 const FILE_GHZ: f64 = 0.7;
 
 #[derive(Debug, Clone, Copy)]
@@ -282,12 +282,13 @@ pub(super) struct Charge {
     pub(super) ghz: f64,
 }
 
-/// Model of the CPU time of Linux 2.4's work. Without `adapters` in the plan, only bounce buffers
-/// take time.
+/// Model of the CPU time of Linux 2.4's work. Unless the plan sets `Linux24::adapters`, only bounce
+/// buffers take time.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
-    /// Factor for the times in the file of costs. 1 if the plan sets `adapters`.
+    /// Factor for the times in machines/linux-2.4.toml. 1 if the plan sets `Linux24::adapters`,
+    /// otherwise `FILE_GHZ` divided by the machine's clock frequency.
     scale: f64,
     bounce: bool,
     without_copies: bool,
@@ -296,8 +297,8 @@ pub(super) struct Kernel<M: Machine> {
 }
 
 impl<M: Machine> Kernel<M> {
-    /// Creates the kernel model; `None` if the plan needs no model, or without `charge`, as on a
-    /// real machine.
+    /// Creates the kernel model; `None` if the plan does not need the model, or if `charge` is
+    /// `None`, as on a real machine.
     pub(super) fn new(
         plan: &super::SimPlan,
         locks: &mut Locks<M>,

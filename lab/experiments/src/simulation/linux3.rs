@@ -1,5 +1,5 @@
-//! `Linux3`: shared state and noise of kernels of 2012 and 2013 outside of the block layer, as
-//! settings of a row.
+//! `Linux3`: settings that add shared state and noise of the kernels of 2012 and 2013, outside of
+//! the block layer, to a simulation.
 //!
 //! The model has three effects, each of which can be switched off:
 //!
@@ -32,26 +32,28 @@ use millrace_machine::{CpuId, Machine, Order, Topology, Word};
 use super::interface::Host;
 use crate::filter::DriverFilter;
 
-/// Shared state and noise of a row's kernel that the simulation models; none by default.
+/// Shared state and noise of a kernel of 2012 or 2013 that a simulation models. Noise is a kernel
+/// thread that preempts jobs. By default, only the count of asynchronous direct I/Os is modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux3 {
-    /// I/Os that increment the inode's count of direct I/Os.
+    /// Kinds of direct I/O that increment the inode's count of direct I/Os in flight.
     pub dio_count: DioCount,
-    /// If true, models the counters of hardware queues. Used in the `mq` stack if several threads
-    /// may dispatch from a queue.
+    /// If true, models the statistics counters that a hardware queue of Linux has. Meant for the
+    /// multi-queue design (`mq`) if several threads may dispatch from a queue.
     pub queue_counters: bool,
-    /// Time, in nanoseconds, for which a kernel thread takes each CPU once; 0 for no such thread.
-    /// Only for the interface `sync`.
+    /// Time, in nanoseconds, for which a kernel thread preempts each job once; 0 for no kernel
+    /// thread. Has an effect only for jobs with the interface `sync`.
     pub noise_ns: u64,
 }
 
-/// Kernel whose shared counters a row models, by its name in the options of `bench`.
+/// Kernel whose shared counters a benchmark models, by its name in the options of `bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelKind {
-    /// Only the block layer's own counters.
+    /// Only the counters of millrace's own block layer.
     #[default]
     Own,
-    /// The counters of Linux 3.13.
+    /// The counters of Linux 3.13 for hardware queues and for direct I/Os, in addition to
+    /// millrace's own.
     Linux3,
 }
 
@@ -61,8 +63,8 @@ impl Words for KernelKind {
 }
 
 impl Linux3 {
-    /// Returns the settings that model this kernel. The queue counters are modelled only if several
-    /// threads may dispatch from a hardware queue at a time.
+    /// Returns the settings that model this kernel. The counters of hardware queues are modelled
+    /// only if several threads may dispatch from a hardware queue at a time.
     pub fn of(kernel: KernelKind, inside: Inside) -> Linux3 {
         match kernel {
             KernelKind::Own => Linux3::default(),
@@ -82,15 +84,16 @@ impl Linux3 {
     }
 }
 
-/// I/Os that increment the inode's count of direct I/Os.
+/// Kinds of direct I/O that increment the inode's count of direct I/Os in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DioCount {
-    /// I/Os through `libaio` only.
+    /// Only I/Os through the interface `libaio` increment the count.
     #[default]
     Asynchronous,
-    /// All direct I/O, as in `do_blockdev_direct_IO` and `dio_complete` of 3.x.
+    /// All direct I/Os, also synchronous ones, increment the count, as in `do_blockdev_direct_IO`
+    /// and `dio_complete` of Linux 3.x.
     All,
-    /// No I/Os, to measure the effect of the count.
+    /// No I/O increments the count. A comparison with `All` shows the cost of counting.
     None,
 }
 
@@ -206,8 +209,9 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// Creates a kernel thread that wakes at a time from 0 to `takes_ns`, drawn by seed and job. A
-    /// `takes_ns` of 0 means never.
+    /// Creates a kernel thread that wakes once, 0 to `takes_ns` after the start of the measured
+    /// window. Seed and job number determine the time. With a `takes_ns` of 0, the thread never
+    /// wakes.
     pub(super) fn new(takes_ns: u64, seed: u64, job: u32) -> Noise {
         let mut random = millrace_random::SplitMix64::new(seed ^ u64::from(job) << 32);
         let after_ns = (takes_ns > 0).then(|| random.next() % takes_ns.max(1));
@@ -215,7 +219,8 @@ impl Noise {
     }
 
     /// Lets the kernel thread preempt the job if its wake-up is due. Called in a system call, where
-    /// no lock is held. `begin_ns` returns 0 before the window.
+    /// no lock is held. `begin_ns` returns the start of the measured window, or 0 before the
+    /// window.
     pub(super) fn look<M: Host>(&mut self, now_ns: u64, begin_ns: impl FnOnce() -> u64) {
         let Some(after_ns) = self.after_ns else { return };
         let begin_ns = begin_ns();

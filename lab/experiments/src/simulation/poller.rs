@@ -1,6 +1,7 @@
-//! `PollerDriver`: the thread that polls a drive's queue spends the time of the drive's interrupts.
+//! `PollerDriver`: charges the time of a drive's interrupts to the thread that polls the drive's
+//! queue.
 //!
-//! The wrapper is used in rows without interrupt handler threads, which irq.rs models. The
+//! The wrapper is used in simulations without interrupt handler threads, which irq.rs models. The
 //! submitter or the drive's worker polls the queue and finds the completions. Each poll that finds
 //! completions also takes the time of one interrupt on the polling CPU. run.rs uses this driver for
 //! `Irq::Poller`; the drive of a virtual machine uses it, too.

@@ -1,5 +1,5 @@
-//! Programs on a row's volume: threads that read and write like a program, through a cache or
-//! directly, on a simulated machine.
+//! Programs on the volume of a simulation: threads that read and write like a program, through a
+//! cache or directly, on a simulated machine.
 //!
 //! This file creates the environment of the threads: the plan's volume, its drives' workers, a
 //! cache on top of the volume, and the cache's flusher on a CPU of its own. A `Program` defines the
@@ -203,8 +203,8 @@ impl<M: Host> FlusherThread<M> {
     }
 }
 
-/// Per drive, as many writes in flight as other experiments have I/Os. The drives share one list of
-/// writes, like the kernel's single `bdi_writeback` of a volume.
+/// The flusher may have 64 writes in flight per drive, as many as experiments without a cache have
+/// I/Os. The drives share one list of writes, like the kernel's single `bdi_writeback` of a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
 fn flush<M: Host>(

@@ -1,9 +1,9 @@
-//! Runs many rows in parallel, one system thread for each, because each simulation is
+//! Runs many simulations in parallel, one system thread for each, because each simulation is
 //! single-threaded.
 //!
-//! Verbs call `run_rows` with all rows of an experiment. Results are in the order of the rows, not
-//! of their ends, so an experiment's output does not depend on the number of rows that run in
-//! parallel.
+//! Verbs call `run_rows` with all simulations of an experiment; each gives one row of a table.
+//! Results are in the order of the rows, not in the order in which simulations end. So an
+//! experiment's output does not depend on the number of simulations that run in parallel.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -12,11 +12,11 @@ use std::sync::PoisonError;
 use crate::load::bench::BenchError;
 use crate::load::threads::lock;
 
-/// Runs `count` rows in parallel on all CPUs. Calls `run(index)` for each row, and `done(index)`
-/// after it. After an error no further rows start.
+/// Runs `count` simulations in parallel on all CPUs. Calls `run(index)` for each simulation, and
+/// `done(index)` after it. After an error no further simulations start.
 ///
 /// # Errors
-/// If rows fail, returns the error of the first of them in the order of the rows.
+/// If simulations fail, returns the error of the failed simulation with the lowest index.
 pub fn run_rows<T: Send>(
     count: usize,
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,

@@ -1,4 +1,4 @@
-//! Runs one row on the simulated machine, or on this machine with lock statistics.
+//! Runs one benchmark on the simulated machine, or on this machine with lock statistics.
 //!
 //! Verbs call `run_simulated` and `run_metered`. Both call `run_jobs`, which creates the drives,
 //! the volume and the jobs on the machine. Results leave a simulation through shared memory,
@@ -51,28 +51,28 @@ struct RunMeasurement<M: Host> {
     _volumes: Vec<Arc<Volume<M>>>,
 }
 
-/// Result of a run: its row, and data for which a row has no field.
+/// Result of a run: its `Row`, and data for which `Row` has no field.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedRow {
-    /// The row.
+    /// Result as a row of the benchmark's table.
     pub row: Row,
     /// Mean time from queueing (Q) to dispatch (D) of each drive's I/Os, in nanoseconds.
     pub stack_ns: Vec<u64>,
-    /// Samples of the tags in use, if the plan asks for them.
+    /// Samples of the tags in use, if `SimPlan::watch` asks for them.
     pub tags: Vec<TagSample>,
-    /// CPU times summed over all CPUs, from the start to the end of the row.
+    /// CPU times summed over all CPUs, from the start to the end of the simulation.
     pub cpus: CpuTimes,
     /// Simulated time of Linux 2.4's work outside of the block layer, in nanoseconds, for each of
     /// [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if that work was not simulated.
     pub spent_ns: Vec<u64>,
     /// Statistics of the page cache, if a program used one.
     pub cache: Option<CacheStats>,
-    /// Recorded trace, if the plan asks for it.
+    /// Recorded trace, if `SimPlan::watch` asks for it.
     pub recorded: Option<Recorded>,
 }
 
-/// Runs a row on a simulated machine. The result is deterministic: the same plan and model give a
-/// bit-identical row, however long the simulation takes in real time.
+/// Runs a benchmark on a simulated machine. The result is deterministic: the same plan and model
+/// give a bit-identical row, however long the simulation takes in real time.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or the simulation fails.
@@ -80,8 +80,8 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
     run_observed(model, plan).map(|observed| observed.row)
 }
 
-/// Like [`run_simulated`], but an interrupt ends the row early. The row then has the results so
-/// far; None if the interrupt came during the warm-up.
+/// Like [`run_simulated`], but the caller may end the run early through `interrupt`. The row then
+/// has the results so far; `None` if the run ended during the warm-up.
 pub fn run_simulated_until(
     model: &Model,
     plan: &SimPlan,
@@ -91,7 +91,8 @@ pub fn run_simulated_until(
     Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
-/// Like [`run_simulated`], but returns an [`ObservedRow`].
+/// Like [`run_simulated`], but also returns data for which a `Row` has no field, such as tag
+/// samples.
 pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
     observe(model, plan, &Interrupt::default())
 }
@@ -140,7 +141,7 @@ fn cpu_ns(report: &Report) -> u64 {
     report.cpus.iter().map(|cpu| cpu.busy_ns + cpu.spin_ns).sum()
 }
 
-/// Runs a row on this machine with lock statistics, for drives that run on any machine.
+/// Runs a benchmark on this machine with lock statistics, for drives that run on any machine.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or lock statistics are already in use.
@@ -148,7 +149,8 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
     metered(plan, &Interrupt::default()).map(|observed| observed.row)
 }
 
-/// Like [`run_metered`], but an interrupt ends the row early, as in [`run_simulated_until`].
+/// Like [`run_metered`], but the caller may end the run early through `interrupt`, as in
+/// [`run_simulated_until`].
 pub fn run_metered_until(
     plan: &SimPlan,
     interrupt: &Interrupt,

@@ -1,9 +1,9 @@
 //! Samples the number of tags in use over time, on a thread that periodically reads this number for
 //! every drive.
 //!
-//! run.rs starts the thread before the jobs, on the CPU that the plan names, and stops it after the
+//! run.rs starts the thread before the jobs, on the CPU in `Watch::tags`, and stops it after the
 //! jobs. Sampling reads the words of the tag sets, which slightly slows the threads that allocate
-//! tags; so rows whose rates are compared do not sample tags.
+//! tags; so simulations whose rates are compared do not sample tags.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::load::threads::lock;
 /// Number of tags in use at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TagSample {
-    /// Time since the start of the window, in nanoseconds.
+    /// Time since the start of the measured window, in nanoseconds.
     pub at_ns: u64,
     /// For each drive, the number of tags in use.
     pub in_use: Vec<u32>,

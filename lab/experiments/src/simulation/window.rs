@@ -1,9 +1,9 @@
 //! `Window`: the measured part of a run, without warm-up at its start and draining at its end.
 //!
-//! All jobs of a row share the window and report their completions. The job that completes the last
-//! I/O of the warm-up opens the window. The job whose completion reaches the window's length closes
-//! the window; all jobs then stop. Counting takes no virtual time on a simulated machine, because a
-//! benchmark program's bookkeeping is not part of the measurement.
+//! All jobs (submitting threads) of a run share the window and report their completions. The job
+//! that completes the last I/O of the warm-up opens the window. The job whose completion reaches
+//! the window's length closes the window; all jobs then stop. Counting takes no virtual time on a
+//! simulated machine, because a benchmark program's bookkeeping is not part of the measurement.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,20 +13,23 @@ use millrace_machine::Machine;
 use crate::load::bench::Interrupt;
 use crate::load::threads::lock;
 
-/// Number of rounds in the warm-up. A round has as many I/Os as are in flight.
+/// Number of rounds in the warm-up. A round is as many I/Os as are in flight at a time.
 const WARM_ROUNDS: u64 = 5;
-/// Number of measured rounds, unless the plan sets the window's length.
+/// Number of measured rounds, unless the plan sets the window's length. A round is as many I/Os as
+/// are in flight at a time.
 const ROUNDS: u64 = 20;
-/// Smallest number of measured I/Os per job, if twenty rounds have fewer I/Os.
+/// Smallest number of measured I/Os per job, if `ROUNDS` times the I/O depth is less.
 const IOS_MIN: u64 = 400;
 
-/// Length of a row's measured window, which follows a warm-up of five rounds.
+/// Length of a run's measured window. A warm-up of five I/Os for each I/O in flight, but at least
+/// 100 per job, comes before the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
     /// The window ends after 20 I/Os for each I/O in flight, but at least 400 I/Os per job.
     #[default]
     Rounds,
-    /// The window lasts for a number of nanoseconds by the machine's clock.
+    /// The window lasts for a number of nanoseconds, by the machine's clock, instead of a number of
+    /// I/Os.
     Time(u64),
     /// The window ends after a number of I/Os per job, on average.
     Ios(u64),
@@ -57,7 +60,8 @@ pub(crate) struct Window {
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os below which no job checks if the window begins or ends.
+    /// Number of completed I/Os below which the window cannot begin or end, so that jobs need not
+    /// check.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
@@ -109,8 +113,8 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// Counts completed I/Os of a job. Each job ends with a call with 0, so that the last job
-    /// closes an interrupted window.
+    /// Counts `ios` completed I/Os of a job. Each job's last call is for 0 I/Os, so that an
+    /// interrupted window is closed even if no more I/Os complete.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;
@@ -158,7 +162,7 @@ impl Window {
         }
     }
 
-    /// Returns the start of the window, or 0 if it has not opened.
+    /// Returns the start of the measured window, or 0 if the window has not opened.
     pub(crate) fn begin_ns(&self) -> u64 {
         let edges = lock(&self.edges);
         edges.0.map_or(0, |edge| edge.at_ns)

@@ -1,5 +1,5 @@
-//! Worker threads of a simulated row: one thread for each CPU that dispatches to drives and polls
-//! them on behalf of the submitters.
+//! Worker threads of a simulation: one thread for each CPU that dispatches to drives and polls them
+//! on behalf of the submitters.
 //!
 //! run.rs starts the workers before the jobs and stops them after the jobs; a replay on a simulated
 //! machine does so, too. Each disk's configuration names the CPU of its worker; several disks share
@@ -14,7 +14,8 @@ use millrace_runtime::disks_by_worker;
 use crate::load::bench::BenchError;
 use crate::load::threads::join_all;
 
-/// Owner number of the first worker, larger than the owner numbers of all jobs.
+/// Value of `IoThread::owner` for the first worker. Jobs have smaller owner numbers, so no number
+/// is used twice.
 const FIRST_OWNER: u64 = 1 << 32;
 
 pub(crate) struct Workers<M: Machine> {

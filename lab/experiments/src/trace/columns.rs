@@ -34,13 +34,15 @@ pub(super) enum Column {
     Time(TimeUnit),
     /// Latency. An empty field or 0 means unknown.
     Latency(TimeUnit),
-    /// Offset, in units of this many bytes.
+    /// Offset of the I/O on the device, as a number of units. The value here is the unit's size in
+    /// bytes.
     Offset(u64),
-    /// Length, in units of this many bytes.
+    /// Length of the I/O, as a number of units. The value here is the unit's size in bytes.
     Length(u64),
     /// Operation: one of these words, in upper or lower case.
     Op(&'static [(&'static str, Action)]),
-    /// Part of the device's name, joined to the previous part by this separator.
+    /// Part of the device's name. The text here is inserted before this part to separate it from
+    /// the previous part.
     Device(&'static str),
     /// Number of the device, which also serves as its name.
     DeviceNumber,
@@ -51,7 +53,7 @@ pub(super) enum Column {
 
 #[derive(Clone, Copy)]
 pub(super) enum TimeUnit {
-    /// Whole numbers; the field is the unit in nanoseconds.
+    /// Whole numbers of a time unit. The value here is the length of that unit in nanoseconds.
     Ns(u64),
     Seconds,
 }
@@ -67,7 +69,7 @@ impl TimeUnit {
 
 #[derive(Clone, Copy)]
 pub(super) enum Action {
-    /// An I/O. A flush needs no further columns.
+    /// An I/O. For a flush, the columns after the operation are not read.
     Io(Op),
     /// A pause of the number of microseconds in the next column. Ignored in formats with times.
     Wait,

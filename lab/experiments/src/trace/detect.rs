@@ -53,8 +53,8 @@ pub(super) fn likely(head: &[u8]) -> Option<Format> {
     counts.max_by_key(|(taken, _)| *taken).filter(|(taken, _)| *taken > 0).map(|(_, it)| it)
 }
 
-/// Returns the first complete lines, without blank lines and comments, numbered from 1. A text
-/// without a line end counts as one line.
+/// Returns the first `LINES_TRIED` complete lines of a trace, numbered from 1, without blank lines
+/// and comments. A text without a line end counts as one line.
 fn first_lines(head: &str) -> Vec<(u64, &str)> {
     let whole = head.rfind('\n').map_or(head, |end| &head[..end]);
     let rows = whole.lines().map(said).filter(|line| !line.is_empty());

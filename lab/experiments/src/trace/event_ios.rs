@@ -23,7 +23,8 @@ use super::timeline::Timeline;
 
 /// Number of D (issued) events without a Q after which a device's D events count as arrivals.
 const ISSUES_TRIED: u32 = 256;
-/// Offset added to all times, because an event may be earlier than the first one that is read.
+/// Offset added to all times of events, because an event may have an earlier time than the first
+/// event that is read.
 pub(super) const GENESIS_NS: u64 = 1 << 62;
 /// I/O number for all I/Os of unknown devices, which are ignored.
 const UNTOLD: u64 = u64::MAX;
@@ -59,7 +60,9 @@ impl EventIos {
         self.numbers.insert(device, device);
     }
 
-    /// Returns the next I/O that may be output. Its time includes the offset `GENESIS_NS`.
+    /// Returns the next I/O in order of arrival. An I/O is held back until its completion event has
+    /// been read, and until the trace has shown if its device has Q (queued) events. The I/O's time
+    /// includes the offset `GENESIS_NS`.
     pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let device = self.pending.front()?.device;
         if matches!(self.arrivals.get(&device), Some(ArrivalEvent::Unknown(_))) {

@@ -1,4 +1,5 @@
-//! Readers of trace formats: one file each, and the tables of columns.
+//! Readers of trace formats, each in a file of its own, and tables that describe simple text
+//! formats by their columns.
 //!
 //! The rows of the table in `format.rs` name these readers.
 

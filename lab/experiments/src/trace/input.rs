@@ -265,7 +265,8 @@ impl ReadGauge {
         self.bytes == 0
     }
 
-    /// Returns numbers of bytes, each 0 if unknown: read so far, and in total.
+    /// Returns the number of bytes read so far, and the total number of bytes. An unknown number is
+    /// 0.
     pub(super) fn progress(&self) -> (u64, u64) {
         let at = self.file.as_ref().and_then(|file| file.as_ref().stream_position().ok());
         (at.unwrap_or(0), self.bytes)

@@ -1,10 +1,10 @@
 //! `TraceParser`: the interface of a format's reader. `LineParser`: the interface of a text
 //! format's parser.
 //!
-//! A reader takes a line or record at a time and holds I/Os back until they may be output: at once
-//! in formats with one I/O per line, after the completion record in others. `LineReader` reads the
-//! files of all text formats, whose `LineParser`s know nothing of files, so that `detect.rs` tries
-//! them on the first lines of a trace. Called by `merger.rs`.
+//! A reader takes a line or record at a time. In formats with one whole I/O per line, I/Os are
+//! output at once; in other formats, an I/O is held back until its completion record has been read.
+//! `LineReader` reads the files of all text formats, whose `LineParser`s know nothing of files, so
+//! that `detect.rs` tries them on the first lines of a trace. Called by `merger.rs`.
 
 use millrace_trace::{Spans, TraceError};
 
@@ -19,7 +19,8 @@ pub(super) trait TraceParser: Send {
     /// Reads one line or record. After an error, the reader has no more I/Os.
     fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
-    /// Returns the next I/O that may be output. Its time is by the format's own clock.
+    /// Returns the next I/O that need not be held back until its completion record. The I/O's time
+    /// is by the format's own clock.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
     fn notes(&self) -> Vec<String> {
@@ -34,12 +35,14 @@ pub(super) trait TraceParser: Send {
         0
     }
 
-    /// Returns the read progress, 0 to 1. Only for readers that open their files themselves.
+    /// Returns the read progress, 0 to 1. Implemented by readers that open their files themselves;
+    /// the progress of other readers is known from their `InputStream`.
     fn progress(&self) -> f64 {
         0.0
     }
 
-    /// Starts to measure spans, if the trace has events. Called before the first `step`.
+    /// Starts to measure spans, the times between the events of an I/O, if the trace has events.
+    /// Called before the first `step`.
     fn measure_spans(&mut self, _naming: DeviceNaming) {}
 
     fn spans(&self) -> Option<(&Spans, &Timeline)> {

@@ -79,8 +79,8 @@ struct ArrivalSlot {
     bytes: [u64; 2],
     /// Count and sum of the latencies, for reads and for writes.
     latency: [(u64, u64); 2],
-    /// Working set in bytes at the end of the slot: total, read, and written. None if the slot has
-    /// no I/O.
+    /// Working set in bytes at the end of this time slot: total, read, and written. `None` if no
+    /// I/O arrived in the slot.
     touched: Option<[f64; 3]>,
 }
 
@@ -145,8 +145,8 @@ impl TraceProfile {
         self.touch(io, way, end);
     }
 
-    /// Counts an I/O in its time slot. Before a new slot, stores the working set so far in the
-    /// previous one.
+    /// Counts an I/O in its time slot. If the previous I/O was in another slot, first stores the
+    /// working set so far in that slot.
     fn arrive(&mut self, io: &TraceIo) {
         let slot_of = |time_ns: u64| time_ns / self.slots.slot_ns;
         let previous = self.previous_ns.replace(io.at_ns);

@@ -12,8 +12,8 @@ use super::timeline::{
 };
 use crate::page::{DataTable, Figure, HeatCells, Page, Panel, Scale, Unit};
 
-/// Returns the report page of a trace: its I/Os, and its spans and events over time if it has
-/// events.
+/// Returns the report page of a trace: statistics of its I/Os and, if the trace has events, the
+/// events over time and the times between the events of an I/O (spans).
 pub fn report_page(
     recording: Option<(&Spans, &Timeline)>,
     profile: &TraceProfile,

@@ -65,7 +65,8 @@ impl<T: TimeSlot> Slots<T> {
         count as f64 * 1e9 / self.slot_ns as f64
     }
 
-    /// Returns a line for a plot. Each slot for which `value` returns a number gives a point.
+    /// Returns a line of a plot over time. Each time slot for which `value` returns a number gives
+    /// a point.
     pub(super) fn series(
         &self,
         name: impl Into<String>,

@@ -1,8 +1,9 @@
 //! `Timeline`: the events of a recording over time.
 //!
-//! A timeline has counts per time slot. A drive's sectors are counted in `SECTOR_BINS` bins, which
-//! grow like the slots, so memory is bounded (1 MiB). The reader adds each event, and `Spans` adds
-//! each span; `report.rs` shows the counts.
+//! A timeline has counts per time slot. A drive's sectors are counted in `SECTOR_BINS` bins of
+//! equal width. If a sector lies past the last bin, all bins become twice as wide, so memory is
+//! bounded (1 MiB). The reader adds each event, and `Spans` adds each span; `report.rs` shows the
+//! counts.
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
@@ -21,8 +22,8 @@ pub(super) const STAGES: [Span; 6] =
 
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSlot {
-    /// For each stage, the number of I/Os that ended the stage in this slot, and their total time
-    /// in it.
+    /// For each stage of an I/O, the number of I/Os that ended the stage in this time slot, and the
+    /// total time that they spent in the stage.
     pub(super) stages: [(u64, u64); STAGES.len()],
     pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
@@ -119,8 +120,8 @@ impl Timeline {
         (sector >> self.sector_bits[drive]) as usize
     }
 
-    /// Returns the slot of a time; `None` for a time before the first event (negative, modulo
-    /// 2^64).
+    /// Returns the time slot that contains `time_ns`; `None` for a time before the first event
+    /// (negative, modulo 2^64).
     fn slot(&mut self, time_ns: u64) -> Option<&mut TimelineSlot> {
         (time_ns <= i64::MAX as u64).then(|| self.time.at(time_ns))
     }

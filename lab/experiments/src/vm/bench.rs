@@ -38,12 +38,13 @@ impl Words for Mode {
 pub enum Effect {
     /// The host may preempt a vCPU that holds a lock of the guest, or waits for one.
     Preemption,
-    /// The vCPUs, and a single I/O thread, may wake on any idle CPU.
+    /// The vCPUs may wake on any idle CPU. The I/O thread may do so, too, if there is only one.
     Roaming,
     /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
     /// core.
     Sharing,
-    /// Workload-aware batching never waits longer than the saved system calls would take.
+    /// Workload-aware batching never delays a submission for longer than the saved system calls
+    /// would take.
     Bound,
     /// All I/O threads share one map of the guest's memory, which one mutex protects.
     Translation,
@@ -70,8 +71,9 @@ pub struct VmSetting {
     pub vcpus: u32,
     /// Number of I/O threads, 1 to the number of queues; None for the mode's default.
     pub threads: Option<u32>,
-    /// Longest wait of workload-aware batching for further requests, in nanoseconds. 0 disables
-    /// batching; None selects the mode's default.
+    /// Longest time, in nanoseconds, for which an I/O thread delays a submission to collect more
+    /// requests (workload-aware batching of the MIOT paper, MSST 2015). 0 disables batching; `None`
+    /// selects the mode's default.
     pub batching_ns: Option<u64>,
     /// Longest time that an I/O thread polls, in nanoseconds; 0 disables polling.
     pub polling_ns: u64,
@@ -114,7 +116,7 @@ impl VmSetting {
     }
 }
 
-/// Plan of one simulation, which becomes one row of the report.
+/// Plan of one simulation, which gives one row of the report.
 #[derive(Debug, Clone)]
 pub struct VmBench {
     pub setting: VmSetting,
@@ -156,7 +158,8 @@ pub struct VmGuest {
     pub threads: u32,
     /// Number of submitting processes, which are the jobs of fio.
     pub numjobs: u32,
-    /// Longest wait of workload-aware batching, in nanoseconds.
+    /// Longest time for which an I/O thread delays a submission to collect more requests, in
+    /// nanoseconds.
     pub batching_ns: u64,
     /// Longest time that an I/O thread polls, in nanoseconds.
     pub polling_ns: u64,
@@ -164,7 +167,7 @@ pub struct VmGuest {
     pub without: Vec<&'static str>,
 }
 
-/// Workload of a row, in fio's terms.
+/// Workload of a simulated guest, in fio's terms.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmWork {
@@ -198,7 +201,8 @@ pub struct VmIoCost {
     pub interrupts_per_io: f64,
     /// Mean number of requests per submission.
     pub batch: f64,
-    /// Fraction of submissions that workload-aware batching delayed at least once, 0 to 1.
+    /// Fraction of submissions that an I/O thread delayed at least once to collect more requests, 0
+    /// to 1.
     pub held_share: f64,
     /// Time spent waiting for the queues' locks, in nanoseconds per I/O.
     pub lock_wait_ns_per_io: f64,
@@ -211,8 +215,9 @@ fn refused(text: String) -> BenchError {
     BenchError::Workload(format!("--vm: {text}"))
 }
 
-/// Runs a row on a simulated host. Equal arguments give bit-identical results. An interrupt ends
-/// the row early, with the results so far, or with None during the warm-up.
+/// Runs a simulation of a virtual machine. Equal arguments give bit-identical results. If the
+/// caller sets `interrupt`, the run ends early, with the results so far, or with `None` during the
+/// warm-up.
 ///
 /// # Errors
 /// If the settings are invalid, the drive cannot be opened, or the simulation fails.

@@ -91,7 +91,8 @@ impl GuestCpu<'_> {
             let Some(process) = self.process.as_mut().filter(|process| process.idle > 0) else {
                 return;
             };
-            // Include the wait for a free slot in the latency.
+            // The latency includes the time for which the process waited for a free slot of the
+            // virtqueue's ring.
             let start_ns = process.waits_since_ns.take().unwrap_or_else(Simulated::now);
             Simulated::system_call();
             charge(&self.vm.costs.guest.interface, 1);
@@ -200,7 +201,7 @@ impl GuestCpu<'_> {
                 self.send_ipi(request.vcpu);
             }
         });
-        // Send IPIs to the vCPUs whose processes wait for free slots.
+        // Send IPIs to the vCPUs whose processes wait for free slots of the virtqueue's ring.
         told.into_iter().filter(|vcpu| *vcpu != self.me.number).for_each(|v| self.send_ipi(v));
     }
 

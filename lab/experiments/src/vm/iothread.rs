@@ -190,8 +190,8 @@ impl IoThreadState<'_> {
         let pages = bs_bytes.div_ceil(4096);
         charge(&costs.page, pages - 1);
         if self.memory.translate(pages) > 0 {
-            // After a sleep, report that this thread runs again, because another thread may have
-            // used the CPU.
+            // The thread has slept, and another thread may have used its CPU. Record in `Cores`
+            // that this thread runs on the CPU again.
             self.vm.cores.enter(None);
         }
         let place = self.free.pop().unwrap_or(self.requests.len());
@@ -256,7 +256,8 @@ impl IoThreadState<'_> {
             return false;
         }
         if self.vm.plan.interrupts && !self.vm.plan.served.steered {
-            // Charge CPU 0's forwarding of the drive's interrupt.
+            // Charge an interrupt between this CPU and CPU 0, which takes the drive's interrupt and
+            // forwards it to this thread.
             Simulated::interrupt(CpuId(0));
         }
         // Charge the system calls that read the eventfd and the completions (`io_getevents`).

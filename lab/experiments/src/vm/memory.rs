@@ -20,10 +20,11 @@ use crate::load::threads::lock;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// Look-ups for a request of one page. Header, data and status need two each: for the entry of the
-/// indirect table, and for the buffer.
+/// Number of address translations for a request of one page. Header, data and status need two each:
+/// for the entry of the indirect table, and for the buffer.
 const LOOKUPS: u32 = 6;
-/// Look-ups for each further page: for the entry of the indirect table, and for the buffer.
+/// Number of address translations for each page after the first: for the entry of the indirect
+/// table, and for the buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
 struct Futex {
@@ -53,9 +54,9 @@ impl Futex {
             };
             let parker = SimParker::new();
             lock(&self.waiting).push_back((number, parker.clone()));
-            // Relaxed: the kernel compares the word under its own lock. If another thread has
-            // unlocked already, the word is not 2. A thread that unlocks later finds this thread in
-            // the queue.
+            // Relaxed: models the kernel's check of the futex word under a lock of its own, which
+            // gives the order. Sleep only if the word is still 2 (taken, with possible waiters). A
+            // thread that unlocks later finds this thread in `waiting`.
             if self.word.load(Order::Relaxed) == 2 {
                 parker.park(None);
                 slept += 1;

@@ -101,7 +101,8 @@ impl Ring {
         lock(&self.avail).push_back(request);
         let old = driver.added;
         driver.added += 1;
-        // Release: pairs with the device's acquire in `available`.
+        // Release: publishes the request and its descriptors before the index in `avail_idx`. Pairs
+        // with the device's acquire in `available`.
         self.avail_idx.store(driver.added, Order::Release);
         // SeqCst: pairs with the device's fence in `ask_for_kicks`.
         Simulated::fence(Order::SeqCst);

@@ -1,5 +1,5 @@
-//! Runs one row of a virtual machine: creates its threads and queues inside the simulation, runs
-//! them, and computes the results.
+//! Runs one simulation of a virtual machine: creates its threads and queues, runs them, and
+//! computes the results.
 //!
 //! Experiments call `run_vm`. The simulation ends when every process has ended; the last process
 //! wakes all sleeping threads so that these end, too.
@@ -32,7 +32,7 @@ pub(crate) struct VmResult {
     pub(crate) events: u64,
 }
 
-/// Runs a row. Equal models, costs and plans give bit-identical results.
+/// Runs a simulation. Equal models, costs and plans give bit-identical results.
 pub(crate) fn run_vm(
     model: &Model,
     costs: &VmCosts,

@@ -165,7 +165,8 @@ pub(super) enum GuestGuard<'a, T: Send> {
 impl<T: Send> Drop for GuestGuard<'_, T> {
     fn drop(&mut self) {
         if let GuestGuard::Preempted { of, value, since_ns } = self {
-            // Release the value first: other vCPUs cannot get the lock before `unlock`.
+            // Unlock the mutex around the value first. The next vCPU, which gets the ticket lock
+            // only in `unlock`, must find the mutex free.
             *value = None;
             of.unlock(*since_ns);
         }

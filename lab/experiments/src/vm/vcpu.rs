@@ -88,13 +88,14 @@ impl Vcpu {
         self.bell.ring();
         if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
             *lock(&self.kicked) = true;
-            // Charge only the sender. The vCPU's cost is part of its exit.
+            // Charge only the sending thread for the IPI. The interrupted vCPU is charged for its
+            // exit when it takes the interrupt.
             Simulated::charge(cores.send_ns);
         }
     }
 
     pub(super) fn is_interrupted(&self) -> bool {
-        // Acquire: makes visible what the sender stored before the interrupt's mark.
+        // Acquire: makes visible the data that a thread stored before it set a bit of `pending`.
         self.pending.load(Order::Acquire) != 0
     }
 

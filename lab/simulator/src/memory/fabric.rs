@@ -43,9 +43,9 @@ struct LinkState {
 pub struct LinkUse {
     /// True for a link between boards, false for a link between sockets.
     pub board: bool,
-    /// Socket or board that sent the lines.
+    /// Socket or board that sent the cache lines.
     pub from: u32,
-    /// Socket or board that received the lines.
+    /// Socket or board that received the cache lines.
     pub to: u32,
     /// Bytes that the link carried, including headers.
     pub bytes: u64,

@@ -127,7 +127,8 @@ impl LineState {
         self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
-    /// Marks the line as shared by `set`. `holder` fetches the line until `busy_until_ps`.
+    /// Marks the line as shared by the CPUs in `set`, of which `holder` fetched the line last. The
+    /// line is in transfer until `busy_until_ps`.
     pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);

@@ -69,7 +69,8 @@ pub(crate) enum TransferKind {
 pub(crate) struct TransferPrices([u64; 4]);
 
 impl TransferPrices {
-    /// Converts a transfer's costs. By default, an atomic instruction costs a store plus `locked`.
+    /// Converts the costs of a `Transfer` from nanoseconds to picoseconds. By default, an atomic
+    /// instruction costs a store plus `locked`, the extra cost of a locked instruction.
     pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
         let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
         let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));
@@ -131,7 +132,8 @@ impl Prices {
         if self.jitter == 0 || work_ps == 0 {
             return work_ps;
         }
-        // The factor is 1 plus or minus at most `jitter`, all in units of 1/65536.
+        // Multiply the cost by a random factor of 1 plus or minus at most `jitter`, in units of
+        // 1/65536.
         let spread = ((random.next() >> 48) * self.jitter) >> 15;
         (work_ps * (65_536 + spread - self.jitter)) >> 16
     }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-/// Costs of fetching a line over one distance, with their origin.
+/// Costs of fetching a cache line over one distance, and the source of their values.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Transfer {

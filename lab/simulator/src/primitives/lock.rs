@@ -33,16 +33,17 @@ use crate::world::lock_table::LockRequest;
 use crate::world::{World, private, suspend};
 use millrace_machine::{Lock, Site};
 
-/// Name of the single-queue design's lock (the block layer's `sq`). The model gives the minimum
-/// size of the data that this lock protects.
+/// Name of the single-queue design's lock (the block layer's `sq`). The model sets a minimum for
+/// the number of cache lines of data that move with this lock (`WorkCosts::request_queue`).
 const REQUEST_QUEUE: &str = "request-queue";
 
 /// A ticket lock of the simulated machine.
 #[derive(Debug)]
 pub struct SimLock<T> {
     name: &'static str,
-    /// Upper half: number of the simulation (epoch) that used the lock last. Lower half: the lock's
-    /// index in that simulation's lock table.
+    /// Lower half: the lock's index in the lock table of the simulation that used the lock last.
+    /// Upper half: the number (epoch) of that simulation, so that another simulation does not use
+    /// the index.
     place: AtomicU64,
     word: LineState,
     data: LineState,
@@ -164,7 +165,8 @@ impl<T> Drop for SimLock<T> {
 
 impl<T: Send> Drop for SimGuard<'_, T> {
     fn drop(&mut self) {
-        // The lock table still has the lock as held, so no other thread gets the mutex.
+        // Unlock the value's mutex first. Until the lock table marks the lock as free, no other
+        // thread tries the mutex.
         self.value = None;
         access(&self.lock.word, AccessKind::Write, |world| {
             let lock = self.lock.place_in(world);
@@ -189,9 +191,9 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
 }
 
 /// Returns the time that spinning CPUs take to read a lock's line again after a CPU of socket
-/// `from` wrote the line. `by_socket` has the number of spinning CPUs of each socket. The sockets
-/// except `has`, which has the line already, get the line one after the other. Then all CPUs read
-/// from their sockets' shared caches, in all sockets in parallel.
+/// `from` wrote the line. `by_socket` is the number of spinning CPUs of each socket. First the
+/// sockets get the line one after the other, except the socket `has`, which already has the line.
+/// Then the other CPUs read from their sockets' shared caches, in all sockets in parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],
@@ -281,7 +283,8 @@ impl World {
         }
     }
 
-    /// Passes the lock to the longest waiter, after the transfer of the lock's line.
+    /// Gives the lock to the thread that has waited longest, once its CPU has received the lock's
+    /// cache line.
     fn hand_over(&mut self, lock: u32, word: &LineState) {
         let Scheduler { cpu, now_ps, .. } = self.scheduler;
         let fabric = &mut self.caches.fabric;

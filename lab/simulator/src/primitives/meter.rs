@@ -9,7 +9,7 @@ use crate::model::time::PS_PER_NS;
 use crate::world::private;
 use millrace_machine::{Hold, LockCounts, Meter, Site};
 
-/// Collects statistics of locks that are built from words.
+/// Collects statistics of locks that the program itself builds from atomic words (`Machine::Word`).
 #[derive(Debug, Clone, Copy)]
 pub struct SimMeter;
 

@@ -1,12 +1,12 @@
 //! `spin_until`: busy waiting that costs the simulator no real time while nothing changes.
 //!
-//! The lines that the condition reads are recorded. If the condition is false, the CPU spins (and
-//! is counted as spinning) until another CPU changes one of these lines. The condition is then
-//! evaluated again, at the cost of a transfer. A condition that reads no line, or reads the clock,
-//! is polled at intervals that double up to a limit. If another thread needs the CPU, the spinning
-//! thread yields the CPU. Invariant: a thread is in the watch list of every line that it recorded
-//! since its `spin_until` began. A write to such a line marks the thread as dirty, so the thread
-//! misses no change.
+//! The cache lines that the condition reads are recorded. If the condition is false, the CPU spins
+//! (and is counted as spinning) until another CPU changes one of these lines. The condition is then
+//! evaluated again, which takes the time of a cache line transfer. A condition that reads no line,
+//! or reads the clock, is polled at intervals that double up to a limit. If another thread needs
+//! the CPU, the spinning thread yields the CPU. Invariant: a thread is in the watch list of every
+//! line that it recorded since its `spin_until` began. A write to such a line marks the thread as
+//! dirty, so the thread misses no change.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::vec::Vec;
@@ -106,7 +106,8 @@ impl World {
         SpinStep::Wait
     }
 
-    /// Ends the wait of a destructor during a panic at the deadline, because no other thread runs.
+    /// Handles `spin_until` in a destructor during a panic. No other thread runs then, so only the
+    /// deadline can end the wait.
     fn spin_in_panic(&mut self, deadline_ps: u64) -> SpinStep {
         if deadline_ps < u64::MAX {
             self.scheduler.now_ps = deadline_ps;

@@ -95,7 +95,8 @@ impl World {
             return false;
         }
         if std::thread::panicking() {
-            // No other thread runs during a panic, so only the clock advances.
+            // No other thread runs during a panic, so no wake-up can come. Advance the clock to the
+            // deadline, by at most 1 ms.
             scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
             return false;
         }

@@ -1,8 +1,8 @@
 //! `Clocks`: the CPUs' clocks and the threads' deadlines, of which the earliest is the next event.
 //!
 //! The scheduler owns the clocks. `tree` has the clocks of CPUs whose thread can run, and `timers`
-//! the deadlines of all threads. Invariant: position `TIMERS` of `tree` has the earliest deadline,
-//! which precedes a clock with the same time.
+//! the deadlines of all threads. Invariant: position `TIMERS` of `tree` has the earliest deadline.
+//! At equal times a deadline comes before any CPU, because `TIMERS` is the lowest position.
 
 use std::vec;
 use std::vec::Vec;
@@ -26,7 +26,8 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Creates the clocks. `places` breaks ties between equal clocks: the lowest place is first.
+    /// Creates the clocks. `places` is each CPU's rank among CPUs with equal clocks: the lowest
+    /// rank is first.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {

@@ -17,7 +17,8 @@ pub(crate) struct CpuState {
     pub(crate) last: u32,
     pub(crate) queue: VecDeque<u32>,
     pub(crate) slice_end_ps: u64,
-    /// True if the current thread has used up its time slice but holds a lock, so that others wait.
+    /// True if the current thread has used up its time slice and other threads wait for the CPU,
+    /// but the thread is not preempted yet, because it holds a lock.
     pub(crate) is_overdue: bool,
     /// Time spent on interrupts that is not yet part of `clock_ps`, in picoseconds.
     pub(crate) stolen_ps: u64,

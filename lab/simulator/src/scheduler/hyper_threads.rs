@@ -80,7 +80,8 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // Minimum run times differ by CPU. The thread keeps its distance from the minimum.
+            // Fair scheduling compares a thread's run time with a minimum of the CPU. Keep the
+            // thread as far above the new CPU's minimum as it was above the old CPU's.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

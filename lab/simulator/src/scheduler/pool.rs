@@ -51,10 +51,11 @@ pub(crate) struct ThreadState {
 pub(crate) struct SpinState {
     /// True while the thread evaluates the condition of `spin_until`.
     pub(crate) recording: bool,
-    /// True if a line read by the condition has changed since the evaluation began.
+    /// True if a cache line that the condition of `spin_until` read has changed since the last
+    /// evaluation of the condition began.
     pub(crate) dirty: bool,
     pub(crate) read_clock: bool,
-    /// Watch lists (`LineState::watch`) of the lines that the condition read.
+    /// Watch lists (`LineState::watch`) of the cache lines that the condition of `spin_until` read.
     pub(crate) watching: Vec<u32>,
 }
 

@@ -46,7 +46,7 @@ impl Tournament {
         }
     }
 
-    /// Returns the smallest key, in the form of [`key`], or `u64::MAX` if no position has a time.
+    /// Returns the smallest key, in the form of [`key`], or `u64::MAX` if no time is set.
     #[inline]
     pub(crate) fn least(&self) -> u64 {
         self.nodes[1]

@@ -52,8 +52,9 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // If `turns_max` is 0, the first waiter is next. Otherwise `turns` has reached the
-            // maximum, and the first waiter of another socket is next.
+            // If `turns_max` is 0, the first waiter gets the line next. Otherwise `turns`, the
+            // number of consecutive accesses from one socket, has reached `turns_max`, and the
+            // first waiter of another socket gets the line.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -72,9 +73,10 @@ enum LineTurn {
     Waits,
 }
 
-/// Runs `f`, which accesses a line and whose effects other CPUs may observe, once the running CPU's
-/// clock is the earliest and the line is available. Returns `None` outside a simulation. `f` must
-/// neither suspend nor drop values of the program.
+/// Runs `f`, which accesses a cache line and has effects that other CPUs may observe. First waits
+/// until the running CPU's clock is the earliest and the line is available. Returns `None` outside
+/// a simulation. The world is borrowed while `f` runs, so `f` must neither suspend nor drop values
+/// of the simulated program.
 #[inline]
 pub(crate) fn access<R>(
     line: &LineState,
@@ -132,8 +134,8 @@ impl World {
     fn must_queue(&self, line: &LineState, use_: AccessKind, queue: u32) -> bool {
         let ahead = queue != 0 && self.line_queues[queue as usize - 1].is_ahead();
         let cpu = self.scheduler.cpu;
-        // Reading a shared line that the CPU has is always possible. An access to an exclusive line
-        // that the CPU has must wait if other CPUs wait for the line.
+        // A CPU that reads a shared line from its own cache never waits. A CPU that has the line
+        // exclusively must wait if other CPUs are in the line's queue.
         let has =
             use_ == AccessKind::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
         // No other thread runs during a panic, so a destructor must not wait for one.
@@ -159,8 +161,8 @@ impl World {
         }
     }
 
-    /// Called after a wake-up. Returns `Mine` if the running thread may access the line now. If the
-    /// line is free, chooses the next thread.
+    /// Called after a wake-up. Returns `Mine` if the running thread may access the cache line now.
+    /// If the line is free, chooses the waiting thread that accesses the line next.
     fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));

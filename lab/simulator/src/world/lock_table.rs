@@ -41,8 +41,8 @@ pub(crate) struct LockTable {
     locks: Vec<LockState>,
     free: Vec<u32>,
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
-    /// Index in `rows`. Key: addresses of the lock's name and of the call site. Code never iterates
-    /// over the map, because its order is random.
+    /// Index in `rows` for each pair of a lock's name and a call site, given by their addresses.
+    /// Code never iterates over the map, because its order is random.
     index: HashMap<(usize, usize), u32>,
     pub(crate) word_locks: WordLockRows,
 }
@@ -122,8 +122,8 @@ impl LockTable {
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
     }
 
-    /// Adds a thread to a lock's queue. Returns all waiting CPUs, and the number in each socket
-    /// without the new one.
+    /// Adds a thread to a lock's queue. Returns the set of all waiting CPUs, including the
+    /// thread's. Also returns, for each socket, the number of CPUs that waited before.
     pub(crate) fn wait(&mut self, lock: u32, claim: LockRequest) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;

@@ -5,7 +5,8 @@
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 
-/// The three views of a text. Each has the same lines and byte columns as the text.
+/// A text split into three views: code, comments and string literals. Each view has the same lines
+/// and byte columns as the text.
 #[derive(Debug, Default)]
 pub struct SourceViews {
     pub code: String,

@@ -13,7 +13,8 @@ use crate::syntax::{is_test, leaves};
 pub struct Item {
     pub name: String,
     pub line: usize,
-    /// Type of a method outside trait implementations; `None` for other functions.
+    /// Type to which a method belongs. `None` for functions outside `impl` blocks, and for methods
+    /// that implement a trait.
     pub method_of: Option<String>,
     pub lines: usize,
     pub fields: usize,
@@ -56,7 +57,8 @@ impl Outline {
     }
 
     fn function(&mut self, sig: &syn::Signature, body: Option<Span>) {
-        // Lines between the one with the opening brace and the one with the closing brace.
+        // A function's lines are those between its opening and its closing brace, without the lines
+        // of the braces.
         let lines = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
         let method_of = self.impl_of.clone();
         let mut item = Item { lines, method_of, ..item(&sig.ident) };
@@ -70,7 +72,8 @@ impl Outline {
     }
 }
 
-/// Defines visitors that record if an item is test code, and then the item itself.
+/// Defines visitor methods for kinds of items. Each method marks the item's lines if the item is
+/// test code, and then runs the given code, which records the item.
 macro_rules! visit_items {
     ($($method:ident: $kind:ident $($record:expr)?;)*) => {
         $(fn $method(&mut self, node: &'ast syn::$kind) {

@@ -45,10 +45,11 @@ pub(crate) struct VolumePlug<M: Machine> {
     counts: Vec<u32>,
     /// Bios that wait in order. The first one waits until its drive has a free tag.
     blocked: BioList<M>,
-    /// Chains that a frozen drive refused. Their tags were freed, and they are tried again.
+    /// Bio chains (bios merged into one future request) that a frozen drive refused. Their tags
+    /// were freed, and `flush` tries them again.
     refused: BioList<M>,
-    /// True for a volume of a single drive with several hardware queues: the plug keeps one
-    /// request.
+    /// True for a volume of a single drive with several hardware queues. As in Linux, the plug then
+    /// keeps only one request, for the next bio to merge with.
     keeps_one: bool,
 }
 
@@ -145,7 +146,9 @@ impl<M: Machine> VolumePlug<M> {
         left
     }
 
-    /// Returns the number of plugged requests plus waiting bios plus drives that refused a flush.
+    /// Returns the number of entries that are not sent yet: requests, bios that wait for a tag, bio
+    /// chains that a frozen drive refused, and drives that refused a flush. The channel retries
+    /// until the number is 0.
     pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| member.holds_plugged()).count();
         self.len() + flushes as u32
@@ -264,7 +267,8 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
     }
 
-    /// Frees the tags of plugged requests and forgets all bios, because their `BioSet` is leaked.
+    /// Frees the tags of plugged requests and forgets all bios. Called when a dropped channel leaks
+    /// its `BioSet`, because a drive may still write the bios' memory.
     pub(crate) fn leak(&mut self, members: &[VolumeMember<M>]) {
         self.blocked.leak();
         self.refused.leak();

@@ -1,8 +1,9 @@
 //! `BioAtBucket`: a bio at one token bucket of its group, and the cost that it pays there.
 //!
-//! Bucket numbers (`place`) start with the group's own buckets; those of its parent follow. Buckets
-//! belong to a channel's copy of the group table (group/view.rs), so a booking that was made with
-//! an old copy is cancelled in the buckets of that copy. Used by throttle.rs.
+//! A bio passes the token buckets of its group and then those of the group's parent; `place` is a
+//! bucket's number in this order. Each channel has a copy of the group table with its buckets
+//! (group/view.rs). If a channel gets a new copy while a bio waits, the bio gives back its cost to
+//! the buckets of the old copy. Used by throttle.rs.
 
 use millrace_machine::Machine;
 

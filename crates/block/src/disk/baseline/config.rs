@@ -25,9 +25,9 @@ pub enum Inside {
     /// Only one thread at a time serves the queue. A thread that finds the queue busy leaves its
     /// work to the serving thread.
     One {
-        /// Nanoseconds that a submitter waits for the serving thread before it leaves its batch to
-        /// that thread; 0 for no wait. Serving usually takes less than 2 us, and threads are faster
-        /// if each serves its own batch.
+        /// Nanoseconds that a submitter waits for the queue to be free, before it leaves its batch
+        /// to the serving thread; 0 for no wait. The wait is worth its time: serving usually takes
+        /// less than 2 us, and threads are faster if each serves its own batch.
         wait_ns: u64,
     },
     /// All threads that have work for the queue serve it at the same time, as in the kernel. The
@@ -39,7 +39,8 @@ pub enum Inside {
 }
 
 impl Inside {
-    /// One thread at a time; a submitter waits up to 2 us for the serving thread.
+    /// Only one thread at a time serves the queue. A submitter that finds the queue busy waits up
+    /// to 2 us, before it leaves its batch to the serving thread.
     pub const ONE: Inside = Inside::One { wait_ns: 2_000 };
 
     #[inline]
@@ -61,7 +62,7 @@ pub struct BaselineConfig<M: Machine> {
     pub stack: Stack,
     /// Threads that may serve a hardware queue of the `mq` stack at once.
     pub inside: Inside,
-    /// The request lock of the `sq` stack.
+    /// Lock around the request queue of the `sq` (single-queue) design; no effect on other designs.
     pub request_lock: RequestLock<M>,
 }
 

@@ -46,7 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // The owner, which is rung below, also finds other threads' work by their pending marks.
+    // The result of `leave` is ignored: `ring` wakes the queue's owner, which then also finds the
+    // work that other threads have marked as pending.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -24,7 +24,8 @@ use crate::queue::pending::PendingQueues;
 use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
 pub(crate) struct Lanes {
-    /// For each lane: the number of its hardware queue, and of its software queue.
+    /// For each lane (part of a hardware queue that one thread serves): the number of the hardware
+    /// queue, and the number of the software queue that feeds the lane.
     lanes: Box<[(usize, usize)]>,
 }
 
@@ -33,7 +34,8 @@ pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> b
 }
 
 impl Lanes {
-    /// Creates a lane for each thread or CPU, or fewer lanes if the driver has fewer queues.
+    /// Creates a lane (part of a hardware queue that one thread serves) for each thread or CPU, or
+    /// fewer lanes if the driver has fewer queues.
     pub(crate) fn spread<M: Machine>(
         config: &DiskConfig<M>,
         hw: HwQueues,
@@ -72,15 +74,16 @@ impl Lanes {
         self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
     }
 
-    /// Returns the lane and the software queue of the submitter with index `place` among the
-    /// threads or CPUs.
+    /// Returns the lane (part of a hardware queue that one thread serves) and the software queue of
+    /// a submitter. `place` is the index of the submitter's thread or CPU.
     pub(crate) fn route(&self, place: usize) -> QueueRoute {
         let hctx = place % self.lanes.len();
         QueueRoute { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
     }
 }
 
-/// The design in which several threads serve one hardware queue, each in a lane of its own.
+/// The design in which several threads serve one hardware queue at once. Each thread has its own
+/// lane, a part of the hardware queue with a driver queue of its own.
 pub(crate) struct SharedQueueStack {
     lanes: Lanes,
     /// True for the `raw` stack, which merges no bios; its queues cost nothing in simulation.
@@ -88,10 +91,11 @@ pub(crate) struct SharedQueueStack {
 }
 
 impl SharedQueueStack {
-    /// Creates the stack with its lanes.
+    /// Creates the design for a drive, with a lane (part of a hardware queue) for each thread or
+    /// CPU.
     ///
     /// # Errors
-    /// `InvalidSetting` if the drive cannot have lanes.
+    /// `InvalidSetting` if several threads cannot serve a hardware queue of the drive at once.
     pub(crate) fn new<M: Machine>(
         driver: &dyn Driver<M>,
         config: &DiskConfig<M>,
@@ -136,8 +140,8 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
         }
     }
 
-    /// Inserts a batch into the submitter's software queue and runs the lane, which takes all bios
-    /// of that software queue.
+    /// Inserts a batch into the submitter's software queue. Then runs the submitter's lane (its
+    /// part of a hardware queue), which takes all bios of that software queue.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
         context.trace().begin_insert(list);
         // The pending mark is set under the software queue's lock, as in `__blk_mq_insert_request`.

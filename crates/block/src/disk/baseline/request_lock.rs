@@ -2,7 +2,7 @@
 //!
 //! The setting of a disk says whether each disk has its own lock, or several disks share one as in
 //! old kernels. sq.rs takes the shared lock before the disk's own. The setting is for comparison
-//! only (\[OLS\]). Kernel counterpart: `io_request_lock` of 2.4, `queue_lock` since 2.5.
+//! only (the OLS 2002 paper). Kernel counterpart: `io_request_lock` of 2.4, `queue_lock` since 2.5.
 
 use alloc::sync::Arc;
 
@@ -11,7 +11,7 @@ use millrace_machine::{Lock, Machine};
 /// The lock around the request queue of the `sq` stack, and the place where that stack keeps
 /// plugged bios.
 ///
-/// This setting is for comparison with Linux 2.4 (\[OLS\]). Other stacks ignore it.
+/// The setting is for comparison with Linux 2.4 (the OLS 2002 paper). Other stacks ignore it.
 pub struct RequestLock<M: Machine> {
     /// Lock that several disks share and take before their own locks; `None` if the disk shares
     /// none.
@@ -37,7 +37,8 @@ impl<M: Machine> RequestLock<M> {
         Some(shared.lock())
     }
 
-    /// Sets the place where the bios of a batch wait until the batch ends.
+    /// Sets the place where bios wait until the end of their batch: the submitter's plug or the
+    /// request queue.
     #[must_use]
     pub fn with_plug(self, plug: QueuePlug) -> Self {
         RequestLock { plug, ..self }
@@ -63,8 +64,9 @@ pub enum QueuePlug {
     /// last one is merged without the queue's lock.
     #[default]
     Task,
-    /// Bios wait in the queue, as in Linux before 2.6.39. Under the lock, each bio is merged with
-    /// the last request or gets a request of its own. The end of the batch runs the queue.
+    /// Bios wait in the request queue, as in Linux before version 2.6.39. Under the queue's lock,
+    /// each bio is merged with the last request or gets a request of its own. At the end of the
+    /// batch, the submitter runs the queue.
     Queue,
 }
 

@@ -1,13 +1,13 @@
 //! `sq`: the single-queue design, with one lock for merging, insertion, removal and completion.
 //!
-//! The design exists for comparison (\[MQ\], problem statement). A submitter takes the queue's lock
-//! (1) to merge a bio or get a request with a tag (G), (2) to insert its requests and fetch the
-//! first one of the queue, (3) after each request handed to the driver, and (4) for each request
-//! that it ends. So a lone I/O takes the lock four times. Several submitters dispatch at once if
-//! the driver allows it (`Driver::is_immediate`), each with a hardware queue of its own over the
-//! same tags; else the thread that serves the one hardware queue dispatches for all. Called by
-//! member.rs, dispatch.rs and complete.rs, which have the rest of the path. Kernel counterpart:
-//! blk-core.c before 5.0, `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`,
+//! The design exists for comparison (Bjørling et al., SYSTOR 2013, problem statement). A submitter
+//! takes the queue's lock (1) to merge a bio or get a request with a tag (G), (2) to insert its
+//! requests and fetch the first one of the queue, (3) after each request handed to the driver, and
+//! (4) for each request that it ends. So a lone I/O takes the lock four times. Several submitters
+//! dispatch at once if the driver allows it (`Driver::is_immediate`), each with a hardware queue of
+//! its own over the same tags; else the thread that serves the one hardware queue dispatches for
+//! all. Called by member.rs, dispatch.rs and complete.rs, which have the rest of the path. Kernel
+//! counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`,
 //! `blk_end_request_all`.
 
 use alloc::collections::VecDeque;
@@ -216,7 +216,8 @@ fn make_request<M: Machine>(
 /// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
 fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
     if !context.may_serve() {
-        // The owner of the hardware queue finds the pending mark before it sleeps.
+        // Only the owner of the hardware queue may run it. Before the owner sleeps, it checks for
+        // queues that are marked as pending.
         context.hctx.mark_pending(0);
     }
     context.kick();
@@ -235,7 +236,8 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let Some(mut serving) = entered else {
         sq.lock().take_in(plugged);
         if !context.may_serve() {
-            // The owner of the hardware queue finds the pending mark before it sleeps.
+            // Only the owner of the hardware queue may run it. Before the owner sleeps, it checks
+            // for queues that are marked as pending.
             context.hctx.mark_pending(0);
         }
         return context.kick();
@@ -391,7 +393,8 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // A front merge makes the bio the first of the chain, without an insertion time yet.
+        // After a front merge, the request begins with the new bio, which has no insertion time
+        // yet.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);
@@ -408,7 +411,8 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = context.dispatch_staged(serve, now_ns);
-    // The loop ends when the driver is busy, as it may already be after `dispatch_staged`.
+    // A request in `requeued` means that the driver is busy. `dispatch_staged` may have put one
+    // there.
     while serve.requeued.is_empty() {
         let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };

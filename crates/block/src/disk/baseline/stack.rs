@@ -19,7 +19,8 @@ pub(crate) const NO_SCHEDULER: &str =
 /// A design that a disk follows instead of the multi-queue design. Default methods do what the
 /// multi-queue design does.
 pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
-    /// Takes a batch of chains from a plug and runs the queue; refused chains stay in the list.
+    /// Takes a batch of bio chains (bios merged into one future request) out of a plug and runs the
+    /// queue. Chains that the disk refuses stay in `list`.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>);
 
     fn dispatch(
@@ -72,13 +73,14 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         true
     }
 
-    /// Takes the waiting chains out of the queues that belong to this design, and frees their tags
-    /// in `hctx`.
+    /// Takes out the bio chains (bios merged into one future request) that wait in queues of this
+    /// design's own. Frees their tags in the tag set of `hctx`.
     fn take_waiting(&self, _hctx: &HardwareQueue<M>) -> BioList<M> {
         BioList::new()
     }
 
-    /// Subtracts a request, whose bios were taken out, from the count of requests at the driver.
+    /// Subtracts one request from the design's count of requests in flight. Called when a hardware
+    /// queue is closed and a request that the driver had refused is taken apart.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

@@ -12,7 +12,7 @@ use crate::queue::scheduler::{deadline, fair, latency};
 /// The built-in schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulerKind {
-    /// No scheduler: chains are served in order of arrival.
+    /// No scheduler: bio chains (each becomes one request) are served in order of arrival.
     #[default]
     None,
     /// [`Deadline`](crate::Deadline) with default settings.

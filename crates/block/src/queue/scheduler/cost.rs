@@ -10,11 +10,11 @@ use crate::bio::{Op, Sector, SectorCount};
 /// Measured rates of a drive for reads or writes alone, with enough requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpRates {
-    /// Random I/Os of 4 KiB a second, 1 or more.
+    /// Rate of random 4 KiB I/Os, in I/Os per second; at least 1.
     pub random_iops: u64,
-    /// Sequential I/Os of 4 KiB a second, one request each, 1 or more.
+    /// Rate of sequential 4 KiB I/Os, each sent as one request, in I/Os per second; at least 1.
     pub sequential_iops: u64,
-    /// Bytes a second that large sequential I/Os transfer, 4,096 or more.
+    /// Rate at which large sequential I/Os transfer data, in bytes per second; at least 4,096.
     pub bytes_per_s: u64,
 }
 
@@ -31,7 +31,8 @@ pub struct OpCost {
 
 impl OpCost {
     /// Computes costs from measured rates, so that 4 KiB I/Os and large transfers reach these
-    /// rates. A base cost is 0 if the bytes alone take all of the time.
+    /// rates. A base cost is the time of a 4 KiB I/O less the time of its bytes; 0 if the bytes
+    /// take longer.
     ///
     /// # Source
     /// `calc_lcoefs` of the kernel's block/blk-iocost.c.
@@ -64,7 +65,8 @@ impl Default for CostModel {
     /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second, reading or
     /// writing.
     fn default() -> Self {
-        // A 4 KiB I/O takes 1,808 ns plus 8,192 ns for its bytes: 100,000 I/Os a second.
+        // In the default model, a 4 KiB I/O costs 1,808 ns plus 8,192 ns for its bytes: 100,000
+        // I/Os a second.
         let op = OpCost { random_ns: 1_808, sequential_ns: 1_808, byte_ps: 2_000 };
         CostModel { read: op, write: op }
     }
@@ -86,25 +88,29 @@ impl CostModel {
         let cost = if op == Op::Read { &self.read } else { &self.write };
         let base_ns = if sector == last_end { cost.sequential_ns } else { cost.random_ns };
         let bytes = if op.has_data() { u64::from(sectors) << 9 } else { 0 };
-        // At most 2 GiB are charged, so that the product with up to 2^32 ps fits into 64 bits.
+        // At most 2 GiB of an I/O's bytes are charged. Multiplied by the cost of a byte, which is
+        // below 2^32 ps, the product then fits into 64 bits.
         let moved_ns = bytes.min(1 << 31) * u64::from(cost.byte_ps) / 1_000;
         (u64::from(base_ns) + moved_ns).max(1)
     }
 }
 
-/// Number of depth units that a random 4 KiB request takes; a drive's depth is in these units.
+/// Number of depth units that a random 4 KiB request takes. A drive's depth (its limit of requests
+/// in flight) is counted in depth units, each a 16th of such a request.
 pub(crate) const REQUEST: u32 = 16;
 /// Service time, in nanoseconds, from which a drive counts as slow.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
-/// Numbers of depth units that requests take, by operation and length (see [`REQUEST`]).
+/// Part of a drive's depth (its limit of requests in flight) that requests take, by operation and
+/// length, in 16ths of a small (4 KiB) request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthWeights {
     read: OpWeight,
     write: OpWeight,
 }
 
-/// Weights of requests of one operation, in 1,024ths of a depth unit.
+/// Part of a drive's depth that requests of one operation take, for each request and for each
+/// sector. The unit is a 1,024th of a depth unit (a 16th of a small 4 KiB request).
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
     base: u64,
@@ -125,8 +131,8 @@ impl DepthWeights {
         DepthWeights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
     }
 
-    /// Returns the number of depth units that a request takes. A small request takes [`REQUEST`]
-    /// units, as many as a random 4 KiB request; a larger one takes more.
+    /// Returns the part of the drive's depth that a request takes, in 16ths of a small (4 KiB)
+    /// request. A small request takes [`REQUEST`] units; a larger one takes more.
     #[inline]
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };

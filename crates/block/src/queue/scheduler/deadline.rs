@@ -1,13 +1,14 @@
-//! `Deadline`: a scheduler that sorts chains by sector and limits how long each may wait.
+//! `Deadline`: a scheduler that sorts bio chains (each becomes one request) by sector and limits
+//! how long each may wait.
 //!
-//! Chains go out in sector order, a batch at a time, reads before writes, until the oldest chain of
-//! a direction has waited for its limit; then that chain goes first. Adjacent chains merge at
-//! either end. Groups of a higher priority go before those of a lower one, even if they wait for
-//! tags at another hardware queue, until a chain of the lower one has waited for the ageing time.
-//! All hardware queues of a drive share one lock, as in the kernel. That suits a rotating disk; on
-//! many cores it is the baseline with which the other schedulers are compared. Each queue sorts
-//! only its own chains, because only its submitters poll for their completions. Lock order: the
-//! table of groups is never locked under this lock. Kernel counterpart: block/mq-deadline.c.
+//! Chains go out in sector order, a batch at a time, reads before writes. Once the oldest chain of
+//! a direction has waited for its limit, that chain goes first. Adjacent chains merge at either
+//! end. Groups of a higher priority go first, even if their chains wait for tags at another
+//! hardware queue. A chain of a lower priority waits for the ageing time at most. All hardware
+//! queues of a drive share one lock, as in the kernel. The shared lock suits a rotating disk; on
+//! many cores, `Deadline` is the baseline for comparing the other schedulers. Each queue sorts only
+//! its own chains, because only its submitters poll for their completions. Lock order: the table of
+//! groups is never locked under this lock. Kernel counterpart: block/mq-deadline.c.
 
 mod holders;
 pub(crate) mod sorted;
@@ -35,7 +36,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
     DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }
 }
 
-/// Nanoseconds until a queue checks again whether other queues have chains of higher priority.
+/// Nanoseconds after which a hardware queue that holds its bio chains back checks again if other
+/// queues have bio chains of a higher priority.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// Nanoseconds since the last call of `next` after which a queue no longer delays other queues,
 /// because the queue's thread may hang.
@@ -50,12 +52,12 @@ pub struct DeadlineConfig {
     /// Nanoseconds that a write, discard or write-zeroes may wait before it goes first; default 5
     /// s.
     pub write_expire_ns: u64,
-    /// Largest number of chains of one direction dispatched in sector order before ages are
-    /// checked, 1 or more; default 16.
+    /// Largest number of bio chains (each becomes one request) of one direction that are dispatched
+    /// in sector order before ages are checked, 1 or more; default 16.
     pub fifo_batch: u32,
     /// Number of batches of reads that may go before waiting writes; default 2.
     pub writes_starved: u32,
-    /// Nanoseconds that chains of higher priorities may delay a chain; default 10 s.
+    /// Nanoseconds that I/O of higher priorities may delay I/O of a lower priority; default 10 s.
     pub ageing_ns: u64,
 }
 
@@ -128,11 +130,12 @@ impl<M: Machine> PriorityClass<M> {
 struct QueueChains<M: Machine> {
     /// Indexed by [`Priority`].
     classes: [PriorityClass<M>; PRIORITIES],
-    /// Priority class and direction of the current batch.
+    /// Priority class and direction of the current batch (a run of dispatches in sector order).
     last: (usize, IoDirection),
-    /// Number of chains dispatched from the current batch; `u32::MAX` before the first batch.
+    /// Number of bio chains dispatched in the current batch (a run of dispatches in sector order);
+    /// `u32::MAX` before the first batch.
     batched: u32,
-    /// Time when the queue was last asked for a chain, in nanoseconds.
+    /// Time when the block layer last asked this queue for a bio chain to dispatch, in nanoseconds.
     asked_ns: u64,
 }
 
@@ -144,7 +147,8 @@ impl<M: Machine> QueueChains<M> {
 
     fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<WaitingChain<M>> {
         let (class, way) = self.last;
-        // A batch ends early if chains of higher priority wait.
+        // A batch (a run of dispatches in sector order) ends early if bio chains of a higher
+        // priority wait.
         if self.batched < config.fifo_batch
             && self.classes[..class].iter().all(PriorityClass::is_empty)
             && let Some(place) = self.classes[class].ways[way as usize].onwards()
@@ -160,8 +164,8 @@ impl<M: Machine> QueueChains<M> {
         let sorted = &mut self.classes[class].ways[way as usize];
         let place = match aged.is_some() || sorted.has_expired(now_ns, config.expire_ns(way)) {
             true => sorted.oldest()?,
-            // Chains go in ascending order; after the highest sector, the batch continues at the
-            // lowest.
+            // Bio chains go in ascending order of sectors. After the highest sector, the order
+            // starts again at the lowest.
             false => sorted.onwards().or_else(|| sorted.lowest())?,
         };
         (self.last, self.batched) = ((class, way), 1);
@@ -177,8 +181,8 @@ impl<M: Machine> QueueChains<M> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Finds the chain that has waited longest in the classes below the highest class with chains.
-    /// Returns its class and direction if the chain has waited for `ageing_ns`.
+    /// Finds the oldest bio chain in the priority classes below the highest class in which chains
+    /// wait. Returns the class and direction of that chain if it has waited for `ageing_ns`.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
@@ -192,13 +196,14 @@ impl<M: Machine> QueueChains<M> {
 struct DeadlineState<M: Machine> {
     queues: Box<[QueueChains<M>]>,
     waiting: [u32; PRIORITIES],
-    /// Arrival number of the next chain.
+    /// Arrival number that the next inserted bio chain gets.
     number: u64,
 }
 
 impl<M: Machine> DeadlineState<M> {
-    /// Returns the class that queue `hctx` has to wait for: a class with chains at another queue,
-    /// and with a higher priority than all chains of this queue.
+    /// Returns the priority class that hardware queue `hctx` has to wait for: another queue has bio
+    /// chains of this class, and all chains of queue `hctx` have lower priorities. `None` if a
+    /// chain of queue `hctx` has waited for `ageing_ns`.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
@@ -231,8 +236,8 @@ impl<M: Machine> Deadline<M> {
         Deadline { config, groups: None, holds: None, shared }
     }
 
-    /// Sets the groups whose priorities apply to chains inserted later. Without groups all chains
-    /// are [`Priority::BestEffort`].
+    /// Sets the groups whose priorities apply to I/O that is inserted later. Without groups, all
+    /// I/O has the priority [`Priority::BestEffort`].
     #[must_use]
     pub fn with_groups(self, groups: Option<Arc<Groups<M>>>) -> Self {
         Deadline { groups, ..self }
@@ -242,8 +247,8 @@ impl<M: Machine> Deadline<M> {
         Deadline { holds: Some(Arc::clone(holds)), ..self }
     }
 
-    /// Creates the part of hardware queue `hctx`, which is below the number given to
-    /// [`Deadline::new`].
+    /// Creates the scheduler of hardware queue `hctx`. The number `hctx` must be less than the
+    /// number of hardware queues given to [`Deadline::new`].
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         let (groups, shared) = (self.groups.clone(), Arc::clone(&self.shared));

@@ -41,7 +41,8 @@ impl<M: Machine> Latency<M> {
         Latency(SharedDrive::new(Policy::Targets, (groups, &drive), cost, tags))
     }
 
-    /// Creates the part of hardware queue `hctx`, which is below `DriveTags::queues`.
+    /// Creates the scheduler of hardware queue `hctx`. The number `hctx` must be less than
+    /// `DriveTags::queues`.
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         self.0.queue(hctx)

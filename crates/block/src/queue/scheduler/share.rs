@@ -1,15 +1,17 @@
-//! The machinery that the schedulers `fair` and `latency` use to divide a drive among groups.
+//! Shared code of the schedulers `fair` and `latency`, which divide a drive among groups.
 //!
-//! Each hardware queue has a `ShareQueue` with one list for each group. Chains are dispatched by
-//! start-time fair queueing (SFQ): the group with the lowest virtual start time goes first, and a
-//! chain advances its group by the chain's cost over the group's weight. Queues share nothing per
-//! I/O. Decisions that concern all queues (a group's share over several queues, the depth of the
-//! drive) are made periodically: every half millisecond a queue posts a report to its mailbox, and
-//! the first queue to find a new allocation due sums up the reports and posts budgets and depths
-//! (agreement.rs). A group that uses the drive alone is never held back. Lock order: serve,
-//! allocation, mailbox. Source: Goyal et al., SIGCOMM 1996 (SFQ); Jin et al., SIGMETRICS 2004
-//! (SFQ(D)). Kernel counterpart: block/blk-iocost.c (global and local virtual time),
-//! block/bfq-iosched.c.
+//! Each hardware queue has a `ShareQueue`, with a list of waiting bio chains (future requests) for
+//! each group. Bio chains are dispatched by start-time fair queueing (SFQ): the group with the
+//! lowest virtual start time goes first. Each dispatch advances the group's virtual time by the
+//! cost of the chain, divided by the group's weight. Hardware queues share nothing per I/O.
+//! Decisions that concern all queues (a group's share over several queues, the depth of the drive)
+//! are made periodically. Every half millisecond, a queue posts a report about its I/O to its
+//! mailbox. The first queue to find that a new allocation is due sums up all reports. For each
+//! queue, it posts the cost that each group may dispatch (budget) and the limit of requests in
+//! flight (depth); see agreement.rs. A group that uses the drive alone is never held back. Lock
+//! order: serve, allocation, mailbox. Source: Goyal et al., SIGCOMM 1996 (SFQ); Jin et al.,
+//! SIGMETRICS 2004 (SFQ(D)). Kernel counterpart: block/blk-iocost.c (global and local virtual
+//! time), block/bfq-iosched.c.
 
 pub(crate) mod agreement;
 pub(crate) mod depth;
@@ -47,9 +49,10 @@ use crate::queue::scheduler::{
     ChainBatch, CompletedChain, DriveMark, DriveTags, Leftover, Scheduler, SchedulerPick,
 };
 
-/// Nanoseconds between two reports of a queue.
+/// Nanoseconds between two reports that a hardware queue posts to its mailbox about its I/O.
 const PERIOD_NS: u64 = 500_000;
-/// Nanoseconds between two reports of a queue while a limit holds back its chains.
+/// Shortest time, in nanoseconds, between two reports of a hardware queue whose I/O a limit holds
+/// back, and between two allocations of the drive among groups.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
 /// Nanoseconds after which a group of a lower priority gets an I/O although higher ones wait.
 const STARVED_NS: u64 = 100_000_000;
@@ -62,7 +65,8 @@ pub(crate) struct SharedDrive<M: Machine> {
     weights: DepthWeights,
     /// Length of the longest request, in sectors. Channels split longer reads and writes.
     pub(crate) piece_sectors: Arc<M::Word>,
-    /// Number of allocations so far. A queue that sees a new number takes new budgets and depth.
+    /// Number of times that the drive was divided anew among groups and queues. A queue that sees a
+    /// new number takes its new limits from its mailbox.
     pub(crate) epoch: M::Word,
     pub(crate) due_ns: M::Word,
     pub(crate) mails: Box<[M::Lock<QueueMailbox>]>,
@@ -102,7 +106,8 @@ pub(crate) struct DriveParts<M: Machine> {
 }
 
 impl<M: Machine> DriveParts<M> {
-    /// Creates the parts for a scheduler that a program wraps in its own scheduler, without a disk.
+    /// Creates the drive's state for a scheduler without a disk, which a program wraps in a
+    /// scheduler of its own.
     pub(crate) fn of_no_drive(queues: usize) -> Self {
         DriveParts {
             holds: Arc::new(DriveWaits::new(queues)),
@@ -115,19 +120,23 @@ pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
-    /// One flow for each group at this queue, in the order of the mailbox's entries; never removed.
+    /// Waiting bio chains and state of each group at this queue (a flow), in the order of the
+    /// mailbox's entries. Flows are never removed.
     flows: Vec<GroupFlow<M>>,
-    /// Indices of flows, two for each group number; `u16::MAX` if the flow does not exist yet.
+    /// Indices in `flows`, two for each group number: with `Policy::Targets`, the second is for
+    /// other operations than reads. `u16::MAX` if the group had no such I/O at this queue yet.
     places: Vec<u16>,
     last_place: usize,
-    /// Indices of flows with waiting chains, in no order.
+    /// Indices in `flows` of the groups that have waiting bio chains, in no order.
     active: Vec<u16>,
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// By direction: depth taken by those requests in flight to which the limit `bound` applies.
+    /// Part of the depth (limit of requests in flight) that is in use, by direction, in 16ths of a
+    /// small (4 KiB) request. Requests of groups with a latency target are not counted, because the
+    /// limit (`bound`) does not apply to them.
     counted: [u32; 2],
-    /// Virtual start time of the chain dispatched last.
+    /// Virtual start time (in start-time fair queueing) of the bio chain dispatched last.
     virtual_now: u128,
     met: ReportState,
     holds: WaitAccounts<M>,
@@ -138,7 +147,8 @@ pub(crate) struct ShareQueue<M: Machine> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FlowStop {
     Depth,
-    /// The group has used its budget until the next allocation.
+    /// The group has dispatched as much I/O as it may before the drive is next divided among
+    /// groups.
     Budget,
     /// The group has idle priority, and other groups are active.
     Priority,
@@ -149,10 +159,11 @@ struct WaitingChains {
     drive: DriveMark,
 }
 
-/// State of the reports that a queue posts, and of the budgets that the queue gets in return.
+/// State of a hardware queue's exchange with the shared allocation: the queue posts reports about
+/// its I/O, and gets budgets (the cost that each group may dispatch).
 #[derive(Default)]
 struct ReportState {
-    /// Value of `SharedDrive::epoch` when the queue last took its budgets.
+    /// Value of `SharedDrive::epoch` (number of allocations) when the queue last took its limits.
     epoch: u64,
     /// True if the depth is limited: several groups use the drive, or the drive is slow.
     bounded: bool,
@@ -160,7 +171,7 @@ struct ReportState {
     counts: QueueCounts,
     /// Largest cost of a request so far, in nanoseconds.
     largest: u64,
-    /// True if the last report contained waiting or in-flight requests.
+    /// True if the report that this queue posted last contained waiting or in-flight requests.
     said_demand: bool,
 }
 
@@ -185,7 +196,8 @@ impl<M: Machine> ShareQueue<M> {
         }
     }
 
-    /// Returns the index of a group's flow (its list of chains at this queue), made on first use.
+    /// Returns the index in `flows` of a group's list of waiting bio chains, made on first use.
+    /// With `Policy::Targets`, a group has one list for reads and one for other operations.
     #[inline]
     fn place(&mut self, group: GroupId, op: Op) -> usize {
         let way = usize::from(self.shared.policy == Policy::Targets && op != Op::Read);
@@ -207,7 +219,8 @@ impl<M: Machine> ShareQueue<M> {
             let flow =
                 GroupFlow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
             self.flows.push(flow);
-            // The next report is due at once, so that the other queues learn of the new flow soon.
+            // The queue's next report is due at once, so that other queues soon learn that the
+            // group has I/O at this queue.
             self.met.post_ns = 0;
         }
         self.last_place = usize::from(self.places[at]);
@@ -227,8 +240,8 @@ impl<M: Machine> ShareQueue<M> {
         (self.last_place, self.met.post_ns) = (usize::MAX, 0);
     }
 
-    /// Returns the flow whose chain is dispatched next, or the reason why no chain may be
-    /// dispatched.
+    /// Returns the index in `flows` of the group whose first bio chain is dispatched next, or the
+    /// reason why no chain may be dispatched.
     fn choose(&self, now_ns: u64) -> Result<usize, FlowStop> {
         let mut best = None;
         let mut hold = FlowStop::Budget;
@@ -236,7 +249,8 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // `Depth` goes before other reasons: a completion may lift the depth limit.
+                // `Depth` overrides other reasons: the next completion may lift the depth limit, so
+                // a queue with requests in flight needs no timer.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
@@ -258,8 +272,8 @@ impl<M: Machine> ShareQueue<M> {
         self.active.iter().any(|at| !self.flows[usize::from(*at)].is_idle())
     }
 
-    /// Returns the reason why the flow's first chain must wait, if any. `others_wait` is true if
-    /// chains of groups above idle priority wait.
+    /// Returns the reason why the first waiting bio chain of a group must wait, if any.
+    /// `others_wait` is true if bio chains of groups above idle priority wait.
     #[inline]
     fn stop_of(&self, flow: &GroupFlow<M>, (now_ns, others_wait): (u64, bool)) -> Option<FlowStop> {
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
@@ -267,8 +281,9 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // A request may always go if `counted` is 0, and the first request of a group whose demand
-        // fits into its part of the depth: long requests of other groups may exceed the depth.
+        // The depth limit never holds back two kinds of requests: the only counted one in flight,
+        // and the first of a group whose usual demand fits into the group's part of the depth.
+        // Otherwise long requests of other groups, which may exceed the depth, would delay them.
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -312,7 +327,8 @@ impl<M: Machine> ShareQueue<M> {
         flow.last_end = chain.end();
         flow.served += cost;
         self.met.largest = self.met.largest.max(cost);
-        // A flow that was empty starts at the present virtual time, without a lead over others.
+        // A group whose list was empty starts at the present virtual time, without a lead over
+        // others.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
@@ -356,20 +372,22 @@ impl<M: Machine> ShareQueue<M> {
         let next = ReportedWaits::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
-        // Chains that arrived since the last report are counted as waiting from now on.
+        // Waiting time up to now is charged to the reason that stopped the queue. Bio chains
+        // that arrived after the group's last report of waits count as waiting only from now on.
         account.settle(now_ns);
         account.say(&mut flow.said, next, now_ns);
     }
 
-    /// Posts a report, makes a new allocation if one is due, and takes the queue's new budgets and
-    /// depth.
+    /// Posts the queue's report to its mailbox. If a new allocation is due, divides the drive anew
+    /// among groups and queues; each queue takes its new limits when `next` is called.
     #[inline(never)]
     fn meet(&mut self, now_ns: u64, period_ns: u64) {
         self.met.post_ns = now_ns + period_ns;
         self.account(now_ns);
         self.post(now_ns);
         let shared = Arc::clone(&self.shared);
-        // Relaxed: `due_ns` only decides when to check; the allocation's lock orders all else.
+        // Relaxed: `due_ns` only decides when a queue tries to make a new allocation. The lock
+        // `agreement` orders all other data of the allocation.
         if now_ns >= shared.due_ns.load(Order::Relaxed)
             && let Some(mut agreement) = shared.agreement.try_lock()
         {
@@ -400,8 +418,8 @@ impl<M: Machine> ShareQueue<M> {
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
-        // Changed group settings are applied here, too, because `insert` may not be called again
-        // while chains wait.
+        // Changed group settings are applied here as well as in `insert`: they matter to bio chains
+        // that wait already, even if no new ones are inserted.
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
@@ -426,7 +444,7 @@ impl<M: Machine> ShareQueue<M> {
     }
 }
 
-/// Converts a depth in units of [`REQUEST`] to a number of small requests, at least 1.
+/// Converts a depth in 16ths of a small (4 KiB) request to a number of small requests, at least 1.
 fn requests_of(depth: u32) -> u32 {
     if depth == u32::MAX { depth } else { (depth / REQUEST).max(1) }
 }
@@ -440,7 +458,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a scheduler received bio chains of two drives in one queue");
         self.waiting.drive = batch.drive();
-        // If the queue cannot dispatch now, `next` may not be called, so waits are reported here.
+        // While the block layer cannot dispatch from this queue, it does not call `next`, which
+        // reports waits otherwise. So waits are reported here.
         let stuck =
             self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
@@ -462,7 +481,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     }
 
     fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
-        // Acquire pairs with the Release of the allocation; the mailbox's lock orders the rest.
+        // Acquire pairs with the Release that increments `epoch` after an allocation. The mailbox's
+        // lock orders the new limits.
         let epoch = self.shared.epoch.load(Order::Acquire);
         if epoch != self.met.epoch {
             self.take_grants(epoch, now_ns);
@@ -483,7 +503,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             self.meet(now_ns, PERIOD_NS);
         }
         match stop {
-            // The next completion makes room at the drive, and the layer then asks again.
+            // The next completion frees a part of the depth, and the block layer then calls `next`
+            // again. So no timer is needed.
             FlowStop::Depth if self.in_flight > 0 => SchedulerPick::Nothing,
             _ => {
                 if let Some(mut said) = self.said.take() {
@@ -520,7 +541,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // The queue may stay empty for long, so its last report must not count as present demand.
+        // The queue may stay empty for long. The mailbox must not show the demand in the queue's
+        // last report as present demand.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }
@@ -529,18 +551,18 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     #[inline]
     fn pass(&mut self, group: GroupId, (ios, sectors): (u32, u64), queued_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(self.last_place) else { return false };
-        // The scheduler does not learn when bypassing I/O completes, so groups with targets must
-        // not bypass it.
+        // The scheduler does not learn when an I/O that bypasses it completes, so it could not
+        // measure the I/O's latency. Groups with a latency target must not bypass the scheduler.
         let passes = !self.met.bounded
             && !flow.has_target
             && flow.group == group
             && queued_ns < self.met.post_ns
-            // Acquire pairs with the Release of the allocation, as in `next`.
+            // Acquire pairs with the Release that increments `epoch` after an allocation.
             && self.met.epoch == self.shared.epoch.load(Order::Acquire)
             && !self.view.is_old(&self.shared.groups);
         if passes {
-            // Bypassing I/O counts as served, so that other queues see the group's activity and the
-            // drive's throughput.
+            // I/O that bypasses the scheduler counts as served, so that other queues see the
+            // group's activity and the drive's throughput.
             let cost = &self.shared.cost.read;
             flow.served += u64::from(ios - 1) * u64::from(cost.random_ns);
             flow.served += cost.of_bytes(sectors << 9);

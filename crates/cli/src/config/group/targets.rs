@@ -60,7 +60,8 @@ impl TargetQuery<'_> {
     /// Returns advice for a drive with the service time `takes_ns`: a higher target or a faster
     /// drive.
     fn remedy(&self, takes_ns: u64) -> String {
-        // Half of the service time is added for the time that an I/O spends outside the drive.
+        // The advised target is 1.5 times the service time. The extra half allows for the time that
+        // an I/O spends outside the drive.
         let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
         format!("set latency-target to {word} or more, or give the group a faster drive")
     }

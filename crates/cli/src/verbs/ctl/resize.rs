@@ -1,6 +1,6 @@
 //! `resize`: grows a volume to the current size of its drives, while it is served.
 //!
-//! This file has arguments and answer, the daemon's part, and `millrace ctl resize`.
+//! The file contains the request and the answer, the daemon's side, and `millrace ctl resize`.
 
 use std::fmt::Write;
 use std::process::ExitCode;

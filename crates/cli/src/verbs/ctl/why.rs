@@ -133,7 +133,8 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// The explanation names groups from this share of the cost of all I/Os, in percent.
+/// Minimum share of a group in the cost of all I/Os, in percent, for which the explanation of a
+/// latency names the group.
 const MUCH_PERCENT: f64 = 20.0;
 
 /// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.

@@ -201,8 +201,8 @@ impl ConfigReloader {
         view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
     }
 
-    /// Binds the metrics address of a plan. Returns `None` if the address has not changed, and
-    /// `Some(None)` if the plan has no metrics page.
+    /// Binds the metrics address of the new configuration, `plan`. Returns `None` if the address is
+    /// the one in use, and `Some(None)` if the new configuration has no metrics page.
     fn prepare_metrics(
         &self,
         plan: &ServePlan,

@@ -91,11 +91,13 @@ pub struct GroupDelta {
     pub total: Snapshot,
     pub flush_ns: u64,
     pub cost_ns: u64,
-    /// Time that I/Os were held, in nanoseconds, by reason in the order of [`WaitReason::ALL`].
+    /// Time in nanoseconds for which limits, schedulers or back pressure held I/Os, by reason in
+    /// the order of [`WaitReason::ALL`].
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Time that I/Os held at the earlier report had waited until then, in nanoseconds.
+    /// Time, in nanoseconds, that the I/Os held at the earlier report had already waited when that
+    /// report was made.
     pub waited_ns: u64,
 }
 
@@ -153,7 +155,7 @@ impl GroupDelta {
     }
 
     /// Returns the time that I/Os other than flushes spent between two reports, in nanoseconds
-    /// summed over I/Os. I/Os that are still held count too.
+    /// summed over I/Os. I/Os that limits or schedulers still hold are included.
     pub fn taken_ns(&self) -> u64 {
         (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
     }
@@ -439,7 +441,8 @@ pub mod tests {
         let rows = rows(&report(1, vec![both, group("one", 300, 10, 0)]), None);
         let shares: Vec<[f64; 2]> =
             rows.iter().map(|row| [row.wanted_percent.round(), row.got_percent.round()]).collect();
-        // The group is due a quarter of 40 and all of 30 by weight, and got 60 of these 70.
+        // Group `both` is due a quarter of the cost 40 on volume v, and all of the cost 30 on
+        // volume w: 40 of 70 in sum. The group has used 30 on each volume.
         assert_eq!(shares, [[57.0, 86.0], [75.0, 25.0]]);
     }
 

@@ -39,7 +39,8 @@ const COLUMNS: [Column<StatRow>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Rank from which columns are shown only beside a graph.
+/// Columns of this rank or a higher one are shown only if the screen is wide enough for a graph
+/// beside the table.
 const EXTRA: u8 = 10;
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
@@ -137,7 +138,8 @@ fn lower<T: ListedRow>(
 /// Joins texts to lines of at most `width` characters, with two spaces between texts. A text is
 /// never split across lines.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // `wrapped` joins texts with one space. U+001F is a placeholder for the second space.
+    // The result has two spaces between texts, but `wrapped` puts only one. So U+001F is appended
+    // to each text before `wrapped`, and becomes the second space afterwards.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()

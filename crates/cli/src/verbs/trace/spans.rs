@@ -43,7 +43,7 @@ fn groupings() -> impl TypedValueParser<Value = SpanGrouping> {
 pub struct Args {
     #[command(flatten)]
     input: TraceInput,
-    /// Print all columns, including btt's; without it, those that fit 80 characters
+    /// Print all columns, including btt's; by default, only those that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
     /// Print one JSON object

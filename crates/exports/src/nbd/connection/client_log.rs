@@ -110,7 +110,7 @@ pub(crate) mod tests {
     use crate::mailbox::lock;
     use crate::nbd::tests::connection;
 
-    /// Collects the messages that the functions above log.
+    /// Subscriber that collects the text of log events, for tests.
     struct Log(Arc<Mutex<String>>);
 
     impl Subscriber for Log {

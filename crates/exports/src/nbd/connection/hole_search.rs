@@ -13,7 +13,8 @@ const PASSES_MAX: u8 = 64;
 pub(crate) struct HoleSearch {
     /// Number of further reads without a hole query.
     left: u8,
-    /// Number of reads without a query after the last query that found data; 0 after a hole.
+    /// Length of the last back-off: number of reads that skip the hole query after a query that
+    /// found data. 0 after a query that found a hole.
     passes: u8,
 }
 

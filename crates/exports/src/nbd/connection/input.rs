@@ -26,7 +26,8 @@ pub(crate) struct ReceiveBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// True if a receive takes only one header after the payload: more large writes are expected.
+    /// True if more large writes are expected. A receive then takes only one header after the
+    /// payload, so that the next payload goes straight into its own buffer.
     pub(crate) narrow: bool,
     pieces: [iovec; 2],
     message: libc::msghdr,

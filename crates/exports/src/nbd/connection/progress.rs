@@ -4,7 +4,8 @@
 //! Counting a transfer costs an addition and no clock read: client_timers.rs checks the counters a
 //! few times per timeout. Invariant: a stall is never reported early.
 
-/// Number of stall checks in each stall timeout, and of rate checks in each rate measurement.
+/// Number of checks per stall timeout for clients that stall, and per measurement period for
+/// clients that are slow.
 pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.

@@ -113,13 +113,15 @@ pub(crate) struct ReplyQueue {
     sending: ReplyBatch,
     message: libc::msghdr,
     pub(crate) busy: bool,
-    /// Total bytes of the replies sent since the client last had no unread replies.
+    /// Bytes of replies sent since the last catch-up, when the client had read most replies or had
+    /// taken too long.
     pub(crate) backlog_bytes: usize,
     pub(crate) backlog_replies: u32,
-    /// Detects that the client has read all replies; `None` if no file descriptor was free.
+    /// Reports when the client has read most replies. `None` if no file descriptor was free for
+    /// this.
     pub(crate) backlog: Option<SendBacklog>,
-    /// Time, in nanoseconds, since which the next receive is delayed until the client has read its
-    /// replies; 0 without a delay.
+    /// Time, in nanoseconds, at which the server began to wait for the client to read its replies,
+    /// before the next receive. 0 if the server does not wait.
     pub(crate) catching_ns: u64,
 }
 

@@ -73,7 +73,8 @@ impl WorkerContext {
         is_limited.then_some(GroupAccount { group, is_read: op == Op::Read })
     }
 
-    /// Makes a connection wait: for its own buffers if it holds any, otherwise in the waiting line.
+    /// Makes a connection wait for payload memory. A connection that holds buffers waits until one
+    /// of them is freed; any other connection joins the server's waiting line.
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None;

@@ -57,7 +57,8 @@ impl WorkerContext {
         self.take_input(conn);
     }
 
-    /// Ends the delay of the next receive: the client has read most replies, or took too long.
+    /// Ends the delay of the connection's next receive, which gave the client time to read its
+    /// replies. The client has read most of them, or took too long.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
@@ -209,7 +210,8 @@ impl WorkerContext {
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style);
         let rules = RequestLimits::new(info, &session);
-        // The volume may have grown since its size was announced.
+        // The volume may have grown since its size was announced. Requests are checked against its
+        // current size.
         let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
@@ -268,7 +270,8 @@ impl WorkerContext {
                 conn.history.bytes += request.length;
             }
             if conn.phase != ConnectionPhase::Transmission {
-                // The request ended the session and discarded the received bytes.
+                // The request NBD_CMD_DISC has ended the session and discarded all received bytes,
+                // so no header is left to consume.
                 return;
             }
             conn.input.consume(header_bytes);

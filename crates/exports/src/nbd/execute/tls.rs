@@ -131,7 +131,8 @@ impl WorkerContext {
     /// no further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // `decrypt` sets `has_more` during the negotiation; receive.rs sets it in a session.
+            // `has_more` is true if received bytes are left for the next loop iteration. During the
+            // negotiation `decrypt` sets it; in a session receive.rs does.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {
@@ -191,7 +192,7 @@ impl WorkerContext {
         }
     }
 
-    /// Logs that TLS is established, and informs the negotiation, once per connection.
+    /// Logs that TLS is established, and tells the client's `Handshake` so, once per connection.
     fn is_secured(&mut self, conn: &mut Connection) {
         let (Some(tls), Some(negotiation)) = (&mut conn.tls, &mut conn.negotiation) else { return };
         if tls.told || !tls.session.is_established() {

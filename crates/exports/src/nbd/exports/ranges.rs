@@ -50,9 +50,10 @@ struct RangeTable {
     /// True once all writes to the volume must be entered in this table.
     started: bool,
     /// Locks, held or waiting, in the order in which they were requested. A lock waits for earlier
-    /// locks that conflict. An exclusive lock also waits until all threads have called `confirm`.
+    /// locks that conflict. An exclusive lock also waits until the writes in flight of all threads
+    /// are in this table (`unconfirmed` is 0).
     entries: Vec<RangeEntry>,
-    /// For each I/O thread, the tickets of writes whose wait for a range has ended.
+    /// For each I/O thread, the IDs of its writes whose wait for a range lock has ended.
     ready: Vec<Vec<u32>>,
     /// Number of I/O threads that have opened the volume and must still call `confirm`.
     unconfirmed: usize,
@@ -103,14 +104,16 @@ impl RangeLocks {
         lock(&self.0).started
     }
 
-    /// Enters a write of whole blocks that is already in flight. Must be called before `confirm`.
+    /// Adds a lock, already held, for a write of whole blocks that was in flight when the table was
+    /// started. Must be called before `confirm`.
     pub(crate) fn adopt(&self, key: RangeHolder, sectors: Range<Sector>) {
         let entry = RangeEntry { key, sectors, mode: RangeMode::Shared, is_held: true };
         lock(&self.0).entries.insert(0, entry);
     }
 
-    /// Must be called once by each thread after the table was started: after entering the writes in
-    /// flight, or when closing the volume. Returns true if a waiting write was granted its range.
+    /// Tells the table that all writes in flight of the calling thread are entered. Each thread
+    /// that opened the volume before the table was started must call this once: after the start, or
+    /// when it closes the volume. Returns true if a waiting write was granted its range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
@@ -118,7 +121,7 @@ impl RangeLocks {
     }
 
     /// Requests the lock of a range for a write. Returns false if the write has to wait;
-    /// `take_ready` returns its ticket later.
+    /// `take_ready` returns its ID later.
     pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
         let mut table = lock(&self.0);
         let at = table.entries.len();

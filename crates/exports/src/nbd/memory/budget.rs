@@ -39,18 +39,21 @@ type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All memory, for a request within its connection's window.
+    /// All payload memory of the server, for a request within its connection's window (the memory
+    /// reserved for each connection).
     Window,
-    /// All memory except the windows of connections.
+    /// Payload memory that is not reserved for the windows of connections.
     Shared,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
-    /// Memory that larger requests leave free for each smaller size class, in bytes.
+    /// Payload memory, in bytes, that requests of a size class leave free for each smaller size
+    /// class.
     kept_bytes: usize,
-    /// Size, in bytes, of the memory reserved for connections (their windows).
+    /// Payload memory reserved for all connections together, in bytes. Each connection's equal part
+    /// is its window.
     windows_bytes: usize,
     /// Size of one window in bytes: the memory that a connection can use at any time.
     pub(crate) window_bytes: usize,
@@ -82,8 +85,8 @@ impl MemoryBudget {
     fn update<R>(&self, change: impl FnOnce(&mut BudgetState) -> R) -> R {
         let mut state = lock(&self.state);
         let result = change(&mut state);
-        // Relaxed: both values are hints. A thread that acts on a hint takes the lock, or is woken
-        // when the hint changes.
+        // Relaxed: `mapped_bytes` and `waiting` are hints. A thread that acts on such a hint takes
+        // the lock, or is woken when the hint changes.
         self.mapped_bytes.store(state.mapped.iter().sum(), Ordering::Relaxed);
         self.waiting.store(state.line.waiters.len(), Ordering::Relaxed);
         result
@@ -97,8 +100,8 @@ impl MemoryBudget {
     /// Makes the next caller of `take_news` wake the other threads if a connection waits for
     /// memory.
     pub(crate) fn announce(&self) {
-        // Relaxed: the calling thread checks its own connections, and the threads that it wakes
-        // take the lock.
+        // Relaxed: `has_news` publishes no other data. The calling thread checks its own
+        // connections, and the threads that it wakes take the lock.
         self.has_news.store(true, Ordering::Relaxed);
     }
 
@@ -116,7 +119,8 @@ impl MemoryBudget {
         self.max_bytes.saturating_sub(self.mapped_bytes())
     }
 
-    /// Returns true if the shared part of the memory is used up. The rest is reserved for windows.
+    /// Returns true if the shared part of the memory is used up. The rest is reserved for the
+    /// windows of connections.
     #[inline]
     pub(crate) fn is_overfull(&self) -> bool {
         self.free_bytes() < self.windows_bytes
@@ -198,8 +202,8 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // The request may have filled its account. A full account no longer delays other
-            // groups, so other threads must check the line.
+            // The request may have filled its group's memory account. Connections of a full account
+            // no longer delay other groups, so other threads must check the waiting line again.
             self.announce();
         }
         is_admitted
@@ -215,8 +219,9 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the next waiting connection for a buffer of class `class`; `last` is behind all
-    /// others. A request may overtake a larger one that still fits afterwards.
+    /// Returns the next connection to get a buffer of class `class`; `last` counts as the last in
+    /// the waiting line. A request may pass a waiting larger one only if the larger one still fits
+    /// beside the memory of all smaller classes.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {
             let mut mapped = state.mapped;

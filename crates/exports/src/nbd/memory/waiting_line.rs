@@ -4,9 +4,10 @@
 //! Such requests are charged to *accounts*: each group has one for reads and one for writes.
 //! - An account may hold an eighth of the memory, or one request. A connection whose account is
 //!   full delays only connections of its own group.
-//! - All accounts together may hold half of the memory. In that half, a sixteenth of the memory is
-//!   reserved for each smaller size class, so that small requests of a group do not wait for large
-//!   ones of another. One request of each class always fits.
+//! - All accounts together may hold half of the memory, so that the other half stays free for
+//!   requests without a limit. In the first half, each request leaves a sixteenth of the memory to
+//!   each size class smaller than its own. So small requests of a group do not wait for large ones
+//!   of another. One request of each class always fits.
 //!
 //! The `MemoryBudget` (budget.rs) owns the line and protects it with its lock. Invariants: a
 //! connection is in the line at most once, and the connections of an account take turns in order.
@@ -107,16 +108,18 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // The sum is cut to the limit of the larger classes, which a single request may exceed.
+        // Bytes that accounts hold in larger size classes count only up to the limit of those
+        // classes, which a single large request may exceed.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
         held_bytes[class] > 0 && all_bytes + waiter.bytes > max_bytes / 2
     }
 
-    /// Returns the waiting connections that could use free memory, in order, and then `last`. Each
-    /// account contributes its first connection, or none if the account is full. A request beyond
-    /// the limit of all accounts also excludes later requests of its size class.
+    /// Returns the waiting connections that may use free memory, in order; `last` counts as the
+    /// last in line. Of each group account, only the first connection is returned, and none if the
+    /// account is full. If all accounts together are full for a size class, no later connection
+    /// with an account is returned for that class.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

@@ -1,4 +1,4 @@
-//! Locking of write ranges for the tickets of one I/O thread.
+//! Range locks for the writes of one I/O thread.
 //!
 //! A thread enters its writes in the volume's
 //! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once a client of the server writes
@@ -67,8 +67,9 @@ impl Submitter {
         }
     }
 
-    /// Enters writes in flight in lock tables that other threads have started. Submits writes whose
-    /// wait for a range has ended.
+    /// Handles each volume whose lock table was started, perhaps by another thread. Enters this
+    /// thread's writes in flight in the table, and submits writes whose wait for a range lock has
+    /// ended.
     pub(crate) fn follow_ranges(&mut self) {
         for lane in 0..self.lanes.numbers() {
             let its = self.lanes.get_mut(lane);

@@ -3,10 +3,10 @@
 //! Most lanes are opened for the first client of a volume on a thread, so volumes without clients
 //! cost neither memory nor time.
 //!
-//! Invariants: `held_bytes` is the total size of the pool buffers in this lane's started tickets,
-//! including those whose clients have left; `overdue` counts the tickets that were answered with a
-//! timeout but are still in use by a drive. Both numbers are bounded, so that drives that hang
-//! cannot use up the memory of other volumes.
+//! Invariants: `held_bytes` is the total size of the pool buffers of requests that were submitted
+//! on this lane, including requests whose clients have left. `overdue` counts the requests that
+//! were answered with a timeout although a drive still uses their memory. Both numbers are bounded,
+//! so that drives that hang cannot use up the memory of other volumes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -89,8 +89,8 @@ impl VolumeLane {
         self.held_bytes += ticket.memory.pool_bytes();
     }
 
-    /// Returns true if the lane has no client, no request, and no memory that a drive may still
-    /// use.
+    /// Returns true if the I/O thread can close the volume: it has no client, no request, and no
+    /// memory that a drive may still use, and need not stay open.
     pub(crate) fn is_unused(&self) -> bool {
         let waits = self.memory_waiters.len() + self.waiting.len();
         (self.clients, self.started, self.overdue, waits) == (0, 0, 0, 0)

@@ -1,7 +1,7 @@
-//! The lanes (open volumes) of an I/O thread, by number.
+//! The volumes that an I/O thread has open (its lanes), by number.
 //!
-//! Tickets and connections refer to their lane by number. A number stays valid while the lane has a
-//! client or a ticket, and may be reused afterwards.
+//! Requests and connections refer to their lane by number. A number stays valid while the lane has
+//! a client or a request, and may be reused afterwards.
 
 use std::collections::HashSet;
 use std::ops::{Index, IndexMut};
@@ -15,8 +15,9 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Number of volumes that the I/O threads together open at their start even without clients. Each
-/// starts one of the permanent threads for file I/O.
+/// Number of volumes that all I/O threads together open at start-up although no client uses them.
+/// Opening a volume starts a thread for its file I/O that never ends, if fewer than
+/// [`POOL_THREADS_KEPT`] exist.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +64,9 @@ impl VolumeLanes {
         self.0.iter().position(is_its)
     }
 
-    /// Opens volumes before the server reports that it is ready: volumes whose drives may be slow
-    /// or fail to open, and a few others in order to start the threads for file I/O.
+    /// Opens volumes before the server reports that it is ready: all volumes whose drives may be
+    /// slow or fail to open, and a few others. Opening the others starts the threads for file I/O
+    /// before the first request.
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,
@@ -96,7 +98,8 @@ impl VolumeLanes {
         }
     }
 
-    /// Returns the number of a volume's lane. Opens the lane if the thread has none.
+    /// Returns the number of this thread's lane (its access) to a volume. Opens the volume if this
+    /// thread has not opened it.
     pub(crate) fn open(
         &mut self,
         ctx: &mut IoContext,

@@ -1,12 +1,12 @@
 //! Finds requests that their drives have not answered in time, and requests that were not passed to
 //! a drive yet.
 //!
-//! A ticket that is still in the block layer after its volume's timeout is found here by a search a
-//! few times per timeout. A ticket that waits for space in a channel or for its locked range is at
-//! no drive and can be removed.
+//! A search that runs a few times per timeout finds the requests that are still in the block layer
+//! after their volume's timeout. A request that waits for space in a channel or for its range lock
+//! has not reached a drive, so it can be removed.
 //!
-//! Invariants: the search adds no cost to a request, and never reports a request too early. A lane
-//! is searched only while it has started tickets.
+//! Invariants: the search adds no cost to a request, and never reports a request too early. A
+//! volume is searched only while it has submitted requests.
 
 use millrace_block::Bio;
 
@@ -15,8 +15,8 @@ use super::lane::VolumeLane;
 use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::BufferPool;
 
-/// Number of searches for overdue requests per timeout. A request counts as overdue one search
-/// later, because the first search may follow the request's start immediately.
+/// Number of searches for overdue requests per timeout. A request is overdue at search number
+/// `LOOKS` + 1 after its start, because the first search may follow the start immediately.
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {

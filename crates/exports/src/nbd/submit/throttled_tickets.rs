@@ -28,8 +28,9 @@ impl ThrottledTickets {
         }
     }
 
-    /// Offers the first ticket of each group to `take`, in rounds, until `take` refuses a whole
-    /// round. Returns true if any ticket was taken. Groups with taken tickets go behind the others.
+    /// Offers the first request of each group to the callback `take`, in rounds, until `take`
+    /// accepts no request in a round. Returns true if any request was accepted. Groups whose
+    /// request was accepted go behind the others.
     #[cold]
     pub(crate) fn offer(&mut self, mut take: impl FnMut(u32) -> bool) -> bool {
         let mut has_taken = false;

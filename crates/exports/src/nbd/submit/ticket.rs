@@ -18,7 +18,8 @@ use millrace_nbd::Reply;
 #[derive(Debug)]
 pub(crate) enum TicketMemory {
     None,
-    /// The shared area of zeroes, for drives that never touch payload. Written data are discarded.
+    /// Shared area of zeroes instead of a buffer, for volumes whose drives never touch payload.
+    /// Data that a client writes to such a volume are discarded.
     Zeroes,
     Buffer(PoolBuffer),
 }
@@ -36,8 +37,8 @@ impl TicketMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketState {
     Filling,
-    /// The request is in the block layer or waits for space there. `u8`: number of searches for
-    /// overdue requests (overdue.rs) since its start.
+    /// The request is in the block layer or waits for space there. The number counts searches for
+    /// overdue requests (overdue.rs) that have found the request in this state.
     Started(u8),
     /// The client was told that the drive does not answer. The drive may still use the memory.
     Overdue,
@@ -80,9 +81,10 @@ pub(crate) struct Ticket {
     pub(crate) bio_bytes: u32,
     /// Offset of the payload in its first block, in bytes.
     pub(crate) head_bytes: u32,
-    /// First sector of the next part, for commands without payload.
+    /// First sector of the bio that is next or in flight. A discard or zeroing is submitted as
+    /// several bios if it is long.
     pub(crate) sector: Sector,
-    /// Number of sectors not yet submitted, for commands without payload.
+    /// Number of sectors of a discard or zeroing that are not completed yet; 0 for other commands.
     pub(crate) left_sectors: u64,
     pub(crate) memory: TicketMemory,
     pub(crate) bounce: Option<Box<Bounce>>,

@@ -14,8 +14,8 @@ use millrace_machine::{Machine, Native};
 use super::Worker;
 use crate::nbd::connection::{ConnectionPhase, client_log};
 
-/// Minimum time that a connection may negotiate, in nanoseconds: several times what a slow network
-/// needs.
+/// Time, in nanoseconds, for which a new client never replaces a negotiating connection: several
+/// times what the negotiation takes on a slow network.
 const GRACE_NS: u64 = 1_000_000_000;
 
 impl Worker {

@@ -25,7 +25,8 @@ use crate::nbd::ring::is_gone;
 /// Longest time, in nanoseconds, for which a connection delays a receive until its client has read
 /// most of its replies.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// Period of a rate measurement in nanoseconds, but at most the stall timeout.
+/// Maximum time, in nanoseconds, over which a client's transfer rate is measured. A shorter stall
+/// timeout shortens the measurement.
 const PRESSED_NS: u64 = 4_000_000_000;
 const UNWATCHED_NS: u64 = 500_000_000;
 /// Interval, in nanoseconds, of checks of volumes with requests in flight but without clients.
@@ -161,8 +162,8 @@ impl Worker {
         }
     }
 
-    /// Starts the delayed receives of clients that took too long to read their replies. Ends
-    /// connections whose clients are stalled or have disconnected.
+    /// Ends delays of receives that have lasted [`CATCH_UP_NS`] although the client has not read
+    /// its replies. Ends connections whose clients are stalled or have disconnected.
     pub(crate) fn run_client_timers(&mut self, now_ns: u64) {
         while let Some((since_ns, index)) = self.client_timers.catching.front().copied() {
             if since_ns + CATCH_UP_NS > now_ns {

@@ -81,7 +81,7 @@ impl Service for Worker {
     fn let_go(self, left_ns: u64) {
         let Worker { core, ring, shared, number, conns, .. } = self;
         let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
-        // Without this limit, each channel would wait once more for drives that do not answer.
+        // Each dropped channel waits up to `left_ns` for drives that do not answer, instead of 5 s.
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
         drop(ctx);
@@ -127,9 +127,9 @@ impl Worker {
         self.carry_out(limit)
     }
 
-    /// Completes requests whose clients have left, as long as caches make progress. Data of a
-    /// request that completes after the flush would stay in the cache's memory and be lost,
-    /// although acknowledged.
+    /// Completes requests whose clients have left, before the thread flushes its volumes. Waits as
+    /// long as caches make progress in writing dirty pages. Data of a request that completes after
+    /// the flush would stay in the cache's memory and be lost, although acknowledged.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> =
@@ -140,8 +140,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs the event loop until no client and no request is left, or until `more_ns` after
-    /// `limit`.
+    /// Runs the event loop until no client and no request is left, or until `more_ns` nanoseconds
+    /// after the deadline `limit`.
     fn turn_until_idle(&mut self, limit: &mut Deadline<Native>, more_ns: u64) -> Result<(), Error> {
         let mut looked_ns = Native::now();
         while !self.is_idle() && limit.left_with_ns(more_ns) > 0 {
@@ -164,8 +164,8 @@ impl Worker {
         }
     }
 
-    /// Returns true if no client is left, and no request (also of clients that have left) except
-    /// overdue ones.
+    /// Returns true if no client and no socket operation is left, and all requests have ended
+    /// except overdue ones. Requests whose clients have left count, too.
     fn is_idle(&self) -> bool {
         let submitter = &self.core.submitter;
         let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();

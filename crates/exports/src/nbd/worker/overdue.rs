@@ -38,8 +38,8 @@ impl Worker {
         let found = self.core.submitter.find_overdue(lane);
         found.iter().for_each(|id| self.give_up(*id));
         if !found.is_empty() {
-            // Overdue tickets that never reached the block layer are removed, so connections that
-            // wait for the volume's memory are retried.
+            // Overdue requests that never reached the block layer are removed, which frees their
+            // memory. So connections that wait for memory of this volume are retried.
             let WorkerContext { submitter, pool, .. } = &mut self.core;
             submitter.drop_waiting(lane, pool, |ticket| ticket.state == TicketState::Overdue);
             submitter.retry.append(&mut submitter.lanes[lane].memory_waiters);

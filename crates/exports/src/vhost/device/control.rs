@@ -76,7 +76,7 @@ impl Frontend {
 pub(crate) struct FrontendLink {
     frontend: Mutex<Option<Frontend>>,
     changes: Mutex<Option<OwnedFd>>,
-    /// Eventfd that is readable once the export stops.
+    /// Eventfd that wakes the control thread when the export stops; `shut_down` makes it readable.
     stop: OwnedFd,
 }
 

@@ -23,7 +23,8 @@ use crate::vhost::queue::inflight::Inflight;
 use crate::vhost::ring::SIZE_MAX;
 use crate::virtio::config;
 
-/// Log line for a guest that was started on another server and may therefore send no flushes.
+/// Log line for a guest that may send no flushes, because the server that it was started on may
+/// have reported no volatile cache.
 const NOT_STARTED_HERE: &str = "this guest was started on another server and may send no flushes (as with qemu-storage-daemon), so \
      each write is made durable before it is answered; restart its QEMU, or run in the guest `echo \
      write back > /sys/block/vda/cache_type`, to let the cache answer writes";
@@ -223,7 +224,8 @@ impl VhostUserBackendReqHandlerMut for Device {
             self.tell(index, ThreadOrder::Enable(index as u16, enable));
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
-            // A frontend that reconnects does not read the size again, even if it has changed.
+            // A frontend that reconnects does not read the size of the device again. The
+            // notification makes it read the size, which may have changed.
             self.link.notify_config_change();
         }
         Ok(())
@@ -275,9 +277,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         match Inflight::create(queues, size) {
             Ok((region, file, bytes)) => {
                 if !self.config_read {
-                    // The guest read its configuration on another server, perhaps
-                    // qemu-storage-daemon, which reports that there is no cache. Such a guest sends
-                    // no flushes.
+                    // The frontend has not read the configuration here, so its guest read it from
+                    // another server. If that was qemu-storage-daemon, which reports no cache, the
+                    // guest sends no flushes. So each write must be durable before it is answered.
                     self.common.write_back.store(false, Ordering::SeqCst);
                     if self.common.unflushed.tracks() {
                         self.common.log.say(NOT_STARTED_HERE);

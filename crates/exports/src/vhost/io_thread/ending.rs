@@ -49,8 +49,8 @@ impl Service for IoThread {
         let drained = served.and_then(|()| self.drain(&mut limit));
         // The flush is not counted, because it does not belong to a guest.
         let left = self.channel.in_flight();
-        // The thread that completes its requests last flushes: the writes of all other threads are
-        // complete.
+        // The thread whose requests are complete last does the final flush, because the writes of
+        // all other threads are then complete, too.
         let is_last = self.common.serving.fetch_sub(1, Ordering::SeqCst) == 1;
         let ended = drained.and_then(|()| match is_last {
             true => self.flush(&mut limit, &mut failures),
@@ -83,14 +83,16 @@ impl Service for IoThread {
 impl IoThread {
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
-        // Nobody receives the bases of the rings (indices of the next requests). After a restart,
-        // the frontend finds them in its rings.
+        // Each queue gets a sender without a receiver, because no control thread needs the bases of
+        // the rings (indices of the next requests). After a restart, the frontend finds the bases
+        // in its rings.
         let (nobody, _) = std::sync::mpsc::channel();
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());
         }
-        // While a cache makes progress, requests complete before the flush. Data written after the
-        // flush would stay in the cache's memory and be lost, although acknowledged.
+        // Requests must complete before the final flush. Their deadline is extended while a cache
+        // makes progress. Data written after the flush would stay in the cache's memory and be
+        // lost, although acknowledged.
         let volume = Arc::clone(&self.common.volume);
         let mut progress = Progress::watched(&volume);
         loop {

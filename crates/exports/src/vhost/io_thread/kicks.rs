@@ -92,8 +92,8 @@ impl KickPoller {
                 kick.armed = false;
                 if result > 0 {
                     seen(place);
-                    // The count is cleared before the last check of the rings, so that no kick is
-                    // lost.
+                    // The eventfd's count of kicks is cleared before the thread checks the rings
+                    // for the last time, so that no kick is lost.
                     set_back(&kick.fd);
                 }
             }
@@ -137,7 +137,7 @@ mod tests {
         rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// Runs turns until this many kicks were seen.
+    /// Runs reactor iterations until `wanted` kicks were seen.
     fn seen(reactor: &mut Reactor, kicks: &mut KickPoller, wanted: u64) {
         let mut seen = 0;
         until("kicks are seen", || {

@@ -33,8 +33,9 @@ impl IoThread {
                 ThreadOrder::Start(queue) => self.start(queue),
                 ThreadOrder::Stop(number, reply) => match self.find(number) {
                     Some(served) => served.queue.stopping = Some(reply),
-                    // A queue out of service has no base. The control thread notices the closed
-                    // channel.
+                    // A queue that is out of service has no base (index of its next request).
+                    // Dropping the sender closes the channel, so the control thread stops waiting
+                    // for the base.
                     None => drop(reply),
                 },
                 ThreadOrder::Memory(number, memory, areas, reply) => {
@@ -112,7 +113,8 @@ impl ServedQueue {
             kicks.remove(place);
         }
         if let Some(reply) = self.queue.stopping.take() {
-            // The receiver no longer exists if the device is gone.
+            // `send` fails if the device that asked for the ring's base is gone, and then nobody
+            // needs the base.
             let _ = reply.send(self.queue.base());
         }
     }

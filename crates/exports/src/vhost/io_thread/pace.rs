@@ -31,7 +31,7 @@ pub struct PaceConfig {
     pub wait_max_ns: u64,
 }
 
-/// Arrival statistics of one queue, which decide about waiting.
+/// Arrival statistics, which decide whether a submission waits for more requests.
 #[derive(Debug, Clone)]
 pub struct BatchPacer {
     wait_max_ns: u64,
@@ -60,7 +60,8 @@ impl Average {
     }
 }
 
-/// Peak of outstanding requests: maximum over the present window of arrivals and the one before.
+/// Peak of outstanding requests in the current and the previous window. Each window is a number of
+/// arrivals, [`WINDOW_MIN`] or more.
 #[derive(Debug, Clone, Copy, Default)]
 struct OutstandingPeaks {
     now: u32,
@@ -136,7 +137,8 @@ impl BatchPacer {
         if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
             return None;
         }
-        // With a gap of 0 ns, the thread would never expect another request.
+        // An average gap between arrivals of 0 ns counts as 1 ns. Otherwise no pause would be
+        // shorter than `OVERDUE_GAPS` gaps, so the thread would never expect another request.
         let gap_ns = self.gap.ns().max(1);
         let quiet_ns = now_ns.saturating_sub(self.last_ns);
         let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;

@@ -10,9 +10,10 @@
 const START_NS: u64 = 10_000;
 /// Number of consecutive unsuccessful polls after which polling pauses.
 const VAIN: u32 = 4;
-/// First pause in polling: number of waits without a poll. Each further pause is twice as long.
+/// Number of waits for which the thread does not poll after its first run of unsuccessful polls.
+/// Each further pause is twice as long.
 const PAUSE_MIN: u32 = 64;
-/// Longest pause in polling: number of waits without a poll.
+/// Maximum number of consecutive waits for which the thread does not poll.
 const PAUSE_MAX: u32 = 8192;
 /// Number of successful polls after which the length of the next pause is reset.
 const CALM: u32 = 1024;

@@ -31,7 +31,8 @@ impl ThreadSignal {
     }
 
     pub(crate) fn send(&self) {
-        // SeqCst: a caller that reads an old thread ID signals again later.
+        // SeqCst: the access is rare, and no other memory access depends on it. A signal to an
+        // outdated thread ID does no harm, because the waiting caller signals repeatedly.
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
             // SAFETY: plain system calls. The kernel ignores the ID of a thread that has ended.

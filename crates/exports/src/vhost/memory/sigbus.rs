@@ -62,7 +62,8 @@ static INSTALL: Once = Once::new();
 #[inline]
 #[must_use]
 pub fn hits() -> usize {
-    // Relaxed: the value is a hint; a later check sees the new one.
+    // Relaxed: a caller that misses a fault just handled sees the new number of faults at its next
+    // check.
     HITS.load(Ordering::Relaxed)
 }
 
@@ -78,7 +79,8 @@ impl MappingGuard {
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // `USED` is raised first, so that a fault right after `claim` finds the entry.
+            // `USED` limits the handler's search of the table. It is raised before `claim` fills
+            // the entry, so that a fault right afterwards finds the entry.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
                 return Ok(MappingGuard(index));
@@ -104,7 +106,8 @@ impl Drop for MappingGuard {
 
 fn install() {
     // SAFETY: all-zero bytes are a valid `sigaction`, and its fields are set before its use.
-    // `PREVIOUS` is written before the handler can run.
+    // `PREVIOUS`, the action that the new handler passes other faults to, is written before the
+    // handler can run.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
@@ -125,8 +128,9 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
     loop {
         let place = std::ptr::without_provenance_mut(start);
         // SAFETY: `mmap` is a plain system call.
-        // `mmap` replaces whole pages of a mapping that this process owns and still unmaps later.
-        // The bytes of the mapping are accessed only through raw pointers, and any value is valid.
+        // `mmap` replaces whole pages of a mapping that this process owns. The owner later unmaps
+        // the replacement like the original. The bytes of the mapping are accessed only through raw
+        // pointers, and any value is valid.
         let mapped = unsafe { libc::mmap(place, end - start, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             return true;
@@ -147,10 +151,11 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     // Relaxed: a mapping's entry is counted in `USED` before a thread learns of the mapping.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
-        // The entry is marked before the zeroes appear, so a thread that reads zeroes finds the
-        // mark.
+        // The mapping's table entry is marked as hit before its memory turns to zeroes. So a thread
+        // that reads the zeroes finds the mark.
         entry.note_hit();
-        // Relaxed: the value is a hint.
+        // Relaxed: the number of faults in `HITS` only makes threads check the marks of their
+        // mappings.
         HITS.fetch_add(1, Ordering::Relaxed);
         let replaced = replace((start as usize, end as usize), address, page as usize);
         entry.unpin();

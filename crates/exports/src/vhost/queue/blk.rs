@@ -137,7 +137,7 @@ pub enum Action {
     Range {
         /// `Discard` or `WriteZeroes`.
         op: Op,
-        /// Flags of the bio that executes the action.
+        /// Flags of the bio that performs the discard or zeroing.
         flags: OpFlags,
         /// First sector.
         sector: Sector,
@@ -153,7 +153,7 @@ pub enum Action {
 /// A parsed request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// Action of the request.
+    /// Action that the request demands.
     pub action: Action,
     /// Address of the status byte in guest memory; `None` if the chain has no writable byte.
     pub status: Option<*mut u8>,
@@ -211,7 +211,8 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
     let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let action = match kind {
-        // Unknown types are refused first, because drivers probe for support in this way.
+        // Unknown request types are checked first, because a driver that probes for support expects
+        // the status UNSUPP.
         _ if !known => Action::Refused(status::UNSUPP),
         _ if stray || has_empty => Action::Refused(status::IOERR),
         kind::IN | kind::OUT => {
@@ -239,8 +240,9 @@ fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     Some(last.start.wrapping_add(last.len_bytes as usize))
 }
 
-/// Moves the first bytes of the segments `parts` to `into`. Returns the index of the first segment
-/// left, or `None` if there are too few bytes.
+/// Copies the first `into.len()` bytes of the segments `parts` to `into`, and cuts them off the
+/// segments. Returns the index of the segment after these bytes, or `None` if there are too few
+/// bytes.
 #[inline]
 fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
     let (mut at, mut first) = (0, 0);

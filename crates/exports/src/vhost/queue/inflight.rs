@@ -23,7 +23,7 @@ const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
 /// Bit of the features word, which begins the region: writes are durable when they are answered.
-/// Other programs leave the bits of this program zero.
+/// Other vhost-user servers leave the bits that millrace defines in this word zero.
 const WRITE_THROUGH: u64 = 1 << 63;
 /// Bit of the features word: a daemon has answered writes and holds them only in its memory.
 const UNFLUSHED: u64 = 1 << 62;
@@ -119,7 +119,8 @@ impl Inflight {
         word & WRITE_THROUGH != 0 || word & NOTED == 0
     }
 
-    /// Records the daemon that has answered unflushed writes. `None` clears the record.
+    /// Records that daemon `daemon` has answered writes that no flush covers yet, so that a later
+    /// daemon can report their loss. `None` clears the record.
     pub fn mark_unflushed(&self, daemon: Option<u32>) {
         let mark = daemon.map_or(0, |daemon| UNFLUSHED | u64::from(daemon));
         self.change(UNFLUSHED | DAEMON, mark);
@@ -133,8 +134,8 @@ impl Inflight {
         self.change(LOST, 0);
     }
 
-    /// Returns the daemon that has answered unflushed writes, if any. The second value is true if
-    /// an earlier daemon lost such writes.
+    /// Returns the random number of the daemon that has answered writes which no flush covers yet,
+    /// if any. The second value is true if an earlier daemon lost such writes.
     #[must_use]
     pub fn marks(&self) -> (Option<u32>, bool) {
         let word = self.word().load(Ordering::SeqCst);
@@ -185,7 +186,7 @@ fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
 pub struct Recovered {
     /// Heads of requests that were taken and not answered, in the order in which they were taken.
     pub heads: Vec<u16>,
-    /// True if the region was in use before. If so, `heads` has every taken head without an answer.
+    /// True if an earlier process has used the region. Otherwise `heads` is empty.
     pub known: bool,
 }
 
@@ -245,7 +246,8 @@ impl QueueInflight {
             self.last = 0;
             return Recovered::default();
         }
-        // The marks of the last published answers may not be cleared yet.
+        // The last daemon may have died after it published answers, and before it cleared the marks
+        // that list their requests as in flight.
         let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
         let mut head = self.get(12);
         self.last = head;
@@ -285,7 +287,8 @@ impl QueueInflight {
         self.last = head;
     }
 
-    /// Records that a batch of answers was published, and clears the marks of its requests.
+    /// Records that a batch of answers was published. Clears the marks that list the answered
+    /// requests `heads` as in flight.
     #[inline]
     pub fn published(&mut self, heads: &[u16], published: Published) {
         in_order();
@@ -350,7 +353,8 @@ mod tests {
         [0, 1, 2, 3].into_iter().for_each(|head| queue.taken(head));
         queue.put(2);
         queue.put(0);
-        // used.idx 12 was published, and then the process died.
+        // The process died after it had published two answers (used.idx 12), and before it cleared
+        // the marks that list their requests as in flight.
         assert_eq!(reopened(&file).recover(12).heads, [1, 3]);
     }
 

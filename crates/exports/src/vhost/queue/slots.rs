@@ -18,9 +18,11 @@ pub(super) const BUSY: u32 = 1 << 31;
 pub(super) const LONG: u32 = 1 << 30;
 /// Bit of [`RequestSlot::state`]: a write whose data are only in memory until the next flush.
 pub(super) const UNFLUSHED: u32 = 1 << 29;
-/// Bit of [`RequestSlot::state`]: the flush has a ticket in `QueueUnflushed`.
+/// Bit of [`RequestSlot::state`]: the request is a flush that clears the record of unflushed writes
+/// if it succeeds.
 pub(super) const FLUSH: u32 = 1 << 28;
-/// Bits of [`RequestSlot::state`]: the epoch in which the request was taken.
+/// Bits of [`RequestSlot::state`]: number of the guest's memory map (epoch) when the request was
+/// taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;
 
 /// State of a request in flight. Four slots fit into a cache line.
@@ -43,7 +45,7 @@ impl RequestSlot {
 #[derive(Debug)]
 pub(super) struct MemoryVersions {
     pub(super) now: Arc<GuestMemory>,
-    /// Number of changes of the guest's memory map, modulo [`EPOCH`] + 1.
+    /// Number of changes of the guest's memory map so far, modulo (`EPOCH` + 1).
     pub(super) epoch: u32,
     /// Earlier memory maps in use: epoch, number of requests in flight, and the map.
     pub(super) old: Vec<(u32, u32, Arc<GuestMemory>)>,

@@ -50,7 +50,8 @@ struct RegionMarks {
     flush: u64,
 }
 
-/// Number of a flush that clears the region's mark of unflushed writes if the flush succeeds.
+/// Serial number of a flush in flight, which may clear the inflight region's mark of unflushed
+/// writes when it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlushTicket(u64);
 
@@ -67,12 +68,13 @@ impl UnflushedWrites {
     }
 
     fn is_in(&self, phase: u32) -> bool {
-        // SeqCst: a write that completed before this load is ordered before each flush that this
-        // load does not see.
+        // SeqCst: the write that the caller reports has completed before this load. A flush whose
+        // start this load does not see begins later, so the flush covers the write.
         self.state.load(Ordering::SeqCst) & PHASE == phase
     }
 
-    /// Sets the state to `phase` and marks the inflight region. The caller must hold the lock.
+    /// Sets the state to `phase`, and updates the mark of unflushed writes in the inflight region
+    /// to match. The caller must hold the lock of `marks`.
     fn enter(&self, marks: &RegionMarks, phase: u32) {
         let lost = self.state.load(Ordering::SeqCst) & LOST;
         if let Some(region) = &marks.region {
@@ -90,10 +92,12 @@ impl UnflushedWrites {
         }
     }
 
-    /// Begins a flush. Returns a ticket if this flush may clear the mark of unflushed writes.
+    /// Begins a flush. Returns a ticket (the flush's number) if the flush, once it succeeds, may
+    /// clear the inflight region's mark of unflushed writes.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
-        // Another flush in flight covers the same writes, so this flush needs no ticket.
+        // In the state `FLUSHING`, another flush in flight covers the same writes. In the state
+        // `CLEAN`, no write is unflushed. The flush needs no ticket then.
         self.is_in(DIRTY).then(|| {
             marks.flush += 1;
             self.enter(&marks, FLUSHING);
@@ -132,14 +136,15 @@ impl UnflushedWrites {
         }
     }
 
-    /// Discards the recorded loss, because it concerned an earlier guest or frontend.
+    /// Discards the record that an earlier daemon lost writes, because it concerned an earlier
+    /// guest or frontend.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
     }
 
-    /// Uses `region` for the marks from now on. Returns true if the region shows that an earlier
-    /// daemon lost the guest's writes.
+    /// Keeps the marks of unflushed and lost writes in the inflight region `region` from now on.
+    /// Returns true if the region shows that an earlier daemon lost the guest's writes.
     pub(crate) fn follow(&self, region: &Inflight) -> bool {
         let mut marks = lock(&self.marks);
         let (unflushed_by, was_lost) = region.marks();
@@ -177,7 +182,8 @@ impl QueueUnflushed {
         }
     }
 
-    /// Begins a flush. Returns [`FLUSH`] (a bit of the slot) if `end_flush` must be called, else 0.
+    /// Begins the flush of the request with first descriptor `head`. Returns [`FLUSH`], a bit of
+    /// the request's state, if `end_flush` must be called when the flush completes; otherwise 0.
     pub(super) fn begin_flush(&mut self, head: u16) -> u32 {
         let ticket = self.notes.then(|| self.device.begin_flush()).flatten();
         self.flushes.extend(ticket.map(|ticket| (head, ticket)));
@@ -225,7 +231,8 @@ mod tests {
         (region, file)
     }
 
-    /// Returns true if the next daemon would find that writes may be lost.
+    /// Returns true if a daemon that opens the inflight region next must assume that writes were
+    /// lost.
     fn is_lost(file: &std::fs::File) -> bool {
         let kept = Inflight::open(file.try_clone().unwrap(), 0, (2, 8)).unwrap();
         let (unflushed_by, was_lost) = kept.marks();
@@ -266,7 +273,8 @@ mod tests {
             !first.follow(&kept),
             "a frontend that returns to the same daemon has lost no writes"
         );
-        // The next daemon may or may not have a volatile cache.
+        // `second` is a daemon without a volatile cache, and `third` is one with a volatile cache.
+        // The test expects that each finds the loss.
         let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
         assert!(second.follow(&kept));
         assert!(second.take_loss() && !second.take_loss());

@@ -131,7 +131,8 @@ impl Driver {
         shared.avail_idx.store(self.added.into(), Order::Release);
         Checked::fence(Order::SeqCst);
         let wanted = match self.event_idx {
-            // Exactly one head was added, so the event index either matches it or does not.
+            // Exactly one head was added, so the device wants a kick if avail_event equals that
+            // head's index.
             true => shared.avail_event.load(Order::Relaxed) == u64::from(old),
             false => shared.used_flags.load(Order::Relaxed) & u64::from(NO_NOTIFY) == 0,
         };

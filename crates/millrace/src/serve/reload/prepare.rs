@@ -177,7 +177,8 @@ impl Server {
         if options.dry_run {
             return Ok(());
         }
-        // The new groups are set before virtual machines are served, which join these groups.
+        // Sets the new groups before exports to virtual machines start, because the exports'
+        // clients join the groups.
         prepared.groups_before = Some(std::mem::replace(&mut self.servers.groups, groups));
         self.start_guests(new, (difference, &volumes), &mut prepared.guests)
     }

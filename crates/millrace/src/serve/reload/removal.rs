@@ -15,7 +15,8 @@ use crate::serve::Server;
 use crate::serve::config::{ExportConfig, ServeConfig};
 use crate::serve::servers::NbdParts;
 
-/// Maximum time in which a removed volume completes no request and no part of its flush.
+/// Time limit for each step of a volume's removal, after which the removal fails: completing the
+/// requests in flight, and flushing. A flush may take longer while a cache writes dirty pages.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two checks whether a volume is still used.
 const LOOK: Duration = Duration::from_millis(1);

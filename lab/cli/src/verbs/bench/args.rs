@@ -140,32 +140,32 @@ pub struct BenchArgs {
 /// and ignored.
 #[derive(Debug, Clone, Args)]
 pub struct IgnoredArgs {
-    /// `--direct`: drives are always opened for direct I/O where that works.
+    /// `--direct` is ignored: drives are always opened for direct I/O where that works.
     #[arg(long, hide = true, value_name = "0|1")]
     pub direct: Option<String>,
-    /// `--ioengine`: the driver of a drive decides how I/O is done.
+    /// `--ioengine` is ignored: the driver of a drive decides how I/O is done.
     #[arg(long, hide = true, value_name = "NAME")]
     pub ioengine: Option<String>,
     #[arg(long, hide = true, value_name = "NAME")]
     pub name: Option<String>,
     #[arg(long, hide = true, alias = "group_reporting")]
     pub group_reporting: bool,
-    /// `--time_based`: any `--runtime` is already time-based.
+    /// `--time_based` is ignored: any `--runtime` is already time-based.
     #[arg(long, hide = true, alias = "time_based")]
     pub time_based: bool,
-    /// `--thread`: jobs are always threads.
+    /// `--thread` is ignored: jobs are always threads.
     #[arg(long, hide = true)]
     pub thread: bool,
-    /// `--randrepeat`: offsets are the same in each run.
+    /// `--randrepeat` is ignored: offsets are the same in each run.
     #[arg(long, hide = true, value_name = "0|1")]
     pub randrepeat: Option<String>,
-    /// `--invalidate`: direct I/O does not use the page cache.
+    /// `--invalidate` is ignored: direct I/O does not use the page cache.
     #[arg(long, hide = true, value_name = "0|1")]
     pub invalidate: Option<String>,
-    /// `--eta`: the progress line is shown only on a terminal.
+    /// `--eta` is ignored: a progress line is shown only on a terminal.
     #[arg(long, hide = true, value_name = "WHEN")]
     pub eta: Option<String>,
-    /// `--norandommap`: random offsets never depend on which blocks were used before.
+    /// `--norandommap` is ignored: random offsets never depend on which blocks were used before.
     #[arg(long, hide = true)]
     pub norandommap: bool,
 }
@@ -208,8 +208,8 @@ pub struct TraceArgs {
     /// the rings are dropped, because the rings are emptied only at the end of the row
     #[arg(long, value_name = "NAME", conflicts_with = "connect")]
     pub trace: Option<PathBuf>,
-    /// Minimum number of events that each thread's ring can hold, if the events of a batch share
-    /// much. Events that find the ring full are dropped, and counted
+    /// Number of events for which each thread's ring has room. Usually more events fit, because
+    /// events of a batch share data. Events that find the ring full are dropped, and counted
     #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
     #[arg(value_parser = whole::<u32>(2..=1 << 26))]
     pub trace_ring: u32,
@@ -224,8 +224,9 @@ pub struct TraceArgs {
 #[derive(Debug, Clone, Args)]
 pub struct CalibrationArgs {
     /// Measure how many I/Os and bytes per second a drive reads and writes, and print the result as
-    /// the keys `cost.*` of its [[drive]], by which schedulers share it; writes to the drive;
-    /// accepts --runtime in total (30s), --iodepth (128), --numjobs, --size and --machine
+    /// the keys `cost.*` of its [[drive]]. Schedulers use these costs to share the drive. Writes to
+    /// the drive; accepts --runtime in total (30s), --iodepth (128), --numjobs, --size and
+    /// --machine
     #[arg(long, value_name = "DRIVE", conflicts_with_all = rows_only(CALIBRATED))]
     pub calibrate: Option<String>,
 }
@@ -246,7 +247,7 @@ pub struct MachineArgs {
     #[arg(long, value_delimiter = ',', value_name = "KIND", requires = "laboratory")]
     pub interface: Vec<InterfaceKind>,
     /// With --machine or --locks, number of I/Os that a job submits together, as fio's
-    /// iodepth_batch_submit [default: as many as are free]
+    /// iodepth_batch_submit [default: all I/Os of the job that are not in flight]
     #[arg(long, value_name = "N", requires = "laboratory")]
     #[arg(value_parser = whole::<u32>(1..=u32::MAX.into()))]
     pub batch: Option<u32>,
@@ -254,17 +255,17 @@ pub struct MachineArgs {
     /// CPU), core0 (the first), steered (the first of the queue's socket), poller (the polling CPU)
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,
-    /// With --machine or --locks, threads that may be inside a hardware queue of --stack mq at a
-    /// time: one (a thread that comes later leaves its work to it), each (all at the same time, as
-    /// in the kernel; for drives that complete at once: null, ram); only for rows of --stack mq
-    /// [default: one]
+    /// With --machine or --locks, threads that may dispatch from a hardware queue of --stack mq at
+    /// a time. one: a thread that finds the queue busy leaves its I/Os to the dispatching thread.
+    /// each: all threads at the same time, as in the kernel; for drives that complete at once
+    /// (null, ram) [default: one]
     #[arg(long, value_delimiter = ',', value_name = "WHO", value_parser = word::<Inside>)]
     #[arg(requires = "laboratory")]
     pub inside: Vec<Inside>,
     /// With --machine or --locks, kernel counters that are simulated in addition to the block
-    /// layer's own: own (none), linux-3 (the inode's count of direct I/Os for --interface sync,
-    /// too, and with --inside each the counters of a hardware queue, which all its CPUs write), as
-    /// for `paper systor13`
+    /// layer's own: own (none) or linux-3 (those of Linux 3.13, as for `paper systor13`). linux-3
+    /// counts direct I/Os in the inode with --interface sync, too. With --inside each, linux-3 also
+    /// has the counters of a hardware queue, which all its CPUs write
     #[arg(long, value_name = "WHOSE", default_value = "own", requires = "laboratory")]
     #[arg(value_parser = word::<KernelKind>)]
     pub kernel: KernelKind,
@@ -281,9 +282,10 @@ pub struct TargetArgs {
     /// [default: null]
     #[arg(long, value_name = "SPEC")]
     pub drive: Vec<String>,
-    /// A controller that drives can name, `NAME:tags=N`: N requests may be in flight at it, shared
-    /// by all its drives; with `,sharing=drive` N at each drive, with `,sharing=queue` N at each
-    /// hardware queue; `,node=N` is its NUMA node. A drive's own limit is `depth` in its spec
+    /// A controller that drives can name, `NAME:tags=N`: at most N requests are in flight in all
+    /// its drives together. `,sharing=drive` allows N for each drive, `,sharing=queue` N for each
+    /// hardware queue. `,node=N` is the controller's NUMA node. A drive's own limit is `depth` in
+    /// its spec
     #[arg(long, value_name = "CONTROLLER", conflicts_with = "connect")]
     pub controller: Vec<String>,
     /// Measure a server instead of drives: an NBD URI, or vhost-user:SOCKET for a vhost-user-blk
@@ -299,14 +301,14 @@ pub struct TargetArgs {
     /// turns on the job's thread, so that no second CPU affects the figures
     #[arg(long, conflicts_with_all = NO_VIRTQUEUE)]
     pub virtqueue: bool,
-    /// Overwrite the data on a drive or server: without this flag a run that writes is refused,
-    /// unless the target is known to be empty (memory, a new file, a file without data; a server or
-    /// Ceph image that reports or reads as zeroes)
+    /// Overwrite the data on a drive or server. Without this flag a run that writes is refused,
+    /// unless the target is known to be empty: memory, a new file, a file without data, or a server
+    /// or Ceph image that holds only zeroes
     #[arg(long, conflicts_with_all = ["machine", "locks", "vm"])]
     pub overwrite: bool,
     /// Put a cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
-    /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`; it is empty when
-    /// each row begins
+    /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`. Each measured
+    /// configuration begins with an empty cache
     #[arg(long, value_name = "SETTINGS", value_parser = millrace_console::cache::of_text)]
     #[arg(conflicts_with_all = ["connect", "machine", "locks", "virtqueue", "client", "calibrate"])]
     pub cache: Option<CacheConfig>,
@@ -434,15 +436,15 @@ pub struct WorkloadArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     #[arg(conflicts_with_all = ["machine", "locks"])]
     pub size: Option<u64>,
-    /// Number of I/Os in flight for each job [default: 32; 1 and 32 without arguments]
+    /// Number of I/Os in flight for each job [default: 32; if no arguments are given, 1,32]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=65_536))]
     pub iodepth: Vec<u32>,
-    /// Time that each row runs: 5 (seconds), 500ms or 2m [default: 1s; on a simulated machine 20
-    /// times the I/Os in flight, after a warm-up of 5 times]
+    /// Length of each measurement: 5 (seconds), 500ms or 2m [default: 1s; on a simulated machine 20
+    /// x iodepth I/Os per job, after a warm-up of 5 x iodepth]
     #[arg(long, value_parser = duration)]
     pub runtime: Option<Duration>,
-    /// Stop each job after this number of I/Os instead; with --machine or --locks, in addition to
-    /// those of the warm-up
+    /// Stop each job after this number of I/Os, not after a time. With --machine or --locks, the
+    /// I/Os of the warm-up are not counted
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
     #[arg(value_parser = whole::<u64>(1..=IOS_MAX))]
     pub ios: Option<u64>,
@@ -477,8 +479,8 @@ impl WorkloadArgs {
 
 impl TargetArgs {
     /// Returns the drives of `--drive`, or the null drive. For rbd drives,
-    /// `writethrough-until-flush` is off by default, as in fio: the cache writes back before the
-    /// first flush, too.
+    /// `writethrough-until-flush` is off by default, as in fio. librbd's cache then writes back
+    /// from the start, not only after the first flush.
     pub fn drives(&self) -> Result<Vec<Spec>> {
         if self.drive.is_empty() {
             return Ok(vec![Spec::from_str("null")?]);
@@ -527,7 +529,7 @@ fn wait(text: &str) -> Result<Wait, String> {
     }
 }
 
-/// Number of CPUs that stands for `--cpus all`.
+/// Value of `--cpus` for the word `all`; no machine has this number of CPUs.
 pub const ALL_CPUS: u32 = u32::MAX;
 
 fn cpu_count(text: &str) -> Result<u32, String> {

@@ -9,14 +9,14 @@ use millrace_console::words::whole;
 
 use super::row_flags::rows_only;
 
-/// Flags that exclude `--beside`, because their runs do not report rows of this machine.
+/// Flags that exclude `--beside`, which compares only plain measurements on this machine.
 const NO_ROWS: &str = "calibrate client jobfile locks machine program states trace vm";
 
 /// Other programs to measure.
 #[derive(Debug, Clone, Args)]
 pub struct BesideArgs {
-    /// Measure another program in turn with this row, NAME=COMMAND; the shell runs the command,
-    /// which prints a report of fio in JSON, or of `bench --json`; may be repeated
+    /// Measure another program, NAME=COMMAND, in turn with this workload. The shell runs the
+    /// command, which prints a report of fio in JSON, or of `bench --json`; may be repeated
     #[arg(long, value_name = "NAME=COMMAND", conflicts_with_all = rows_only(NO_ROWS))]
     pub beside: Vec<OtherProgram>,
     /// With --beside, the number of times that each program is measured

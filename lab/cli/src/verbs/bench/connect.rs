@@ -1,4 +1,4 @@
-//! Server that `--connect` names, and the code that runs a row against it.
+//! Server that `bench --connect` names, and the code that measures the server.
 //!
 //! This module owns the schemes: NBD's URIs, and `vhost-user:` followed by the path of a socket.
 //! clap parses the server; the verb calls this module, which calls the lab's clients.
@@ -68,7 +68,7 @@ impl Server {
         Ok(checked?)
     }
 
-    /// Runs one row against the server.
+    /// Measures one configuration, `plan`, on the server, and returns its row of the result table.
     pub fn run(
         &self,
         wait: Option<Wait>,

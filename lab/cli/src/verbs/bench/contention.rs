@@ -1,9 +1,9 @@
 //! `bench --client`: runs clients with different workloads on the same drives, and shows the
 //! service that each gets.
 //!
-//! This module owns the order of a run: the flags become a plan for each scheduler (clients.rs
-//! reads the clients), the lab runs each plan on a simulated machine or on this one, and a table or
-//! JSON is printed at the end. The verb calls it instead of running rows.
+//! The flags become a plan for each scheduler (clients.rs reads the clients). The lab runs each
+//! plan on a simulated machine or on this one. At the end, this module prints a table or JSON. The
+//! verb calls this module for `--client`, and then measures nothing else.
 
 mod clients;
 mod table;
@@ -28,7 +28,8 @@ use table::table;
 const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags that `--client` excludes: keys of a client replace them, or they do not apply to clients.
+/// Flags that `--client` excludes. A key of `--client` sets the same for a single client, or the
+/// flag does not apply to clients.
 const OTHERS: &str = "\
     connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \
     serving workers states stack controller calibrate backend stamp plug_high plug_low";

@@ -130,8 +130,9 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
-/// Returns the volumes of each job: one of all drives of `--drive`, or one for each file of the
-/// job. Jobs share an open file if their `FileAccess` is the same.
+/// Returns, for each job, the volumes that its clones use. With `--drive`, all jobs share one
+/// volume of all drives. Otherwise, each file of the job is a volume. Jobs share an open file if
+/// their `FileAccess` is the same.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {

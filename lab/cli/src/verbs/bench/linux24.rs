@@ -1,8 +1,8 @@
 //! Flags of `bench` for raw I/O as in Linux 2.4, for comparisons with old results. Not meant for
 //! other measurements.
 //!
-//! clap parses the flags, and machine.rs runs such rows; a list creates a row for each value. This
-//! file also checks that a row fits its flags.
+//! clap parses the flags, and machine.rs measures the configurations; a list of values creates a
+//! configuration for each value. This file also checks that a configuration fits its flags.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -14,9 +14,9 @@ use millrace_experiments::simulation::{Linux24, LockScope, Readv};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Raw I/O as in Linux 2.4 (with --machine or --locks)")]
 pub struct Linux24Args {
-    /// Size of a buffer head in bytes; each I/O uses as many as it needs: 512, page (4096) or whole
-    /// (one for the I/O, or for an element of its vector); for --iodepth 1. Latencies are those of
-    /// whole I/Os
+    /// Size in bytes of the buffer heads into which each I/O is split: 512, page (4096) or whole
+    /// (one for the I/O, or for each element of its vector). Needs --iodepth 1. Latencies are those
+    /// of whole I/Os
     #[arg(long, value_delimiter = ',', value_name = "UNIT", value_parser = unit)]
     #[arg(requires = "laboratory")]
     pub unit: Vec<Unit>,
@@ -29,9 +29,9 @@ pub struct Linux24Args {
     #[arg(long, value_delimiter = ',', value_name = "HOW", value_parser = word::<Readv>)]
     #[arg(requires = "iovecs")]
     pub readv: Vec<Readv>,
-    /// Copying of the data read and written: always, or never; for --iodepth 1. On a simulated
-    /// machine a copy takes the time that Linux 2.4 needed on a Pentium III, by the machine's clock
-    /// [default: never]
+    /// Copy the data of each I/O through a bounce buffer: always or never. Needs --iodepth 1. On a
+    /// simulated machine a copy takes the time that Linux 2.4 needed on a Pentium III [default:
+    /// never]
     #[arg(long, value_delimiter = ',', value_name = "WHEN", value_parser = either(["never", "always"]))]
     #[arg(requires = "laboratory")]
     pub bounce: Vec<bool>,
@@ -41,14 +41,15 @@ pub struct Linux24Args {
     #[arg(long, value_delimiter = ',', value_name = "SCOPE", value_parser = word::<LockScope>)]
     #[arg(requires = "laboratory")]
     pub request_lock: Vec<LockScope>,
-    /// Where the bios of a batch wait with --stack sq: task (with the submitter, as since 2.6.39),
-    /// queue (each takes the queue's lock, as before) [default: task]
+    /// Place where the bios of a batch wait with --stack sq: task (with the submitter, as since
+    /// Linux 2.6.39) or queue (in the request queue, under its lock, as in earlier kernels)
+    /// [default: task]
     #[arg(long, value_delimiter = ',', value_name = "WHERE")]
     #[arg(value_parser = either(["task", "queue"]), requires = "laboratory")]
     pub queue_plug: Vec<bool>,
-    /// With --unit, --iovecs or --bounce always, size in bytes of memory that each job fills and
-    /// keeps for its open drive, as a kiobuf did with 8792 and later 608. It counts as memory of
-    /// this process and of the row, but costs no time, here or simulated [default: 0]
+    /// With --unit, --iovecs or --bounce always, number of bytes that each job fills and keeps in
+    /// memory for its open drive. A kiobuf of Linux 2.4 had 8792 bytes, and later 608. The results
+    /// show the size; filling costs no measured time [default: 0]
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     #[arg(value_parser = descriptor, requires = "laboratory")]
     pub descriptor: Vec<u32>,
@@ -83,8 +84,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Returns a copy of each setting in `before` for each value in `given`, which `set` stores in the
-/// copy. Without values, returns `before`.
+/// Combines the settings in `before` with the values of one flag. For each setting and each value
+/// in `given`, `set` stores the value in a copy of the setting. Without values, returns `before`.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -102,7 +103,8 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // `--unit whole` (`None`) means a vector of one element, unless `--iovecs` is given.
+            // `--unit whole` (`None`) also means raw I/O: with a vector of one element in each I/O,
+            // unless `--iovecs` is given.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));
@@ -113,7 +115,7 @@ impl Linux24Args {
         with(all, &self.descriptor, |history, bytes| history.descriptor_bytes = bytes)
     }
 
-    /// Refuses flags that have no effect with the design `stack` or with these drives.
+    /// Refuses flags for Linux 2.4 that have no effect with this `--stack` or with these drives.
     pub fn check(&self, stack: Stack, drives: &[Spec]) -> Result<()> {
         for (flag, given) in [
             ("--request-lock", !self.request_lock.is_empty()),

@@ -60,7 +60,8 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     Ok(rows)
 }
 
-/// Measures the rows one after another, because rows on this machine would disturb each other.
+/// Measures the configurations one after another, because measurements on this machine would
+/// disturb each other.
 fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(SECOND_NS))?;
@@ -151,8 +152,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// Returns a copy of `usual` for each combination of the flags for Linux 2.4 and, with the stack
-/// `mq`, of `--inside`.
+/// Returns a copy of the settings in `usual` for each combination of the flags for Linux 2.4 and,
+/// with the stack `mq`, of `--inside`.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
@@ -172,8 +173,9 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// Returns the number of I/Os in flight of a row: always 1 with the interface `sync`. Returns
-/// `None` for a row that would duplicate another one.
+/// Returns the number of I/Os in flight for a planned row of the result table; always 1 with the
+/// interface `sync`. Returns `None` if a row for one I/O in flight exists already, so that `row`
+/// would repeat that row.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

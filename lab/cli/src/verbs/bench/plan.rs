@@ -71,7 +71,7 @@ struct Place {
     jobs: u32,
 }
 
-/// Returns all rows, on the CPUs that this process may use.
+/// Returns a plan for each row of the result table, on the CPUs that this process may use.
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let mut rows = rows_on(args, &all)?;
@@ -83,7 +83,7 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     Ok(rows)
 }
 
-/// Returns all rows, on a machine with these CPUs.
+/// Returns a plan for each row of the result table, on a machine whose CPUs are `all`.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     check_drives(args)?;
     let rows = queue_plans(args, all)?;
@@ -147,7 +147,7 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses rows whose buffers need more than half of the memory.
+/// Refuses a plan whose I/O buffers need more than half of the machine's memory.
 fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
     let Some(memory_bytes) = memory_bytes else { return Ok(()) };
     for RowPlan { plan, .. } in rows {

@@ -1,9 +1,9 @@
 //! `bench --program`: runs servers, utilities, writers and a graph engine on drives of this
 //! program.
 //!
-//! This module owns the rows (each program with each serving mode, on drives that are opened for
-//! it, behind the cache that the program uses) and their table; the lab has the programs. The verb
-//! calls it instead of running rows.
+//! Each program is measured with each serving mode, and the results are printed as a table. For
+//! each measurement, drives are opened anew, behind the cache that the program uses. The lab has
+//! the programs. The verb calls this module for `--program`, and then measures nothing else.
 
 use std::process::ExitCode;
 use std::sync::Arc;

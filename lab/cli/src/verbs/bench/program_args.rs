@@ -15,9 +15,10 @@ const OWN: &str = "\
 /// Programs.
 #[derive(Debug, Clone, Args)]
 pub struct ProgramArgs {
-    /// Run programs on the drives instead of I/Os of one kind, each through the cache that it has
-    /// in [FALCON]'s experiments (or --cache): fileserver, webserver, webproxy (filebench's mixes),
-    /// copy-from, copy-to, tar, untar, pagerank (no cache), writers
+    /// Run programs on the drives, not I/Os of one kind: fileserver, webserver, webproxy
+    /// (filebench's mixes), copy-from, copy-to, tar, untar, pagerank, writers. Each program uses
+    /// the cache that it has in the Falcon paper (Kumar et al., ATC 2017; none for pagerank), or
+    /// --cache
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = rows_only(OWN))]
     pub program: Vec<Task>,
 }

@@ -1,7 +1,7 @@
-//! Flags that apply only to rows of `bench`, and that other kinds of runs therefore exclude.
+//! Flags that apply only if `bench` measures one workload for each row of its result table.
 //!
-//! This module owns the list of flags that all runs without rows (such as `--vm`) exclude. Each
-//! kind of run adds a list of its own. The definitions of clap's arguments use both lists.
+//! Other kinds of runs, such as `--vm` and `--client`, exclude these flags. Each kind of run adds a
+//! list of its own. The definitions of clap's arguments use both lists.
 
 const LABORATORY: [&str; 12] = [
     "batch",
@@ -18,7 +18,8 @@ const LABORATORY: [&str; 12] = [
     "unit",
 ];
 
-/// Returns the arguments that a kind of run without rows excludes: `own` and [`LABORATORY`].
+/// Returns the arguments that a kind of run such as `--vm` excludes: the words of `own`, and
+/// [`LABORATORY`].
 pub fn rows_only(own: &'static str) -> impl Iterator<Item = &'static str> {
     LABORATORY.into_iter().chain(own.split(' '))
 }

@@ -1,12 +1,12 @@
-//! Formats the table of a row's locks for `bench --locks`.
+//! Formats the lock statistics of one measured configuration as a table, for `bench --locks`.
 
 use millrace_console::{Form, WIDTH, lock_table, wrapped};
 use millrace_experiments::Row;
 
 use super::table::settings;
 
-/// Renders the statistics of the row's locks below a line that names the row, or returns `None` if
-/// `--locks` was not given.
+/// Renders the lock statistics of a measured configuration, below a line with its settings. Returns
+/// `None` if `--locks` was not given.
 pub fn locks(row: &Row, form: Form) -> Option<String> {
     let machine = row.machine.as_ref()?;
     let locks = machine.locks.as_ref()?;

@@ -34,8 +34,8 @@ const COLUMNS: [Column; 17] = [
     ("p99", true, |drive| micros(drive.device_ns.p99)),
 ];
 
-/// Renders the drives of a row under a line that names the row, or returns `None` if `--states` was
-/// not given.
+/// Renders the I/O counts and latencies of each drive in a measured configuration, below a line
+/// with its settings. Returns `None` if `--states` was not given.
 pub fn states(row: &Row, form: Form) -> Option<String> {
     let drives = &row.outcome.states;
     if drives.is_empty() {

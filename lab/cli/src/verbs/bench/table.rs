@@ -160,7 +160,8 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// Columns shown only if a row has a value for them: a test for the value, the name, the text.
+/// Columns shown only if a table row has a value for the column. Fields: a test for such a value,
+/// the column's name, and the text of a cell.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),
@@ -240,7 +241,8 @@ impl TimeUnit {
     }
 }
 
-/// Returns a kind of I/O and a percentage of reads other than 50, such as `randrw:70`.
+/// Returns the name of a kind of I/O. A percentage of reads is appended if it is not 50:
+/// `randrw:70`.
 pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     match read_percent {
         Some(percent) if percent != 50 => format!("{rw}:{percent}"),

@@ -1,4 +1,5 @@
-//! The arguments of `millrace-lab explore`, and the task that they define.
+//! The arguments of `millrace-lab explore`, and the seeds or the scenario to run that follow from
+//! the arguments.
 //!
 //! This module owns the options, their defaults and their conflicts. Called by the verb; reads only
 //! the scenario's file.

@@ -171,7 +171,8 @@ impl Worker {
                 let outcome = outcome.with_context(|| format!("seed {seed}"))?;
                 seed += 1;
                 if !each(seed - 1, outcome) {
-                    // The worker may already be running the next seed, whose outcome is not needed.
+                    // Stop the worker process, which may already be running the next seed. The
+                    // caller needs no more outcomes.
                     self.stop();
                     return Ok(());
                 }

@@ -60,8 +60,8 @@ pub struct ReplayArgs {
     /// URI, or vhost-user:SOCKET for a vhost-user-blk server
     #[arg(long, value_name = "TARGET")]
     pub to: Vec<TargetSpec>,
-    /// Target of the I/Os of one device of the trace, such as 8,0=ram:size=1g; I/Os of devices
-    /// without one go to --to. Several drives for one device are a stripe, as several --to are
+    /// Target of the I/Os of one device of the trace, such as 8,0=ram:size=1g. I/Os of devices
+    /// without a --map go to --to. Several --map DEV=DRIVE for the same device make a stripe
     #[arg(long, value_name = "DEV=TARGET")]
     pub map: Vec<DeviceMapping>,
     /// Format of the traces [default: detected]
@@ -105,7 +105,7 @@ pub struct ReplayArgs {
     pub json: bool,
 }
 
-/// Volumes of several drives.
+/// Flags for stripes: volumes of several drives.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct StripeArgs {
     /// Bytes of a stripe's chunk, for several --to [default: 64k]
@@ -113,8 +113,8 @@ pub struct StripeArgs {
     pub chunk: Option<u64>,
     /// Threads that serve a stripe's drives: inline (the replaying thread), per-drive (a worker for
     /// each drive, used for batches of at least 16 I/Os for each drive, so --iodepth must be
-    /// higher), per-volume (one list, as Linux's md), auto (inline or per-drive, whichever measures
-    /// faster) [default: inline]
+    /// higher), per-volume (one thread at a time serves a list of all drives' I/Os, as in Linux's
+    /// md), auto (inline or per-drive, whichever measures faster) [default: inline]
     #[arg(long, value_name = "MODE", value_parser = word::<Serving>)]
     pub serving: Option<Serving>,
 }

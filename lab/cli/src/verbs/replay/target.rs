@@ -59,8 +59,8 @@ impl FromStr for DeviceMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DeviceMapping, String> {
-        // The device's name may contain `=`. The keys of a drive come after the first colon, so the
-        // last `=` before this colon ends the name.
+        // The device's name may contain `=`, and so may the target: a drive's keys follow the first
+        // colon. So the last `=` before the first colon separates name and target.
         let colon = text.find(':').unwrap_or(text.len());
         match text[..colon].rfind('=') {
             Some(at) if at > 0 => {

@@ -24,8 +24,9 @@ pub struct ProgressState {
 }
 
 impl TraceProgress {
-    /// Returns the members of `devices` that the trace lacks, and all devices of the trace. Returns
-    /// `None` if the trace lacks no device, or before the trace's end.
+    /// Returns the members of `devices` that the trace does not contain, and the names of all
+    /// devices in the trace. Returns `None` if no member is missing, or if the trace is not yet
+    /// read to its end.
     pub fn missing<'a>(
         &self,
         devices: impl Iterator<Item = &'a str>,

@@ -201,10 +201,12 @@ fn divisor(a: u64, b: u64) -> u64 {
 struct Zipf {
     theta: f64,
     count: f64,
-    /// Values of the integral of x^-theta are drawn between `begin` and `end`.
+    /// Range of the uniform random draw. A drawn number is a value of the integral of x^-theta; x,
+    /// rounded, is the rank.
     begin: f64,
     end: f64,
-    /// Largest value of rank - x at which the rank is accepted without a test.
+    /// Rounding error (rank minus x) up to which a drawn rank is accepted without the rejection
+    /// test.
     near: f64,
 }
 

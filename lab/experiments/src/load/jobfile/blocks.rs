@@ -14,7 +14,7 @@ const SHARES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Sizes {
     One(u32),
-    /// Multiples of the smallest size up to the largest size, and the largest size itself.
+    /// Sizes from the first number to the second: multiples of the first, and the second itself.
     Range(u32, u32),
     /// Sizes with cumulative percentages. The last size also gets the remainder up to 100 %.
     Split(Vec<(u32, f64)>),

@@ -11,7 +11,8 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// As in fio, reports count flushes by `fsync` (`Yes`), but not by `fdatasync`.
+/// Accounting of a flush in reports. As in fio, reports count flushes by `fsync` (variant `Yes`),
+/// but not flushes by `fdatasync` (variant `No`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,

@@ -137,8 +137,9 @@ impl Worker<'_> {
         false
     }
 
-    /// Returns the next step if the rate limit delays the drawn direction: a wait, or, as in fio,
-    /// an I/O of a mix's other direction if that direction is not delayed.
+    /// Returns the next step if the rate limit delays the next I/O, whose direction is `drawn`. As
+    /// in fio, a job that reads and writes then does an I/O in the opposite direction, unless the
+    /// rate limit delays that direction, too. Otherwise the job waits.
     fn other_way(&mut self, drawn: usize, due_ns: u64, now_ns: u64) -> JobStep {
         let other = match drawn {
             READ => WRITE,

@@ -158,7 +158,8 @@ fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     value
 }
 
-/// Returns the percentages of I/Os by queue depth, in classes that each extend to the next one.
+/// Returns the percentages of I/Os by queue depth. A class has its lowest depth as its name, and
+/// ends where the next class begins.
 fn depths(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let names = ["1", "2", "4", "8", "16", "32", ">=64"];

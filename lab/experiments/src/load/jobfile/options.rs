@@ -109,8 +109,9 @@ pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// Accepts an ignored option, or a refused option with the value that changes nothing. Returns an
-/// error for any other option, and suggests the nearest name in `meaning`, the supported options.
+/// Accepts an option that millrace ignores, and a refused option whose value does not change fio's
+/// behaviour. Returns an error for any other option, and suggests the nearest name. `meaning` has
+/// the supported options.
 pub(super) fn pass_over(
     word: &str,
     value: &str,

@@ -154,8 +154,8 @@ fn instances(file: &JobFile) -> Vec<Instance> {
             group += 1;
         }
         if spec.crowd.stonewall {
-            // Each phase numbers its clones from 0: the queues of the previous phase are free
-            // again.
+            // Number the clones of each phase (the jobs between two stonewalls) from 0. A clone's
+            // number selects its queues, and the queues of the previous phase are free again.
             first = all.len();
         }
         for clone in 0..spec.crowd.numjobs {
@@ -305,8 +305,8 @@ fn run_phase(
             (Arc::clone(volume_of(&volumes[instance.job], instance.clone)), Sender::clone(&sender));
         let body = move || {
             let result = run_instance(&shared, &instance, &volume);
-            // Sending cannot fail: the thread that started the phase keeps the receiver until the
-            // clones end.
+            // Sending cannot fail: the thread that started the jobs keeps the receiver until all
+            // job threads have ended.
             let _ = sender.send((instance, result));
         };
         Native::spawn("job", cpu.map(CpuId), Box::new(body))

@@ -43,7 +43,8 @@ pub(super) struct Source {
     /// For each direction, where sequential I/O continues, in bytes from the region's start.
     next: [u64; 3],
     places: [Option<BlockSequence>; 3],
-    /// Map of free blocks, with the block size; `None` if a pass may repeat blocks.
+    /// Map of the blocks that random I/O has not used in the present pass through the job's region,
+    /// with the block size in bytes; `None` if blocks may repeat.
     map: Option<(Map, u64)>,
     /// Number of I/Os up to and including the next I/O at a random offset.
     to_random: u32,
@@ -65,7 +66,7 @@ impl Source {
         }
         let places = [0, 1, 2].map(|direction| {
             let least = u64::from(shape.sizes[direction].least());
-            // Leave room for the smallest I/O at every offset.
+            // Leave room in the job's region for the smallest I/O at every offset.
             let blocks = match shape.align[direction] {
                 Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
                 None => span.size / least,
@@ -110,7 +111,8 @@ impl Source {
         self.kind.has.iter().position(|has| *has).unwrap_or(READ)
     }
 
-    /// Returns the next I/O of a direction; `None` at the end of the pass.
+    /// Returns the next I/O of a direction. Returns `None` at the end of a pass through the job's
+    /// region.
     pub(super) fn next(&mut self, direction: usize) -> Option<Io> {
         let is_turn = self.is_turn_of_random();
         let percent = self.shape.percent_random[direction];
@@ -197,8 +199,8 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// Returns offset and length of an I/O to free blocks. The I/O ends before the next block that
-    /// this pass has covered.
+    /// Returns offset and length of a random I/O to blocks that the job has not used in the present
+    /// pass through its region. The I/O ends before the next used block.
     fn unmet(&mut self, direction: usize) -> Option<(u64, u32)> {
         let (map, unit) = self.map.as_mut()?;
         let drawn = ((u128::from(self.random[2].next()) * u128::from(map.blocks())) >> 64) as u64;
@@ -219,8 +221,8 @@ impl Source {
     }
 }
 
-/// Returns true if some direction has an alignment other than its smallest I/O size. As in fio,
-/// such a job has no map of free blocks.
+/// Returns true if some direction has an alignment other than its smallest I/O size. As in fio, the
+/// random I/O of such a job may then use blocks repeatedly.
 fn is_aligned_otherwise(shape: &IoShape) -> bool {
     let mut aligns = shape.align.iter().zip(&shape.sizes);
     aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))

@@ -157,7 +157,7 @@ pub(super) struct IssueRules {
 pub(super) struct Flow {
     pub(super) id: u64,
     pub(super) weight: u64,
-    /// Pause while the job has more I/Os than its weight allows.
+    /// Length of the pauses that the job makes while it has done more I/Os than its weight allows.
     pub(super) sleep_ns: u64,
 }
 

@@ -48,8 +48,9 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// I/Os drawn but not issued: the next I/O, and one of the other direction, to be issued while
-    /// the rate limit delays the next I/O.
+    /// I/Os drawn but not issued: first the next I/O, then, in a job that reads and writes, an I/O
+    /// in the opposite direction. The job issues the second I/O while the rate limit delays the
+    /// first.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
     pub(super) search: Option<DepthSearch>,

@@ -1,14 +1,16 @@
 //! File systems, partition tables and other formats, recognised by bytes at the start of a disk.
 //!
-//! The marks are only used in messages; a disk without a known mark may hold data, too. Sources:
-//! the formats' specifications, and libblkid's `superblocks/*.c`.
+//! The signatures (marks) are only used in messages; a disk without a known signature may hold
+//! data, too. Sources: the formats' specifications, and libblkid's `superblocks/*.c`.
 
-/// Number of bytes to read at the start of a disk to find a mark; a multiple of every block size.
+/// Number of bytes to read at the start of a disk to find a signature; a multiple of every block
+/// size.
 pub(super) const HEAD_BYTES: u64 = 128 << 10;
 
 type Mark = (&'static str, usize, &'static [u8]);
 
-/// Marks of known formats. Boot records are last, because several file systems begin with one.
+/// Signatures of known formats: name, byte offset, bytes. Boot records are last, because several
+/// file systems begin with a boot record.
 const MARKS: [Mark; 20] = [
     ("an ext2, ext3 or ext4 file system", 0x438, b"\x53\xef"),
     ("an XFS file system", 0, b"XFSB"),

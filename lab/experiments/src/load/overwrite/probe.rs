@@ -10,8 +10,8 @@ use std::ops::Range;
 const PLACE_BYTES: u64 = 1 << 20;
 const PLACES_MAX: u64 = 64;
 
-/// Returns the offset of the first nonzero byte in samples of the ranges `unknown`, which are whole
-/// blocks in order. `read` reads at most `most_bytes` at a time.
+/// Returns the offset of the first nonzero byte in samples of the ranges `unknown`. The ranges are
+/// in order, and each consists of whole blocks. `read` reads at most `most_bytes` at a time.
 pub(super) fn first_data<E>(
     unknown: &[Range<u64>],
     most_bytes: u64,
@@ -37,8 +37,8 @@ pub(super) fn first_data<E>(
     Ok(None)
 }
 
-/// Returns the parts of `ranges` in the sample of `PLACE_BYTES` that begins at byte `place` of the
-/// concatenated ranges.
+/// Returns the parts of `ranges` that belong to one sample. The sample begins `place` bytes after
+/// the start of the ranges, if these are put one after another, and has `PLACE_BYTES` bytes.
 fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     ranges.iter().filter_map(move |range| {

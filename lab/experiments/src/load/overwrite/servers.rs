@@ -67,8 +67,8 @@ pub(crate) fn guest_contents(
     contents(queue, &all, (size_bytes, most_bytes.into()))
 }
 
-/// Searches the ranges `unknown` of a disk for data. A known mark at the disk's start names the
-/// data.
+/// Searches the ranges `unknown` of a disk for data. If the disk begins with the signature of a
+/// known format, such as a file system, the result names the format.
 fn contents(
     client: &mut impl Client,
     unknown: &[Range<u64>],

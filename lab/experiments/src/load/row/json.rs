@@ -1,4 +1,5 @@
-//! A row as a flat JSON object, with fio's keys where fio has one with the same meaning.
+//! The result of one measured configuration (`Row`) as a flat JSON object, with fio's keys where
+//! fio has a key with the same meaning.
 //!
 //! This file defines the keys. These have fio's names and meanings: `jobname`, `numjobs`, `rw`,
 //! `bs`, `iodepth`, `total_ios`, `io_bytes`, `runtime` (milliseconds), `iops`, `bw_bytes`,

@@ -1,7 +1,8 @@
 //! Table of lock statistics as lockmeter shows them: `io_request_lock` and the request queues'
-//! locks, from a row's statistics.
+//! locks in one simulation.
 //!
-//! The table shows the name of the kernel function that a call site in millrace's source models.
+//! Locks are taken at call sites in millrace's source. Instead of a call site, the table shows the
+//! kernel function that the call site models.
 
 use millrace_trace::LockLine;
 
@@ -42,7 +43,8 @@ pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     lines.iter().filter(|line| NAMES.contains(&line.name.as_str())).map(row).collect()
 }
 
-/// Returns the modelled kernel function. The n-th call site in a file models the n-th name.
+/// Returns the kernel function that a lock's call site in millrace's source models. Each source
+/// file has a list of kernel functions, in the order of the file's call sites.
 fn place(line: &LockLine, all: &[LockLine]) -> String {
     const LAYER: [&str; 3] = ["__make_request", "request_fn", "end of request"];
     const ADAPTER: [&str; 2] = ["dispatch", "interrupt"];

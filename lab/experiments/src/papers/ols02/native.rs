@@ -1,9 +1,9 @@
-//! Effects of \[OLS\]'s changes on this machine: counted calls, and measured costs of bounce copies
-//! and of bios smaller than an I/O.
+//! Effects on this machine of the kernel changes in the OLS 2002 paper: counted calls, and measured
+//! costs of bounce copies and of bios smaller than an I/O.
 //!
-//! Runs the block layer in real time with the settings of the paper's steps, on a modelled drive or
-//! a drive in memory. ols02.rs calls this file after all simulations have ended, so that nothing
-//! else runs.
+//! Runs the block layer in real time, with the settings of the kernel versions that the paper
+//! compares, on a modelled drive or a drive in memory. ols02.rs calls this file after all
+//! simulations have ended, so that nothing else runs.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Layout, ServingConfig, Spread, Stamp};

@@ -17,8 +17,9 @@ pub(super) struct LimitAccuracy {
     pub(super) iops: f64,
     pub(super) window_ns: u64,
     pub(super) range_iops: (f64, f64),
-    /// Largest number of I/Os beyond the limit in any window of time, divided by the size of the
-    /// token bucket. Includes the warm-up. The first I/O of a window does not count.
+    /// Largest excess of I/Os over the rate limit in any window of time, divided by the token
+    /// bucket's size (both in I/Os). Includes the warm-up. The first I/O of a window does not
+    /// count.
     pub(super) burst: f64,
 }
 

@@ -113,7 +113,7 @@ impl<'a, M: Host> Access<'a, M> {
         let errors = &self.shared.errors;
         self.channel.wait(least, |done| {
             if !done.status.is_ok() {
-                // Relaxed: no data depends on the count.
+                // Relaxed: no data depends on the number of errors.
                 errors.fetch_add(1, Order::Relaxed);
             }
         })

@@ -22,7 +22,8 @@ const REQUEST: u64 = 0x2560_9513;
 const LOG: u64 = 0x2560_9514;
 const REPLY: u64 = 0x6744_6698;
 const CHUNK: u64 = 0x668e_33ef;
-/// Value of the offset field in records that the log adds itself.
+/// Value of the offset field in records of the log about itself, which are neither requests nor
+/// replies.
 const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
 /// Command in the log's own record: turns the logging of written data on or off.
 const SET_DATALOG: u64 = 1;

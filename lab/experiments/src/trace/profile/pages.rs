@@ -11,7 +11,7 @@
 use millrace_random::mixed;
 
 pub(super) const PAGE_BYTES: u64 = 4_096;
-/// Number of hash bits that select the register.
+/// Number of bits of a page's hash that select the HyperLogLog register.
 const CHOOSING: u32 = 14;
 const REGISTERS: usize = 1 << CHOOSING;
 const RANK_MAX: usize = 65 - CHOOSING as usize;
@@ -56,8 +56,8 @@ impl PageSketch {
     }
 }
 
-/// Ertl's correction for empty registers. `share` is the fraction of registers that are empty,
-/// below 1.
+/// Returns Ertl's correction of the HyperLogLog estimate for empty registers. `share` is the
+/// fraction of registers that are empty, below 1.
 fn sigma(mut share: f64) -> f64 {
     let (mut factor, mut sum) = (1.0, share);
     loop {
@@ -71,7 +71,8 @@ fn sigma(mut share: f64) -> f64 {
     }
 }
 
-/// Ertl's correction for saturated registers. `share` is the fraction that is not saturated.
+/// Returns Ertl's correction of the HyperLogLog estimate for registers at their maximum. `share` is
+/// the fraction of registers below their maximum.
 fn tau(mut share: f64) -> f64 {
     if share == 0.0 || share == 1.0 {
         return 0.0;

@@ -1,11 +1,11 @@
 //! Writes I/Os as blktrace events to the file of CPU 0: Q (queued) and D (issued) when an I/O
 //! arrives, and C (completed) when it completes, if the source has its latency.
 //!
-//! The writer keeps completions that must be written later, ordered by time, so that the file is in
-//! order. Devices with names such as `8,0` keep their numbers; others get the major number of
-//! millrace's drives and a message with their name, which `trace` shows. Sectors have 512 bytes; an
-//! I/O that is not aligned to them is widened. A flush has its time in place of the sector. Times
-//! begin at one second, as blkparse takes 0 for unset.
+//! The file is in order of time, so the writer keeps each completion in memory until all earlier
+//! events are written. Devices with names such as `8,0` keep their numbers; others get the major
+//! number of millrace's drives and a message with their name, which `trace` shows. Sectors have 512
+//! bytes; an I/O that is not aligned to them is widened. In the records of a flush, the sector
+//! field holds the flush's time. Times begin at one second, as blkparse takes 0 for unset.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,18 +19,20 @@ use super::format_writer::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 
 const START_NS: u64 = 1_000_000_000;
-/// Largest number of completions to be written later. Further completions are left out.
+/// Largest number of completions in memory, which wait until all earlier events are written.
+/// Further completions are left out.
 const FLYING_MAX: usize = 262_144;
 /// Largest length of one record in bytes: below 4 GiB, and a multiple of the sector size.
 const RECORD_LEN_MAX: u64 = 1 << 31;
-/// Largest number of records per I/O, which is 2 TiB. Without a limit, a huge length in a hostile
-/// trace would fill the disk.
+/// Largest number of records for one I/O, enough for a length of 2 TiB. Without a limit, a huge
+/// length in a hostile trace would fill the disk.
 const PARTS_MAX: u64 = 1_024;
 const SECTOR_BYTES: u64 = 512;
 /// Major number for devices whose names are not of the form `8,0`.
 const MAJOR_NAMED: u32 = 240;
 
-/// A completion to be written later: time, sequence number, sector, bytes, device and categories.
+/// A completion to be written after all earlier events: time, sequence number, sector, bytes,
+/// device and categories.
 type PendingCompletion = (u64, u64, u64, u32, u32, u16);
 
 #[derive(Debug, Default)]
@@ -128,8 +130,8 @@ impl FormatWriter for BlktraceEvents {
         let first = io.offset_bytes / SECTOR_BYTES;
         let mut bytes_left = (end.div_ceil(SECTOR_BYTES) - first).saturating_mul(SECTOR_BYTES);
         let kind = categories(io);
-        // A flush has its time as the sector, as in recordings of millrace, so that readers can
-        // tell flushes apart.
+        // A flush has no sector. Store its time in the sector field, as in recordings of millrace,
+        // so that readers can tell flushes apart.
         let mut sector = if io.op == Op::Flush { time_ns } else { first };
         loop {
             let bytes = bytes_left.min(RECORD_LEN_MAX) as u32;
@@ -170,8 +172,8 @@ impl FormatWriter for BlktraceEvents {
             return Ok(());
         }
         let events = u32::try_from(dropped_events).unwrap_or(u32::MAX);
-        // Leave a gap in the sequence numbers, as in recordings of millrace, so that blkparse also
-        // reports the dropped events.
+        // Leave a gap in the sequence numbers, as in recordings of millrace: blkparse reports
+        // dropped events by such gaps.
         self.sequence = self.sequence.wrapping_add(events);
         let device = self.devices.values().copied().next().unwrap_or_default();
         self.message(out, self.last_ns, device, &format!("{DROPPED_EVENTS}{events}"))

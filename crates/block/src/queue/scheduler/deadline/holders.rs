@@ -1,9 +1,10 @@
-//! `WaitTracker`: the reasons why each group's chains wait in a `Deadline`'s queue.
+//! `WaitTracker`: the reasons why each group's bio chains wait in one queue of a `Deadline`
+//! scheduler.
 //!
-//! Chains of a lower priority than the chain dispatched last wait because of priority; all other
-//! chains wait for the reason that stops the whole queue. Counted by group and priority class;
-//! owned by a queue's part of a `Deadline` (deadline.rs), under the queue's serve lock. Kernel
-//! counterpart: none.
+//! Bio chains of a lower priority than the chain dispatched last wait because of priority. All
+//! other chains wait for the reason that the block layer sets for the whole queue, such as a lack
+//! of tags (`DriveWaits::stop`). Waits are counted by group and priority class. Owned by a queue's
+//! part of a `Deadline` (deadline.rs), under the queue's serve lock. Kernel counterpart: none.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -16,19 +17,22 @@ use crate::account::hold::WaitReason;
 use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 
-/// A group and the priority class of its chains.
+/// A group, and the priority class of its I/O.
 type GroupClass = (GroupId, usize);
 
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// The last reported wait of each group and class that ever had a chain in this queue.
+    /// For each group and priority class that ever had a bio chain in this queue: the waits last
+    /// reported to the accounts.
     said: Vec<(GroupClass, ReportedWaits)>,
-    /// Index in `said` of each group and class.
+    /// Index of each group and priority class in `said`, the list of reported waits.
     places: BTreeMap<GroupClass, usize>,
-    /// Class of the chain dispatched last; chains of lower classes wait because of priority.
+    /// Priority class that goes first at present. Bio chains of lower classes wait because of
+    /// their priority.
     class: usize,
-    /// Indices into `said` of groups and classes that began to wait after the last dispatch.
+    /// Indices, in the list of reported waits (`said`), of groups and priority classes whose bio
+    /// chains began to wait after the last call of `wait_for`.
     fresh: Vec<usize>,
 }
 
@@ -53,8 +57,9 @@ impl<M: Machine> WaitTracker<M> {
         self.say(at, since_ns, |said| said.with(since_ns));
     }
 
-    /// Records that a chain of `class`, which waited from `since_ns` to `now_ns`, is dispatched.
-    /// Chains of lower priorities now wait because of `class`.
+    /// Records that a bio chain of priority class `class`, which waited from `since_ns` to
+    /// `now_ns`, is dispatched. Bio chains of lower priorities now wait because that class goes
+    /// first.
     pub(crate) fn end(&mut self, key: GroupClass, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));
@@ -62,7 +67,8 @@ impl<M: Machine> WaitTracker<M> {
         self.wait_for(class, now_ns);
     }
 
-    /// Records that chains of lower priorities than `class` wait because of `class` from now on.
+    /// Records that priority class `class` goes first from now on, so that bio chains of lower
+    /// classes wait because of their priority.
     pub(crate) fn wait_for(&mut self, class: usize, now_ns: u64) {
         let mut fresh = core::mem::take(&mut self.fresh);
         match core::mem::replace(&mut self.class, class) == class {

@@ -1,12 +1,14 @@
-//! `SharedAllocation`: the periodic decision how groups and hardware queues divide a shared drive.
+//! `SharedAllocation`: periodically divides a shared drive among groups and hardware queues.
 //!
-//! The first queue to find that an allocation is due makes it, under the allocation's lock, at most
-//! every 50 us. That queue reads all queues' mailboxes, advances each group's virtual time by the
-//! cost of its I/O over its weight, and grants each queue a budget for each group until the next
-//! allocation. With its budget, a group may get ahead of the waiting group that is furthest behind,
-//! but by at most a window. So a group that does not use its share delays no other group. Weights
-//! are relative to those of the other active groups. depth.rs decides how many requests may be at
-//! the drive. Kernel counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
+//! At most every 50 us, the first hardware queue that finds a new allocation due makes it, under
+//! the allocation's lock. That queue reads all queues' mailboxes, and advances each group's virtual
+//! time by the cost of the group's I/O over its weight. The allocation then grants each queue a
+//! budget for each group: the cost that the queue may dispatch until the next allocation. A group's
+//! virtual time may run ahead of the waiting group that is furthest behind, but only by about 2 ms
+//! of drive service (the window). Groups that do not wait are left out of this comparison, so a
+//! group that does not use its share delays no other group. Weights are relative to those of the
+//! other active groups. depth.rs decides how many requests may be in flight in the drive. Kernel
+//! counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
 
 use alloc::vec::Vec;
 
@@ -28,27 +30,28 @@ use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
 use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::class_of;
 
-/// Age of a queue's report, in nanoseconds, up to which chains may count as waiting all the time.
+/// Maximum age, in nanoseconds, of a queue's report that a group's bios wait for dispatch.
 const STALE_NS: u64 = 5_000_000;
-/// Age of a queue's report, in nanoseconds, from which the report is ignored; long, as a request
-/// may take long. If the queue has become empty since the report, [`STALE_NS`] applies.
+/// Maximum age, in nanoseconds, of a queue's report of requests in flight, which may take seconds.
+/// [`STALE_NS`] applies if the queue has become empty since its report.
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive still counts as shared after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// A group may get ahead of waiting groups by the cost that the drive serves in `WINDOW_NS`.
+/// Lead that a group may have over waiting groups, in nanoseconds of the drive's service.
 const WINDOW_NS: u64 = 2_000_000;
-/// A group may get ahead by at least `WINDOW_IOS` of the largest I/Os for each active group.
+/// Minimum lead of a group over waiting groups, in I/Os of the largest size, per active group.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two samples for the averages of demand and service.
 const SAMPLE_NS: u64 = 400_000;
-/// Average demand, in 16ths of a small request, below which a group counts as inactive.
+/// Average demand, in 16ths of a small (4 KiB) request, from which a group counts as active.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Nanoseconds with I/O for which a slow drive keeps its depth limit.
+/// Nanoseconds with I/O for which a drive keeps its depth limit after it was last found slow.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
-/// Nanoseconds with I/O for which a drive of unknown speed has a depth limit.
+/// Nanoseconds with I/O for which a drive whose speed is unknown has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
-/// Number of fast requests that end the depth limit of a drive of unknown speed.
+/// Number of requests that end the depth limit of a drive of unknown speed, if they complete
+/// between two allocations in a typical time below an eighth of [`SLOW_NS`].
 const FAST_IOS: u64 = 32;
 
 /// Nanoseconds within which a drive must do both reads and writes to count as mixed.
@@ -56,24 +59,25 @@ const WAYS_NS: u64 = 50_000_000;
 /// Factor by which a drive with both reads and writes has a larger minimum depth.
 const MIXED: u64 = 4;
 
-/// Sums of a group's reports from all hardware queues of a drive, and the group's budget.
+/// I/O of a group on all hardware queues of a drive, and the group's budget.
 #[derive(Default, Clone, Copy)]
 struct GroupTotal {
     virtual_ns: u128,
     slope: u64,
-    /// Cost, in nanoseconds, of the I/O dispatched since the last allocation.
+    /// Cost, in nanoseconds, of the group's I/O dispatched since budgets were last granted.
     served: u64,
     demand: u64,
     wants: u64,
-    /// Average of `wants`, in 16ths of a small request.
+    /// Average demand, in 16ths of a 4 KiB request, without bios that wait only for budget.
     usually_wants: u64,
-    /// Average cost, in nanoseconds, of the I/O dispatched between two samples, multiplied by 32.
+    /// 32 times the average cost, in nanoseconds, of the group's I/O between two samples.
     usually_served: u64,
     /// Cost, in nanoseconds, of the I/O dispatched since the last sample for the averages.
     to_sample: u64,
-    /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if it has no limit.
+    /// Share of the drive's depth limit, in 16ths of a 4 KiB request; `u64::MAX` if unlimited.
     part: u64,
-    /// True if the group's chains waited all the time, or its demand exceeds its part of the depth.
+    /// True if the group's bios waited in some hardware queue all the time since the last
+    /// allocation, or if the group wants more than its share of the drive's depth limit.
     steady: bool,
     is_active: bool,
     is_heard: bool,
@@ -88,7 +92,7 @@ impl GroupTotal {
         (1 << 40) / self.slope.max(1)
     }
 
-    /// Returns true if the group is active and its usual demand fits into its part of the depth.
+    /// Returns true if the group is active, and its usual demand fits into its share of the depth.
     fn has_all(&self) -> bool {
         self.is_active && self.usually_wants <= self.part
     }
@@ -97,28 +101,29 @@ impl GroupTotal {
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
-    /// Nanoseconds for which the drive still counts as slow. Time without I/O does not count,
-    /// because the first I/O afterwards may be 32 MiB long.
+    /// Nanoseconds of I/O for which the drive keeps its depth limit, because the drive is slow or
+    /// its speed is not known yet. Time without I/O does not count.
     slow_for_ns: u64,
     made_ns: u64,
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
-    /// By group number. Groups that are not in `here` have initial values.
+    /// Totals by group number; initial values for groups without I/O on this drive so far.
     totals: Vec<GroupTotal>,
-    /// Numbers of the groups that have ever had I/O at this drive.
+    /// Numbers of the groups that have ever had I/O on this drive.
     here: Vec<u16>,
-    /// By group number: true if the group is in `here`; sum of the weights of its active children.
+    /// Two facts about each group, indexed by group number: true if the group has ever had I/O on
+    /// this drive, and the sum of the weights of its active child groups.
     known: Vec<(bool, u64)>,
     /// Virtual time of the waiting group that is furthest behind; never decreases.
     virtual_ns: u128,
-    /// Cost that the drive serves per nanosecond, in 1,024ths of a nanosecond.
+    /// Recent throughput of the drive: cost served per nanosecond of real time, in 1,024ths.
     rate: u64,
     sampled_ns: u64,
     /// Largest cost of a request so far, in nanoseconds.
     largest: u64,
     depth: DriveDepth,
-    /// The depth last divided among groups, in 16ths of a small request; `None` if unlimited.
+    /// Depth limit last divided among groups, in 16ths of a 4 KiB request; `None` if unlimited.
     level_of: Option<u64>,
 }
 
@@ -143,7 +148,7 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Sums up the queues' reports, and posts budgets and depths to all queues.
+    /// Sums up the queues' reports, and posts budgets and depth limits to the queues' mailboxes.
     pub(crate) fn make(&mut self, shared: &SharedDrive<M>, now_ns: u64) {
         if self.view.is_old(&shared.groups) {
             self.view.renew(&shared.groups);
@@ -156,7 +161,7 @@ impl<M: Machine> SharedAllocation<M> {
             *ns = if seen.counts.sums.of_way(way) > 0 { now_ns } else { *ns };
         }
         let active = self.here().filter(|(_, total)| total.is_active).count();
-        // With latency targets, the reads and the writes of a single group also compete.
+        // Under `Targets`, one group's reads and writes delay each other, which counts as sharing.
         let targets = shared.policy == Policy::Targets;
         if active > 1 || targets && seen.ways == 0b11 {
             self.contended_ns = now_ns + CONTENDED_NS;
@@ -173,11 +178,11 @@ impl<M: Machine> SharedAllocation<M> {
         self.weigh();
         if !contended {
             let is_mixed = self.way_ns.iter().all(|ns| now_ns < ns + WAYS_NS);
-            // A drive with mixed I/O needs some reads and some writes at any time.
+            // Mixed I/O needs more depth, so that some reads and some writes are always in flight.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // A single group delays no other group. With latency targets, the targets show which groups
-        // are delayed.
+        // `shallow` lowers the depth for groups that get less than their share. A single group
+        // delays no other. Under `Targets`, the latency targets lower the depth instead.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -196,7 +201,8 @@ impl<M: Machine> SharedAllocation<M> {
         let is_slow = match self.depth.is_off() {
             _ if seen.counts.short && shared.mails.len() > 1 => true,
             true => seen.counts.sums.usual_ns() >= SLOW_NS,
-            // The demand includes chains that only the depth limit keeps from the drive.
+            // The drive is slow if the groups' demand suffices to raise its service time to
+            // `SLOW_NS`. `demand` includes bios that only the depth limit keeps out of the drive.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
                 seen.counts.full && (1..=demand).contains(&self.usual_load(shared))
@@ -213,8 +219,8 @@ impl<M: Machine> SharedAllocation<M> {
         };
     }
 
-    /// Returns the depth at which the drive's service time reaches [`SLOW_NS`], in 16ths of a small
-    /// request.
+    /// Returns the depth, in 16ths of a small (4 KiB) request, at which each request takes
+    /// [`SLOW_NS`]; 0 if the drive's throughput is unknown.
     fn usual_load(&self, shared: &SharedDrive<M>) -> u64 {
         let small = shared.cost.read.of_bytes(4_096);
         self.piece.usual_cost().saturating_mul(REQUEST.into()) / small
@@ -238,10 +244,10 @@ impl<M: Machine> SharedAllocation<M> {
         if !self.piece.look(&pace, &shared.cost.read, now_ns) {
             return;
         }
-        // Relaxed: no other data depends on this size.
+        // Relaxed: only the maximum request length itself is read; no other data depends on it.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // The shortest service time of the new size is not known yet, so it is measured soon.
+            // A probe is due soon, because requests of the new maximum length were not timed yet.
             self.depth.look_soon(now_ns);
         }
     }
@@ -319,8 +325,8 @@ impl<M: Machine> SharedAllocation<M> {
         self.sample(now_ns);
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
-            // A client that sends in batches has nothing in flight between two batches, but stays
-            // active.
+            // A client that sends I/O in batches has nothing in flight between two batches. The
+            // client's group stays active, because its average demand is still high.
             total.is_active |= total.usually_wants >= HALF;
         }
         seen
@@ -341,7 +347,7 @@ impl<M: Machine> SharedAllocation<M> {
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
                 let sum = total.usually_wants * 15 + total.wants;
-                // Rounds towards the present demand, so that the average reaches 0 without I/O.
+                // Rounding towards the present demand lets the average reach 0 without I/O.
                 total.usually_wants = match total.wants > total.usually_wants {
                     true => sum.div_ceil(16),
                     false => sum / 16,
@@ -349,9 +355,9 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // The rate grows fast, because a rate that is too low keeps budgets small and thus
-            // hides the drive's real rate. The rate drops slowly, because a drop takes away lead
-            // that groups have.
+            // A higher throughput is adopted quickly, because a low rate keeps budgets small and so
+            // hides the drive's real throughput. A lower throughput is adopted slowly, because it
+            // takes away the lead that groups have over others.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -361,8 +367,9 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Divides the depth among the groups, and marks those that want more than their part as
-    /// waiting. Returns true if some other group gets less than its weight entitles it to.
+    /// Divides the drive's depth limit among the groups by weight. A group that wants more than its
+    /// share of the limit counts as waiting (`steady`). Returns true if a group that does not wait
+    /// gets less than its weight entitles it to.
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
@@ -371,7 +378,7 @@ impl<M: Machine> SharedAllocation<M> {
             }
             return false;
         };
-        // A group with a target is neither held back nor counted in the depth.
+        // A group with a latency target has no limit, and takes nothing from the limit of others.
         let is_free = |row: &GroupRow<M>| policy == Policy::Targets && row.target.is_some();
         for at in &self.here {
             let is_free = self.view.row(GroupId(*at)).is_some_and(is_free);
@@ -446,8 +453,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
         for at in &self.here {
             let Some(row) = self.view.row(GroupId(*at)) else { continue };
-            // Weights are in 1,024ths here. A parent's own I/O has the parent's full weight, in
-            // addition to the weight that the children divide.
+            // Weights are in 1,024ths here. Child groups divide the weight of their parent group. A
+            // parent's own I/O has the parent's full weight once more.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
@@ -476,8 +483,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Computes each group's budget: the cost that takes the group one window of virtual time ahead
-    /// of the waiting group that is furthest behind.
+    /// Computes each group's budget: the cost that the group may dispatch until its virtual time is
+    /// one window ahead of the waiting group that is furthest behind.
     fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
@@ -488,7 +495,7 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // The window is the virtual time in which all groups together are served this cost.
+        // The window is the virtual time that passes while the drive serves the larger cost.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
         // Groups of idle priority get what is left: nothing while other groups wait or fill the
@@ -497,14 +504,15 @@ impl<M: Machine> SharedAllocation<M> {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // While one group is active, the next allocation may never come, so budgets are unlimited.
+        // Budgets are unlimited for a single group: later allocations may not renew a used budget.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // A group that does not wait cannot use past capacity later. A group does not pay later
-            // for capacity that no other group wanted.
+            // A group that does not wait cannot save unused service for later: its virtual time
+            // rises to that of the waiting group furthest behind. A group does not pay later for
+            // service that no other group wanted: its virtual time stays at most two windows ahead.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -522,9 +530,9 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns a queue's part of the depth, in 16ths of a small request: the sum of its groups'
-    /// parts, each scaled by the fraction of the group's demand at this queue. `None` without
-    /// demand.
+    /// Returns a hardware queue's share of the drive's depth limit, in 16ths of a small (4 KiB)
+    /// request. Each group's share is divided among the queues by the group's demand there; the
+    /// queue gets the sum. `None` if no group with a limit has demand at this queue.
     fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
@@ -540,11 +548,11 @@ impl<M: Machine> SharedAllocation<M> {
             wanted += here(total.part.min(total.usually_wants));
             is_over |= total.usually_wants > total.part;
         }
-        // If all groups have what they want, they may use their full parts for a burst.
+        // Groups may use their full shares for a burst only if no group wants more than its share.
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns, by direction, the wait reason of chains that the depth limit holds back: latency
+    /// Returns, for reads and for other requests, why the depth limit holds bios back: latency
     /// targets if they set the limit, else weights if several groups wait, else the drive's depth.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
@@ -574,8 +582,8 @@ impl<M: Machine> SharedAllocation<M> {
                 let budget = match total.budget {
                     u64::MAX => u64::MAX,
                     budget if !total.steady => budget,
-                    // Each queue gets a part of the budget in proportion to the group's demand at
-                    // this queue.
+                    // Each hardware queue gets a part of the group's budget, in proportion to the
+                    // group's demand at the queue.
                     budget => {
                         let own = u128::from(budget) * u128::from(entry.demand());
                         (own / u128::from(total.demand.max(1))) as u64

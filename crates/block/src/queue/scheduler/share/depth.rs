@@ -1,16 +1,16 @@
-//! `DriveDepth`: decides how many requests may be at a shared drive.
+//! `DriveDepth`: decides how many requests may be in flight in a shared drive.
 //!
 //! The depth is the smallest that keeps the drive busy; further requests wait in queues, where they
-//! can still be reordered. For `fair` the depth follows two measurements: the service time relative
-//! to the shortest one lately seen for the same size class and direction, and the throughput
-//! relative to the drive's capacity. While some group has less at the drive than its share of the
-//! depth, the service times of that group decide: the depth falls until these service times are
-//! near the shortest ones, unless that costs the drive throughput. Otherwise the depth falls as
-//! long as the drive keeps its throughput. Every few seconds a probe measures the capacity at a
-//! large depth, and then the shortest times at a small one. For `latency`, the groups' targets
-//! limit the other groups as well (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas);
-//! Cardwell et al., 2016 (BBR's probes). Kernel counterpart: block/kyber-iosched.c,
-//! block/blk-iolatency.c.
+//! can still be reordered. For `fair` the depth follows two measurements. The first is the service
+//! time relative to the shortest one lately seen for the same size class and direction. The second
+//! is the throughput relative to the drive's capacity. While some group has fewer requests in
+//! flight than its share of the depth, the service times of that group decide: the depth falls
+//! until these service times are near the shortest ones, unless the drive loses throughput.
+//! Otherwise the depth falls as long as the drive keeps its throughput. Every few seconds a probe
+//! changes the depth for a moment: a large depth shows the drive's capacity, then a small depth
+//! shows the shortest service times. For `latency`, the groups' targets limit the other groups as
+//! well (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016
+//! (BBR's probes). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
 
 use crate::bio::Op;
 use crate::queue::scheduler::DriveTags;
@@ -21,89 +21,102 @@ use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// The drive is shared by weights, with just enough requests at the drive to keep it busy.
+    /// The drive is shared by weights, with just enough requests in flight to keep the drive busy.
     Weights,
-    /// The drive is shared by latency targets, with as many requests of groups without a target at
-    /// the drive as the targets allow.
+    /// The drive is shared by latency targets. Groups without a target may have as many requests in
+    /// flight as the targets of the other groups allow.
     Targets,
 }
 
 /// Number of requests after which the depth is decided.
 const DECIDE_IOS: u64 = 64;
-/// Number of requests after which groups without waiting requests decide the depth.
+/// Number of completed requests, of groups that have no further requests waiting, after which the
+/// depth is decided. Applies while such a group gets less than its share.
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two decisions about the depth, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Limits of the relative service time while some group has less than its share, in 64ths of log2:
-/// usually (1.4 times), and while the drive would lose throughput (2.04 times).
+/// Limits of the service time while some group has less than its share of the depth, relative to
+/// the shortest known service time: usually 1.4 times, and 2.04 times while a lower limit would
+/// cost throughput. Unit: 64 times log2 of the ratio.
 const SHALLOW: [i64; 2] = [31, 66];
-/// [`SHALLOW`] if requests are larger than two small ones on average, because even a few large
-/// requests delay others: 2 and 2.86 times.
+/// [`SHALLOW`] if the mean request is larger than two small (4 KiB) ones: 2 and 2.86 times the
+/// shortest service time. The limits are higher, because even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
-/// Relative service time (1.6 times, in 64ths of log2) up to which the depth grows in any case
-/// while no group has less than its share.
+/// Service time, relative to the shortest known one, up to which the depth always grows while no
+/// group has less than its share: 1.6 times. Unit: 64 times log2 of the ratio.
 const DEEP: i64 = 43;
-/// Relative service time (16 times, in 64ths of log2) assumed for groups without waiting requests
-/// if the shortest time is unknown.
+/// Relative service time that is assumed for groups without waiting requests while the shortest
+/// service time is unknown: 16 times. Unit: 64 times log2 of the ratio.
 const UNKNOWN: u64 = 256;
-/// A difference of service times, in 64ths of log2, over this divisor is the relative change of the
-/// depth. A decision lowers the depth by at most a fifth, and raises it by at most an eighth.
+/// Divisor that turns a wanted change of the service time (64 times log2 of the ratio) into a
+/// relative change of the depth. A decision lowers the depth by at most a fifth, and raises it by
+/// about an eighth at most.
 const SLOWNESS: i64 = 192;
-/// Part of the drive's capacity, in 1,024ths, that a decision keeps. First two: some group has less
-/// than its share, and requests are small or large. Last: no group has less than its share.
+/// Part of the drive's capacity (its highest measured throughput), in 1,024ths, that the depth must
+/// preserve. First and second: some group has less than its share, and requests are small or large.
+/// Third: no group has less than its share.
 const KEPT: [u64; 3] = [980, 1000, 1004];
-/// Range, in requests, of the minimum depth, which is otherwise the number of active queues.
+/// Smallest and largest value, in requests, of the minimum depth. Between these values, the minimum
+/// depth is the number of active hardware queues.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Largest mean size of requests that raises `bound_max`, in small requests.
+/// Mean request size up to which larger requests raise the maximum depth, in small (4 KiB)
+/// requests.
 const HEAVIEST: u64 = 1 << 10;
 const PROBE_NS: u64 = 5_000_000_000;
-/// Number of requests after which the phases `Drains` and `Counts` of a probe end.
+/// Number of completed requests after which two phases of a probe end: `Drains` (the drive becomes
+/// nearly empty) and `Counts` (service times are measured).
 const PROBE_IOS: u64 = 24;
-/// Longest phase of a probe, in nanoseconds, even if a request is stuck at the drive. `Counts` may
-/// take this long for each of [`LIGHT_IOS`] requests of groups without waiting requests, because
-/// such a request may wait for a long one of another group.
+/// Longest phase of a probe, in nanoseconds, even if a request is stuck in the drive. `Counts`,
+/// which measures service times, may last this long for each of [`LIGHT_IOS`] requests of groups
+/// without waiting requests. A request of these groups may wait for a long request of another
+/// group.
 const PROBE_HALF_NS: u64 = 100_000_000;
-/// Nanoseconds until the first probe after several groups became active.
+/// Nanoseconds until the first probe (a short measurement of the drive's capacity and shortest
+/// service times) after several groups became active.
 const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Multiple of the usual depth while a probe measures the drive's capacity.
 const LOAD: u64 = 4;
-/// Number of requests after which the phases `Fills` and `Loads` end. If [`PROBE_HALF_NS`] ends
-/// `Loads` early, its result counts from [`DECIDE_IOS`] requests on.
+/// Numbers of completed requests after which two phases of a probe end: `Fills` (the drive fills
+/// up) and `Loads` (the capacity is measured). `Loads` may end early, after [`PROBE_HALF_NS`]. The
+/// measured capacity is then used if at least [`DECIDE_IOS`] requests completed.
 const LOAD_IOS: [u64; 2] = [32, 256];
 /// Nanoseconds until the capacity is measured again, if it has changed little.
 const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
 const LOAD_NS: u64 = 8_000_000;
 
-/// Phase of a probe. `Fills` and `Loads` measure the drive's capacity, and are left out if the
-/// drive is too slow. `Drains` and `Counts` measure the shortest service times.
+/// Phase of a probe, in order of time. `Fills` and `Loads` measure the drive's capacity at a large
+/// depth, unless the drive is too slow or its capacity was measured lately. `Drains` and `Counts`
+/// then measure the shortest service times at a small depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbePhase {
     /// The drive is filled with more requests than usual.
     Fills,
     Loads,
-    /// The probe waits for requests that were dispatched earlier, while the drive was busy.
+    /// Requests that were dispatched while the drive was busy complete. Their service times are not
+    /// used.
     Drains,
-    /// The probe measures the service times of requests dispatched to the nearly empty drive.
+    /// The service times of requests dispatched to the nearly empty drive are measured.
     Counts,
 }
 
-/// The depth limit of a drive, and the measurements that decide it. Depths are in 16ths of a small
-/// request ([`DepthWeights`](crate::queue::scheduler::cost::DepthWeights)).
+/// Depth limit of a drive (requests that may be in flight), and the measurements that decide the
+/// limit. Depths are in 16ths of a small (4 KiB) request; larger requests count more
+/// ([`DepthWeights`](crate::queue::scheduler::cost::DepthWeights)).
 pub(crate) struct DriveDepth {
-    /// Depth by direction; `None` if unlimited.
+    /// Present depth limits of reads and of other requests; `None` if the drive has no limit.
     depth: Option<[u32; 2]>,
     least: u32,
-    /// The depth that keeps the drive busy, up to `bound_max`, which is `most` for requests of the
-    /// present mean size.
+    /// Depth that keeps the drive busy, at most `bound_max`. `bound_max` is `most` (the limit for
+    /// small requests), scaled up by the present mean request size.
     bound: u64,
     bound_max: u64,
     /// Largest depth while all requests are small; an eighth of the tags stays free.
     most: u64,
     targets: TargetDepth,
     counts: QueueCounts,
-    /// Cost, in nanoseconds, of the I/O dispatched since the last decision.
+    /// Cost, in nanoseconds, of the I/O dispatched since the depth was last decided.
     served: u64,
     decided_ns: u64,
     /// Start of the time that `counts.sums` covers.
@@ -111,8 +124,8 @@ pub(crate) struct DriveDepth {
     /// Cost served per nanosecond at a large depth, in 65,536ths; 0 if unknown.
     capacity: u64,
     load_ns: u64,
-    /// Shortest mean service time of each class, in 64ths of log2: since the last probe, and
-    /// between the last two probes.
+    /// Shortest mean service time of each request class (direction and size), as 64 times log2 of
+    /// nanoseconds: since the last probe, and between the last two probes.
     shortest: [[u64; CLASSES]; 2],
     probe_ns: u64,
     probing: Option<ProbePhase>,
@@ -164,13 +177,14 @@ impl DriveDepth {
         [u32::MAX; 2]
     }
 
-    /// Returns true if the depth is limited and no latency probe is running.
+    /// Returns true if the drive has a depth limit, and no probe lowers the depth at present.
     pub(crate) fn is_usual(&self) -> bool {
         let probes = matches!(self.probing, Some(ProbePhase::Drains | ProbePhase::Counts));
         self.depth.is_some() && !probes
     }
 
-    /// Returns, by direction, true if latency targets allow less depth than keeps the drive busy.
+    /// Returns, for reads and for other requests, true if latency targets limit the depth further
+    /// than `bound`, the depth that keeps the drive busy.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
@@ -195,8 +209,9 @@ impl DriveDepth {
         self.counts.add(&seen.counts);
         self.served += seen.served;
         if self.depth.is_none() && now_ns >= self.probe_ns {
-            // The first probe waits until I/O has completed that bypassed the scheduler while only
-            // one group was active.
+            // Before the drive had a depth limit, I/O of one group bypassed the scheduler, which
+            // does not learn when that I/O completes. The first probe is delayed until that I/O has
+            // probably completed.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
             (self.capacity, self.load_ns) = (0, 0);
@@ -205,7 +220,8 @@ impl DriveDepth {
             self.targets.look(seen, self.bound, now_ns);
         }
         self.look_at_times(seen, now_ns);
-        // `room` is at least a few requests of the present mean size.
+        // `room` is the depth limit `bound`, raised if necessary to `least` requests of the present
+        // mean size.
         let room = self.bound.max(u64::from(self.least * REQUEST) * self.bound_max / self.most);
         let usual = if seen.shallow || self.capacity == 0 { self.bound } else { room };
         let limit = |depth: u64, way| depth.max(seen.floor).min(way).min(self.bound_max) as u32;
@@ -225,7 +241,8 @@ impl DriveDepth {
         let light = if seen.shallow { self.counts.light.ios() } else { 0 };
         let elapsed_ns = self.elapsed_ns(now_ns);
         let is_known = ios >= DECIDE_IOS;
-        // Groups with many requests do not count, because such a group delays only itself.
+        // Service times of groups without waiting requests suffice for a decision. A group with
+        // many requests delays mainly itself, so its service times do not count.
         let is_light = light >= LIGHT_IOS;
         let is_enough = is_light || is_known && (light == 0 || elapsed_ns >= PROBE_HALF_NS);
         if !is_enough || elapsed_ns < DECIDE_NS {
@@ -263,13 +280,15 @@ impl DriveDepth {
         }
     }
 
-    /// Returns by how much the service time may grow, in 64ths of log2; negative if it must shrink.
-    /// `over` is the present excess over the shortest time, in the same unit.
+    /// Returns the factor by which the service time may grow, as 64 times log2 of the factor;
+    /// negative if the service time must shrink. `over` is the ratio of the present service time to
+    /// the shortest one, as 64 times log2 of the ratio.
     fn step(&self, seen: &QueueReports, over: i64, elapsed_ns: u64) -> i64 {
         let is_large = seen.taken > u64::from(2 * REQUEST * seen.in_flight);
         let [usual, longest] = if is_large { SHALLOW_BESIDE_LARGE } else { SHALLOW };
         let kept = KEPT[if seen.shallow { usize::from(is_large) } else { 2 }];
-        // Throughput grows with the depth to a power of about a quarter.
+        // The throughput grows about with the fourth root of the depth. So a lack of throughput is
+        // multiplied by 4.
         let kept = self.capacity * kept / 1024 * 64 * 4;
         let lack = (kept / self.rate(elapsed_ns).max(1)) as i64 - 64 * 4;
         match seen.shallow {
@@ -303,7 +322,9 @@ impl DriveDepth {
             ProbePhase::Loads => {
                 let rate = self.rate(elapsed_ns);
                 let is_known = ios >= DECIDE_IOS;
-                // A very different rate comes from different I/O, and replaces the old capacity.
+                // A measured throughput that differs much from the known capacity comes from a
+                // different kind of I/O, and replaces the capacity. A similar throughput can only
+                // raise the capacity.
                 let is_near = is_known && self.capacity.abs_diff(rate) < rate / 16;
                 self.capacity = match is_near {
                     true => self.capacity.max(rate),
@@ -348,8 +369,9 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the largest excess of a class's mean service time over its shortest one, in 64ths of
-    /// log2; `unknown` for a class without a shortest time.
+    /// Compares the mean service time of each request class (direction and size) with the shortest
+    /// known one. Returns the largest ratio, as 64 times log2; `unknown` stands for the ratio of a
+    /// class without a shortest time.
     fn over(&self, sums: &ClassSums, unknown: u64) -> u64 {
         let over = |(class, log): (usize, u64)| {
             let shortest = self.shortest[0][class].min(self.shortest[1][class]);

@@ -1,7 +1,7 @@
-//! `GroupFlow`: a group at one hardware queue of a shared drive.
+//! `GroupFlow`: the waiting I/O of a group at one hardware queue of a shared drive.
 //!
-//! A flow holds the group's waiting chains in order of arrival, and the group's virtual time.
-//! Called by share.rs under the queue's serve lock.
+//! A flow holds the group's waiting bio chains (each becomes one request) in order of arrival, and
+//! the group's virtual time for fair queueing. Called by share.rs under the queue's serve lock.
 
 use alloc::boxed::Box;
 
@@ -16,38 +16,45 @@ use crate::group::view::GroupView;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// log2 of the virtual time for one nanosecond of cost at weight 1.
+/// Number of fraction bits of virtual times: at weight 1, a nanosecond of cost takes
+/// `1 << VIRTUAL_BITS` of virtual time.
 pub(crate) const VIRTUAL_BITS: u32 = 24;
 
 pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 
-/// Waiting and in-flight requests of a flow, in 16ths of a small request.
+/// Depth that a group's waiting and in-flight requests at one hardware queue take, in 16ths of a
+/// small (4 KiB) request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FlowLoad {
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
-    /// True if the group's usual demand fits into its part of the depth.
+    /// True if the group's usual demand fits into its share of the drive's depth limit, and no
+    /// probe lowers that limit.
     pub(crate) has_all: bool,
 }
 
-/// A group's chains at one hardware queue. With [`Policy::Targets`], reads and other operations are
-/// in two flows.
+/// Waiting bio chains (each becomes one request) of a group at one hardware queue. With
+/// [`Policy::Targets`], a group has two flows: one for reads, one for other operations.
 pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
     pub(crate) list: BioList<M>,
-    /// Virtual start time of the flow's next chain. A 64-bit value would overflow within hours.
+    /// Virtual time at which the group's next bio chain starts. A 64-bit virtual time would
+    /// overflow within hours.
     pub(crate) start: u128,
-    /// Virtual time that a nanosecond of cost takes, from the group's weight among active groups.
+    /// Virtual time that passes for the group with each nanosecond of dispatched cost. The slope is
+    /// smaller the larger the group's weight among active groups is.
     pub(crate) slope: u64,
     pub(crate) priority: Priority,
     pub(crate) has_target: bool,
-    /// Total cost of the chains dispatched, in nanoseconds.
+    /// Total cost of the group's I/O dispatched from this hardware queue, in nanoseconds.
     pub(crate) served: u64,
-    /// Largest value that `served` may reach before the next allocation of budgets.
+    /// Value of `served` (dispatched cost) at which the group has used up its present budget at
+    /// this hardware queue.
     pub(crate) ceiling: u64,
     pub(crate) load: FlowLoad,
-    /// True if chains waited all the time since the last report.
+    /// True if the group had waiting bio chains all the time since the hardware queue's last
+    /// report.
     pub(crate) steady: bool,
     pub(crate) last_end: Sector,
     pub(crate) sent_ns: u64,

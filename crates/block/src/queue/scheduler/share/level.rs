@@ -9,7 +9,8 @@ pub(crate) struct ShareDemand {
     pub(crate) weight: u64,
 }
 
-/// A share for each unit of weight, as the fraction `amount` / `weight`.
+/// Share of a resource (depth or service of a drive) for each unit of weight, as the fraction
+/// `amount` / `weight`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FairShare {
     amount: u64,
@@ -17,13 +18,15 @@ pub(crate) struct FairShare {
 }
 
 impl FairShare {
-    /// Divides the amount by weight, without regard to demands.
+    /// Divides `amount` of a resource among participants by weight, without regard to their
+    /// demands.
     pub(crate) fn even(amount: u64, wants: impl Iterator<Item = ShareDemand>) -> FairShare {
         FairShare { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
-    /// Returns the share of each unit of weight for participants that get less than their demand;
-    /// `None` if all demands are met.
+    /// Divides `amount` of a resource by weight, but gives no participant more than its demand.
+    /// Returns the share per unit of weight of the participants whose demands are not met; `None`
+    /// if all demands are met.
     pub(crate) fn of(
         amount: u64,
         wants: impl Iterator<Item = ShareDemand> + Clone,

@@ -10,17 +10,18 @@
 
 use crate::queue::scheduler::cost::{OpCost, SLOW_NS};
 
-/// Initial length of the longest request, in sectors: 64 KiB.
+/// Initial value of a drive's maximum request length, in sectors: 64 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
-/// Minimum length of the longest request, in sectors: 32 KiB.
+/// Smallest value of a drive's maximum request length, in sectors: 32 KiB.
 const LEAST_SECTORS: u32 = 64;
-/// Maximum length of the longest request, in sectors: 32 MiB.
+/// Largest value of a drive's maximum request length, in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
-/// Nanoseconds for which the size does not grow again after growth that slowed down small reads.
+/// Nanoseconds for which the maximum request length does not grow, after a growth that slowed down
+/// small reads.
 const STAY_NS: u64 = 60_000_000_000;
 /// Nanoseconds after a small read during which further small reads are expected.
 const SMALL_NS: u64 = 10_000_000_000;
-/// Nanoseconds for which a drive is observed before a decision.
+/// Nanoseconds of measurement before each decision about the maximum request length.
 const WINDOW_NS: u64 = 50_000_000;
 
 pub(crate) struct PieceSize {
@@ -29,9 +30,9 @@ pub(crate) struct PieceSize {
     /// Cost, in nanoseconds, of the I/O dispatched since `since_ns`.
     served: u64,
     busy: bool,
-    /// Cost that the drive serves in [`SLOW_NS`]; 0 if unknown.
+    /// Cost (nanoseconds by the cost model) that the drive serves in [`SLOW_NS`]; 0 if unknown.
     usual_cost: u64,
-    /// Service time of small reads before the size last grew.
+    /// Service time of small reads, in nanoseconds, before the maximum request length last grew.
     grown_from_ns: Option<u64>,
     stays_until_ns: u64,
     small_until_ns: u64,
@@ -43,13 +44,14 @@ pub(crate) struct DriveSample {
     pub(crate) small_ios: u64,
     /// Shortest service time of small reads, if known.
     pub(crate) small_ns: Option<u64>,
-    /// Shortest service time of requests of the present size, if known.
+    /// Shortest service time of requests of the present maximum length, if known.
     pub(crate) piece_ns: Option<u64>,
-    /// Shortest service time of requests of half the present size, if known.
+    /// Shortest service time of requests of half the present maximum length, if known.
     pub(crate) half_ns: Option<u64>,
-    /// Shortest service time of requests of twice the present size, if known.
+    /// Shortest service time of requests of twice the present maximum length, if known.
     pub(crate) double_ns: Option<u64>,
-    /// True if requests of twice the size are in another size class, so that they can be measured.
+    /// True if requests of twice the present maximum length are in another size class. Service
+    /// times are known only for each class, so two lengths in one class cannot be compared.
     pub(crate) may_double: bool,
     pub(crate) busy: bool,
 }
@@ -90,7 +92,8 @@ impl PieceSize {
         self.sectors
     }
 
-    /// Adds measurements. Returns true at the end of a window, when the size was decided.
+    /// Adds measurements. Returns true at the end of a measuring window, after a decision about the
+    /// maximum request length.
     pub(crate) fn look(&mut self, pace: &DriveSample, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
         if pace.small_ios > 0 {
@@ -117,8 +120,9 @@ impl PieceSize {
                 let now = u64::from(self.sectors);
                 let moved = moved(self.usual_cost / 2, cost);
                 let is_long = moved * 5 < now * 3;
-                // A drive that is not kept busy may be faster than measured. Trying larger sizes
-                // would delay occasional small reads.
+                // The maximum request length is halved only if the drive was kept busy, because an
+                // idle drive may be faster than measured. Longer requests are tried only while no
+                // small reads are expected, because longer requests would delay small reads.
                 match now_ns >= self.small_until_ns && pace.is_length_free() {
                     true if pace.may_double => self.sectors * 2,
                     true => self.sectors,
@@ -134,8 +138,9 @@ impl PieceSize {
 }
 
 impl PieceSize {
-    /// Returns the next size, from the service times of small reads and of pieces. Growth that
-    /// slowed down small reads is undone: the reads then wait for the larger pieces.
+    /// Returns the next maximum request length, in sectors, from the service times of small reads
+    /// and of requests of the present maximum length. Growth that slowed down small reads is
+    /// undone.
     fn beside_small(&mut self, pace: &DriveSample, now_ns: u64) -> Option<u32> {
         let (small_ns, piece_ns) = pace.small_ns.zip(pace.piece_ns)?;
         let grown_from_ns = self.grown_from_ns.take();
@@ -143,7 +148,8 @@ impl PieceSize {
             self.stays_until_ns = now_ns + STAY_NS;
             return Some(self.sectors / 2);
         }
-        // A slow drive gets shorter pieces, because waiting for a piece costs more there.
+        // A slow drive gets a shorter maximum request length, because a small read waits longer
+        // there for a long request.
         let is_long = |ns: u64| ns * 10 > small_ns * if ns >= SLOW_NS / 2 { 19 } else { 28 };
         if is_long(piece_ns) {
             return Some(self.sectors / 2);
@@ -158,7 +164,8 @@ impl PieceSize {
     }
 }
 
-/// Returns the number of sectors for which the cost of a random request is `moved_ns`.
+/// Returns the length, in sectors, of a random request that costs `moved_ns` nanoseconds. Inverse
+/// of `OpCost::of_bytes`.
 fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
     let moved_ps = u128::from(moved_ns.saturating_sub(cost.random_ns.into())) * 1_000;
     (moved_ps / (512 * u128::from(cost.byte_ps)).max(1)).min(1 << 32) as u64

@@ -18,15 +18,17 @@ use crate::bio::group_id::GroupId;
 const SAID_NS: u64 = 10_000_000;
 /// Nanoseconds after which even a depth that has changed by only 1 is reported again.
 const STEP_NS: u64 = 100_000_000;
-/// Nanoseconds after which a lasting state is reported again.
+/// Nanoseconds after which a group that is still held back is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds without a check after which all messages are due again, for a new recording.
+/// Nanoseconds without a check for held-back groups after which the trace gets all messages anew.
+/// After such a pause, a new recording may have begun.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
 #[derive(Default)]
 struct ReportTimes {
-    /// Number of the check, counted in `looks`, that last found the group held back.
+    /// Number of the last check that found the group held back; `ReportedDecisions::looks` counts
+    /// the checks.
     look: u64,
     held_ns: Option<u64>,
     rests_ns: Option<u64>,
@@ -34,7 +36,7 @@ struct ReportTimes {
 
 #[derive(Default)]
 pub(crate) struct ReportedDecisions {
-    /// Number of checks of the groups so far.
+    /// Number of checks for held-back groups so far.
     looks: u64,
     looked_ns: u64,
     of: BTreeMap<(GroupId, u8), ReportTimes>,
@@ -61,7 +63,8 @@ impl ReportedDecisions {
         begins
     }
 
-    /// Returns true if a message is due about a pause of the queue that holds the group back.
+    /// Returns true if a trace message is due about a pause of the hardware queue while `group` is
+    /// held back for the reason `hold`.
     fn rests(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let said = self.of.entry((group, hold as u8)).or_default();
         let tells = is_over(said.rests_ns, now_ns, SAID_NS);
@@ -76,7 +79,8 @@ impl ReportedDecisions {
             None => true,
             Some((said, said_ns)) => {
                 let elapsed_ns = now_ns.saturating_sub(said_ns);
-                // A depth of one or two requests often alternates by one.
+                // A depth limit of one or two requests often changes by 1 and back. A change by 1
+                // is reported only if the last message is at least `STEP_NS` old.
                 let least = if elapsed_ns >= STEP_NS { 1 } else { 2 };
                 let differ = |(said, depth): (&u32, &u32)| {
                     let by = said.abs_diff(*depth);

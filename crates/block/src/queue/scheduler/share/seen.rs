@@ -1,8 +1,8 @@
-//! `QueueReports`: statistics of all queues of a shared drive since its service was last divided
-//! among groups.
+//! `QueueReports`: statistics of all hardware queues of a shared drive since the drive's service
+//! was last divided among groups.
 //!
-//! agreement.rs adds up the queues' statistics; depth.rs and target_depth.rs decide by them how
-//! many requests may be at the drive.
+//! agreement.rs adds up the queues' statistics. depth.rs and target_depth.rs use the sums to decide
+//! how many requests may be in flight in the drive.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,8 @@ use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 #[derive(Default, Clone, Copy)]
 pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
-    /// Service times of requests of groups that had no other requests waiting.
+    /// Service times of completed requests whose group had no further requests waiting in the
+    /// hardware queue.
     pub(crate) light: ClassSums,
     pub(crate) full: bool,
     /// True if requests waited for a tag.
@@ -41,9 +42,10 @@ pub(crate) struct QueueReports {
     /// service, than its weight entitles it to.
     pub(crate) shallow: bool,
     pub(crate) in_flight: u32,
-    /// Sum of the depth units of the requests at the drive; a small request has 16.
+    /// Sum of the depth that the requests in flight take, in 16ths of a small (4 KiB) request.
     pub(crate) taken: u64,
-    /// Least depth of a drive that only one group uses, in depth units; 0 for a shared drive.
+    /// Minimum depth of a drive that only one group uses, in 16ths of a small (4 KiB) request; 0
+    /// for a shared drive.
     pub(crate) floor: u64,
     pub(crate) queues: u32,
     /// Shortest latency target of the groups with requests. `None` if no such group has a target.

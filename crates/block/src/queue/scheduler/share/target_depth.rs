@@ -17,21 +17,24 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 
 /// Number of requests of a group after which its target is checked.
 const TARGET_IOS: u64 = 200;
-/// Nanoseconds after which a group's target is checked even if fewer requests have completed.
+/// Nanoseconds after which a group's target is checked even if fewer than [`TARGET_IOS`] requests
+/// have completed.
 const TARGET_NS: u64 = 50_000_000;
-/// Number of completed requests from which a target counts as met.
+/// Minimum number of completed requests of a group before its latency target can count as met.
 const ENOUGH_IOS: u64 = 10;
-/// Nanoseconds after which a target counts as met even if fewer requests have completed.
+/// Nanoseconds after which a latency target can count as met even if fewer than [`ENOUGH_IOS`]
+/// requests have completed.
 const FEW_NS: u64 = 1_000_000_000;
 const NO_MISS: u64 = u64::MAX / 16;
 /// Built-in targets for the mean service times of reads and of writes, in nanoseconds.
 const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 
-/// Depth that latency targets leave to groups without a target, in 16ths of a small request.
+/// Depth (requests in flight) that latency targets leave to groups without a target, in 16ths of a
+/// small (4 KiB) request.
 pub(crate) struct TargetDepth {
     ways: [u64; 2],
     most: u64,
-    /// Depth at which a target was last missed, by direction.
+    /// Depth at which a group's latency target was last missed, for reads and for other requests.
     missed_at: [u64; 2],
     counts: QueueCounts,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
@@ -39,7 +42,7 @@ pub(crate) struct TargetDepth {
 }
 
 impl TargetDepth {
-    /// Starts both directions at `most`, the largest depth.
+    /// Sets the depth limits of reads and of other requests to `most`, the largest depth.
     pub(crate) fn new(most: u64) -> Self {
         TargetDepth {
             ways: [most; 2],
@@ -93,9 +96,11 @@ impl TargetDepth {
         (self.looked_ns, self.counts) = (now_ns, QueueCounts::default());
     }
 
-    /// Adjusts the depth of one direction. `over` is the ratio of latency to target, in 1,024ths.
+    /// Adjusts the depth limit of reads (`way` 0) or of other requests (`way` 1). `over` is the
+    /// ratio of measured latency to target latency, in 1,024ths.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // The drive's total depth was at most `bound`, so the part of `ways` above it was unused.
+        // `bound` limits the drive's whole depth, so only the smaller of `ways` and `bound` was in
+        // effect.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);
@@ -111,8 +116,8 @@ impl TargetDepth {
         }
     }
 
-    /// Applies the built-in targets: slow reads shrink the depth of writes, and slow writes the
-    /// depth of reads.
+    /// Applies the built-in targets for the mean service times of reads and of writes. Slow reads
+    /// lower the depth limit of writes, and slow writes lower the depth limit of reads.
     fn look_at_ways(&mut self, bound: u64) {
         let over = [0, 1].map(|way| (self.counts.sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
         self.steer(1, bound, over[0]);

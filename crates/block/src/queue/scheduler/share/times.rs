@@ -11,13 +11,14 @@ use crate::queue::scheduler::CompletedChain;
 
 /// Number of request classes: two directions, eight sizes.
 pub(crate) const CLASSES: usize = 16;
-/// Nanoseconds added to each service time, so that differences between very short times vanish.
+/// Nanoseconds added to each service time before its logarithm is taken. Otherwise tiny differences
+/// between very short times would count as large ratios.
 const SLACK_NS: u64 = 2_000;
 /// Latency buckets: four for each power of two.
 const BUCKETS: usize = 160;
 
-/// By class: number of requests, and sum of the logarithms of their service times. 32 bits suffice
-/// for a million requests of a class.
+/// Number of requests of each class (direction and size), and sum of the logarithms of their
+/// service times. 32 bits suffice for a million requests of a class.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct ClassSums(pub(crate) [(u32, u32); CLASSES]);
 
@@ -32,7 +33,8 @@ pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
 fn log_of(ns: u64) -> u64 {
     let ns = ns.saturating_add(SLACK_NS);
     let log = u64::from(ns.ilog2());
-    // The value is interpolated linearly between powers of two, which is off by at most 6 %.
+    // The logarithm is interpolated linearly between powers of two. The represented time is off by
+    // at most 6 %.
     let part = if log >= 6 { (ns >> (log - 6)) & 63 } else { (ns << (6 - log)) & 63 };
     log * 64 + part
 }
@@ -69,8 +71,8 @@ impl ClassSums {
         usual_ns(&self.0)
     }
 
-    /// For each class with at least eight requests, returns the class and the mean logarithm of the
-    /// service times.
+    /// Returns each request class (direction and size) with at least eight requests, and the mean
+    /// logarithm of its service times.
     pub(crate) fn means(&self) -> impl Iterator<Item = (usize, u64)> {
         let known = self.0.iter().enumerate().filter(|(_, (ios, _))| *ios >= 8);
         known.map(|(class, (ios, logs))| (class, u64::from(logs / ios)))

@@ -1,10 +1,11 @@
 //! Splits the latency of a group's I/Os on a volume into causes, from two reports.
 //!
-//! Pure arithmetic. An I/O that still waits counts with its wait so far. The times for which limits
-//! and schedulers hold I/Os are counted by group. The rest of the latency is spent in the drives or
-//! their queues and is not counted by group; this rest is divided in the proportion of all I/Os of
-//! these drives. The parts of a split I/O count separately at their drives. Latency is counted from
-//! submission, so the time under back pressure before submission is added.
+//! Pure arithmetic on counters. An I/O that still waits counts with the time that it has waited so
+//! far. For each group, the daemon counts how long limits and schedulers held I/Os. The rest of the
+//! latency passes in the drives or their queues, and is not counted by group. So the rest is
+//! divided between drive and queue in the ratio that holds for all I/Os of these drives. The parts
+//! of a split I/O count separately at their drives. Latency is counted from submission, so the time
+//! under back pressure before submission is added.
 
 use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
@@ -152,7 +153,8 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
 fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
-    // Schedulers hold each part of a split I/O; all other times are counted per I/O.
+    // Schedulers hold each part of a split I/O separately, so their time is divided by the number
+    // of parts. All other times are counted once per I/O.
     let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);

@@ -13,18 +13,22 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// A drive is reported as slow from this number of I/Os and this mean latency in milliseconds.
+/// Minimum number of I/Os, and minimum mean latency in milliseconds, for which a drive is reported
+/// as slow.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
 /// Time without a completion, in seconds, after which a drive is reported as silent.
 const SILENT_S: f64 = 0.5;
 /// Least number of pages read for which a cache's hit rate is judged.
 const READ_PAGES: u64 = 100;
-/// Unaligned requests and requests that wait for memory are reported from this rate per second.
+/// Minimum rate per second for which unaligned requests, added flushes and requests that wait for
+/// memory are reported.
 const MANY_PER_S: f64 = 10.0;
-/// Split discards are reported from this mean number of requests per drive and discard.
+/// Minimum mean number of requests per discard and drive for which the splitting of discards is
+/// reported.
 const MANY_PIECES: f64 = 4.0;
-/// Waits for a CPU are reported from this share of the time, 0 to 1.
+/// Minimum share of the time, 0 to 1, that threads spend waiting for a CPU, for which the lack of
+/// CPU time is reported.
 const STARVED: f64 = 0.2;
 
 struct Interval<'a> {
@@ -179,8 +183,8 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Returns the number of completed operations of clients, and that of drives. Only kinds of
-    /// operations that `is_meant` accepts are counted.
+    /// Returns how many operations completed in the interval: operations of clients, and operations
+    /// of drives. Counts only kinds of operations that `is_meant` accepts.
     fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let of = |report: &Report| {
             let is_it = |one: &&Volume| one.name == self.volume;

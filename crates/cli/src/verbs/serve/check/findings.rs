@@ -1,9 +1,9 @@
 //! Findings of `--check`: sizes of volumes, and everything that a start would refuse.
 //!
-//! `serve` calls this module for start/report.rs, and uses probe.rs. Files, devices and sockets are
-//! only examined, never created or changed. A drive or socket that is missing or in use is logged
-//! as an error, and the verdict is then that the configuration is valid but cannot start on this
-//! host.
+//! `serve` calls this module, which uses probe.rs; start/report.rs converts the findings to text.
+//! Files, devices and sockets are only examined, never created or changed. A drive or socket that
+//! is missing or in use is logged as an error, and the verdict is then that the configuration is
+//! valid but cannot start on this host.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

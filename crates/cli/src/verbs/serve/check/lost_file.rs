@@ -56,7 +56,8 @@ fn check_volume(
     lines: &[KeyLines],
 ) -> Result<(), Problems> {
     let drives = &volume.drives;
-    // A volume with a single drive has no other drive whose data would be incomplete.
+    // A missing file counts as lost only if another drive of the volume has data, so a volume with
+    // a single drive passes.
     if drives.len() < 2 {
         return Ok(());
     }

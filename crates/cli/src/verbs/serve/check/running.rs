@@ -20,7 +20,8 @@ use crate::views::requests::{RELOAD, RemovalOptions};
 /// Returns `None` if the daemon of this configuration is not running.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
-    // Without a daemon that knows the verb `reload`, the caller checks the host.
+    // Without a running daemon that knows the verb `reload`, returns `None`. The caller then
+    // examines the drives and sockets of this host.
     let places = view_sockets::control_places(plan);
     let mut found = places.iter().filter_map(|socket| Client::connect(socket).ok());
     let Some(mut client) = found.find(|client| client.knows(RELOAD.name)) else { return Ok(None) };

@@ -57,7 +57,8 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
             (lines.at(key), text)
         }
         SetupError::Drive { cause: SpecError::Open(_), .. } => {
-            // The driver's error text may name a key, as in `size=4g`.
+            // If the driver's error text names a key, as in `size=4g`, the error is reported at the
+            // key's line. Otherwise the error is reported at the line of `uri` or `path`.
             let named = |key: &&str| text.contains(&format!(" {key}="));
             let (drive, _) = plan.drives().nth(number).expect("the drive of this number");
             let keys = millrace_drives::known_keys(&drive.spec.driver).unwrap_or_default();

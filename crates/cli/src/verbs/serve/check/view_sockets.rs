@@ -1,8 +1,9 @@
 //! Paths and addresses of the control socket and of the metrics page. A start binds both just
 //! before it binds the sockets of clients.
 //!
-//! This module owns the rule for the default path of the control socket. An address in use is a
-//! problem at the line that names it. `serve` calls this module.
+//! The module owns the rule for the default path of the control socket. If an address is in use,
+//! the module reports the line of the configuration that names the address. `serve` calls the
+//! module.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -25,8 +26,9 @@ pub struct ControlSocket<'a> {
     pub path: Option<PathBuf>,
     /// Line of the configuration that determines the path.
     pub line: usize,
-    /// Client socket that the daemon creates and from which the default path is derived. `None` if
-    /// the plan names the path.
+    /// Client socket of the daemon, from whose path the default path of the control socket is
+    /// derived. `None` if the configuration sets the path, or if another program creates the client
+    /// socket.
     pub beside: Option<ClientSocket<'a>>,
 }
 
@@ -67,9 +69,9 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     ControlSocket { path: control_beside(first.path), line: first.line, beside }
 }
 
-/// Returns the paths at which a daemon with this plan may have its control socket. The default path
-/// depends on the first client socket when the daemon started, so each client socket gives a
-/// candidate.
+/// Returns the paths at which a running daemon may have its control socket. By default, the path is
+/// derived from the client socket that came first when the daemon started. The order may have
+/// changed since, so the result has a path for each client socket.
 pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     let own = control(plan).path.into_iter();
     if plan.daemon.control.is_some() {

@@ -130,7 +130,8 @@ impl LiveDaemon {
 
     /// Returns the reason why the daemon cannot continue: a thread that serves I/O has died.
     pub fn failure(&self) -> Option<String> {
-        // During a reload, which holds the lock and reports its own failures, nothing is returned.
+        // Returns `None` during a reload, which holds the lock of the server and reports its own
+        // failures.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());

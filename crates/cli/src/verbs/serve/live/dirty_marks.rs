@@ -4,7 +4,8 @@
 //! it. The file has a line for each write-back cache: `clean "v"` until its first write is about to
 //! be acknowledged from memory, then `dirty "v"` until a clean stop. The word is overwritten in
 //! place, so that setting a mark needs no free space; every other change replaces the file. A line
-//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet.
+//! `lost  "v"` means that an earlier daemon died while the cache was dirty, and that the operator
+//! has not acknowledged this with `millrace ctl acknowledge` yet.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -35,12 +36,14 @@ const BYTES_MAX: u64 = 16 << 20;
 enum CacheMark {
     Clean,
     Dirty,
-    /// The cache was dirty when an earlier daemon died, and the mark is not acknowledged yet.
+    /// The cache was dirty when an earlier daemon died. The operator has not acknowledged this with
+    /// `millrace ctl acknowledge` yet.
     Lost,
 }
 
 impl CacheMark {
-    /// Returns the word in the file. All words are equally long, so one can overwrite another.
+    /// Returns the first word of a cache's line in the file `caches`. All words are equally long,
+    /// so one can overwrite another.
     fn word(self) -> &'static str {
         match self {
             CacheMark::Clean => "clean",
@@ -50,7 +53,8 @@ impl CacheMark {
     }
 }
 
-/// Marks of a daemon's caches; `None` if no directory is configured.
+/// Marks that say which of the daemon's caches are dirty. `None` if the configuration has no
+/// directory `state` for the marks.
 #[derive(Debug, Default)]
 pub struct DirtyMarks(Option<Mutex<MarkFile>>);
 
@@ -66,7 +70,8 @@ struct MarkFile {
 }
 
 impl Drop for MarkFile {
-    /// Removes this daemon's marks after a failed start. Marks of earlier daemons stay.
+    /// Removes the `clean` lines of this daemon after a failed start. Lines about earlier daemons
+    /// stay.
     fn drop(&mut self) {
         if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != CacheMark::Dirty) {
             self.settle(|_| true);
@@ -79,8 +84,8 @@ impl MarkFile {
         self.is_current && is_at(&self.file, &self.path)
     }
 
-    /// Replaces the file by one that has all marks. Fails if the path now leads to another
-    /// directory, which another daemon may own.
+    /// Replaces the file `caches` by a new one with the marks of all volumes. Fails if the path of
+    /// its directory now leads to another directory, which another daemon may own.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;
@@ -155,8 +160,9 @@ impl MarkFile {
 }
 
 impl DirtyMarks {
-    /// Locks the configured directory, takes over the marks of an earlier daemon, and prepares a
-    /// clean mark for each of `volumes`. Does nothing if no directory is configured.
+    /// Locks the directory `folder`, where the file `caches` says which caches were dirty when the
+    /// last daemon died. Keeps these entries and adds one for each of `volumes`, marked as clean.
+    /// Does nothing if `folder` is `None`.
     pub fn open<'a>(
         folder: Option<&Path>,
         volumes: impl Iterator<Item = &'a str>,
@@ -372,7 +378,8 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
         let name: String = serde_json::from_str(name.trim()).map_err(|_| {
             anyhow!("{shown}:{number}: this line does not name a cache and its state; {remedy}")
         })?;
-        // A word that was interrupted while being written counts as `dirty`.
+        // Every line whose first word is not `clean` counts as dirty, because the daemon may have
+        // died while it overwrote `clean` with `dirty`.
         let is_known = |known: &(String, CacheMark)| known.0 == name;
         if word != CacheMark::Clean.word() && !found.iter().any(is_known) {
             found.push((name, CacheMark::Lost));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use millrace_machine::payload::huge_bytes;
 
-/// Time for which a measured amount is reused.
+/// Time for which the last measured number of bytes in huge pages is reused.
 const FRESH: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]

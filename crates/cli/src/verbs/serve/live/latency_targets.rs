@@ -21,7 +21,8 @@ use crate::config::group::targets::TargetQuery;
 /// Time for which a target must be missed before it is reported.
 const PATIENCE: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
-/// Least number of I/Os in a window that is judged, and of I/Os above the judged percentile.
+/// Minimum number of I/Os in a time window that is compared with a target. `LEAST_ABOVE`: minimum
+/// number of I/Os above the percentile that is compared; otherwise a lower percentile is compared.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of I/Os from which a drive's measured times replace the times of its model.
@@ -39,8 +40,8 @@ pub struct LatencyTargets {
 
 struct DriveTarget {
     target: LatencyTarget,
-    /// Service times of the group's I/Os at the drive, before this window. `all_before_ns` is the
-    /// total service time of all groups' I/Os.
+    /// Service times of the group's I/Os in the drive, up to the start of the current time window
+    /// (`since`). `all_before_ns` is the total service time of all groups' I/Os up to then.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
@@ -52,8 +53,9 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// Service times of the group's I/Os in this window. The two numbers are the mean numbers of
-    /// I/Os in the drive: of the group, and of other groups.
+    /// The target was missed for `PATIENCE`. Contains the service times of the group's I/Os in the
+    /// last time window, and the mean numbers of I/Os in the drive: of the group, and of other
+    /// groups.
     Missed(Snapshot, (f64, f64)),
     Kept,
 }
@@ -67,8 +69,10 @@ impl DriveTarget {
         DriveTarget { target, before, all_before_ns, since, missed_since: None, says: None }
     }
 
-    /// Judges the window that ends at `now`. `times` are the service times of all I/Os of the group
-    /// so far; `all_ns` is the total service time of all groups' I/Os so far.
+    /// Compares the service times in the time window that ends at `now` with the target, and begins
+    /// the next window. `times` are the service times of all I/Os of the group so far; `all_ns` is
+    /// the total service time of all groups' I/Os so far. Does nothing if the window is too short
+    /// or has too few I/Os.
     fn look(&mut self, now: Instant, times: &Snapshot, all_ns: u64) -> TargetChange {
         let (window, elapsed) = (times.since(&self.before), now.duration_since(self.since));
         if elapsed < WINDOW || window.count() < LEAST {
@@ -215,7 +219,8 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // `says` is outdated if the target was changed since the last check.
+            // The report of a missed target (`says`) is outdated if the target was changed since
+            // the last check.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {
@@ -226,7 +231,8 @@ impl LatencyTargets {
     }
 
     fn drive_targets(&self) -> MutexGuard<'_, BTreeMap<(GroupId, usize, usize), DriveTarget>> {
-        // A panic cannot leave these plain numbers inconsistent.
+        // Ignores that another thread may have panicked with the lock held: the map has only plain
+        // numbers and texts, which a panic cannot leave inconsistent.
         self.drive_targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

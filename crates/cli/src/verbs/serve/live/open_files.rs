@@ -139,8 +139,8 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
     }
 }
 
-/// Queues the next step of a task at the thread of its directory. A task without further steps
-/// answers its client.
+/// Hands the next step of a task (opening a file for a client) to the thread that works on the
+/// file's directory. A task without further steps ends and answers its client.
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
@@ -154,7 +154,7 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
-    // Time of the oldest change of open files that reports do not include yet.
+    // Time of the oldest opening or closing of a file that the daemon's reports do not include yet.
     let mut behind: Option<Instant> = None;
     // True if the current `ServedLists` may still keep drives of closed files open.
     let mut keep_drives = false;

@@ -11,7 +11,8 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// A series is replaced if its load is below this fraction of the load of a name without a series.
+/// The least busy series is replaced if its load is below this fraction of the load of a volume,
+/// drive or group without a series.
 const LAZY: f64 = 0.5;
 
 /// I/Os of a volume, drive or group at one time: name, I/Os per second, I/Os in flight.
@@ -74,8 +75,9 @@ impl BusiestSeries {
         }
     }
 
-    /// Starts series while there is space. Otherwise replaces the least busy series if another
-    /// volume, drive or group is busy enough.
+    /// Starts series for volumes, drives or groups that have none, while there is space. Without
+    /// space, the busiest of them takes over the least busy series if that series has less than
+    /// `LAZY` times its load.
     fn choose(&mut self) {
         if self.loads.len() == self.series.len() {
             return;

@@ -197,8 +197,8 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     rows.map(|(row, count)| (row as u8, rate(count, since).max(1) as u32)).collect()
 }
 
-/// Returns the I/Os of volumes, drives and groups between two samples. Unused volumes are left out
-/// if there are more volumes than series.
+/// Returns the I/Os of volumes, drives and groups between two samples. Leaves out unused volumes if
+/// there are more than `SERIES_MAX` volumes, because only the busiest get a series.
 fn readings(
     volumes: &[Arc<Volume<Native>>],
     groups: &ServedGroups,

@@ -19,7 +19,8 @@ use crate::views::report;
 pub struct ServedLists {
     pub volumes: Vec<Arc<Volume<Native>>>,
     pub caches: Vec<Arc<Cache<Native>>>,
-    /// Exports as in reports. Their error counts are filled in for each report.
+    /// Exports in the form in which reports list them. Their error counts are filled in for each
+    /// report.
     pub exports: Vec<report::Export>,
     pub servers: Observers,
     pub schedulers: Vec<&'static str>,

@@ -18,7 +18,8 @@ pub const VOLUMES_SHOWN: usize = 64;
 
 pub struct ShownVolumes<'a> {
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Numbers of volumes and drives left out of `volumes`. The caller counts exports.
+    /// Number of volumes that the report leaves out, and of their drives. The number of exports is
+    /// 0 here, and is set by the caller.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }

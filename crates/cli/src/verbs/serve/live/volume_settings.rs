@@ -25,7 +25,8 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeC
     let before: Vec<SchedulerKind> = volume.drives().iter().map(|disk| kind_of(disk)).collect();
     for disk in volume.drives() {
         if let Err(error) = disk.set_scheduler(kind) {
-            // Restores the drives that were already changed.
+            // A drive has refused the new scheduler, so all drives of the volume get their previous
+            // scheduler back.
             for (disk, kind) in volume.drives().iter().zip(&before) {
                 let _ = disk.set_scheduler(*kind);
             }

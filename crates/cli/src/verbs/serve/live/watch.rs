@@ -18,7 +18,8 @@ use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
 use super::served_lists::{NamedStates, ServedLists};
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// Number of checks without further log lines after a line about a drive or export.
+/// Number of checks (one per second), after a log line about a drive or export, during which
+/// further failures of that drive or export are only counted.
 const QUIET: u32 = 4;
 /// Number of checks between two lines about dirty caches while the daemon stops.
 const STOP_LOOKS: u32 = 5;

@@ -32,7 +32,8 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     let (done, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let current = &current;
-        // If the thread cannot be started, no message names a drive that waits.
+        // The thread only logs which drive the start waits for. If the thread cannot be started,
+        // the start continues without these messages.
         let _ =
             thread::Builder::new().spawn_scoped(scope, move || watch(current, &waiting, startup));
         let _done = done;
@@ -51,7 +52,8 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     Ok(opening.finish().map_err(problem)?)
 }
 
-/// Logs the cause of a slow opening, until the sender of `waiting` is dropped.
+/// Logs the process or cluster for which the opening of a drive waits longer than `PATIENCE`. Ends
+/// when `open` drops the other end of `waiting`.
 fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, startup: &Startup) {
     let mut seen: Option<(&DriveConfig, bool)> = None;
     while waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -68,7 +70,8 @@ fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, st
 fn say(drive: &DriveConfig, startup: &Startup) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
-    // Fails if a signal has ended the start, which the signal thread reports.
+    // An error means that a signal has ended the start. The error is ignored, because the signal
+    // thread reports the end.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

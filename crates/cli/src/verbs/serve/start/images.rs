@@ -33,11 +33,11 @@ pub struct ImageArgs {
     /// Socket to serve virtual machines at, as a vhost-user-blk disk
     #[arg(long, value_name = "PATH", value_parser = socket)]
     pub vhost_user: Option<String>,
-    /// Certificate for NBD, which is then served over TLS only: a PEM file, followed by the
-    /// certificates of intermediate CAs
+    /// Certificate for NBD, which is then served over TLS only: a PEM file that contains the
+    /// certificate and after it the certificates of intermediate CAs
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_certificate: Option<String>,
-    /// Private key of that certificate, a PEM file
+    /// Private key of the certificate in --tls-certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_key: Option<String>,
     /// CA certificates, a PEM file: admit only clients whose certificates they have issued

@@ -14,7 +14,8 @@ use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 
 use crate::config::ServePlan;
 
-/// Number of threads that run at this point: main, signals, and the writers of both outputs.
+/// Number of threads that already run when threads are counted: the main thread, the signal thread,
+/// and one writer each for standard output and standard error.
 const RUNNING: usize = 4;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

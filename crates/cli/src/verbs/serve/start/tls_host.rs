@@ -12,7 +12,8 @@ use crate::config::ListenerPlan;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
-    /// Host to use in place of the listener's address; `None` if the address itself works.
+    /// Host for clients' URIs in place of the listener's address. `None` if the URI has the address
+    /// itself.
     pub host: Option<String>,
     pub remark: String,
 }
@@ -21,7 +22,8 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
     };
-    // An unreadable certificate was reported earlier, so it has no names here.
+    // If the certificate cannot be read, which was reported earlier, the URI has the listener's
+    // address.
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
@@ -30,7 +32,8 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
 fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
     let local: &[&str] = match address.ip() {
-        // The wildcard address includes loopback.
+        // A listener on the wildcard address also accepts loopback connections, so loopback names
+        // fit.
         ip if ip.is_unspecified() => &["localhost", "127.0.0.1", "::1"],
         IpAddr::V4(ip) if ip.is_loopback() => &["localhost"],
         IpAddr::V6(ip) if ip.is_loopback() => &["localhost"],

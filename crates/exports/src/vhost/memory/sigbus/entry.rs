@@ -41,7 +41,8 @@ pub(super) struct MappingEntry<W> {
 }
 
 impl<W: Word> MappingEntry<W> {
-    /// Puts a mapping in force in this entry. Returns false if the entry is in use.
+    /// Records a mapping in this free entry, so that signal handlers use it from now on. Returns
+    /// false if the entry is in use.
     pub(super) fn claim(&self, mapping: Mapping) -> bool {
         // Relaxed: the value is a hint, which the following compare-exchange verifies.
         let free = self.state.load(Order::Relaxed);
@@ -55,12 +56,12 @@ impl<W: Word> MappingEntry<W> {
         if self.state.compare_exchange(free, changing, order.0, order.1).is_err() {
             return false;
         }
-        // Release pairs with the Acquire of `pin`: a handler that reads one of these values sees
-        // the new state.
+        // Release pairs with the Acquire loads in `pin`: a handler that reads the new `start`,
+        // `end` or `page` sees at its next load of `state` that the entry has changed.
         self.start.store(mapping.start, Order::Release);
         self.end.store(mapping.end, Order::Release);
         self.page.store(mapping.page, Order::Release);
-        // Relaxed: the value takes effect only with the Release of the state.
+        // Relaxed: the following Release store of `state` publishes the cleared `hit`.
         self.hit.store(0, Order::Relaxed);
         // Release pairs with the Acquire of `pin`.
         self.state.store(changing - CHANGING + IN_FORCE, Order::Release);
@@ -72,10 +73,11 @@ impl<W: Word> MappingEntry<W> {
     pub(super) fn retire<M: Machine>(&self) {
         // Relaxed: only the owner changes the state of a claimed entry.
         let idle = self.state.load(Order::Relaxed) & !PHASE;
-        // SeqCst for the store of the state and the load of `pins`: either a handler sees this
-        // state, or `retire` sees the handler's pin.
+        // SeqCst for this store of `state` and the load of `pins`: either a handler sees that the
+        // mapping is retired, or `retire` sees in `pins` that a handler uses the entry, and waits.
         self.state.store(idle | CHANGING, Order::SeqCst);
-        // SeqCst, as for the store above. The load also pairs with the Release of `unpin`.
+        // SeqCst: the load of `pins` must not move before the store of `state`. The load also pairs
+        // with the Release of `unpin`, so the handlers have finished with the mapping.
         M::spin_until(u64::MAX, || self.pins.load(Order::SeqCst) == 0);
         // Release pairs with the Acquire of `claim`.
         self.state.store(idle | FREE, Order::Release);
@@ -85,7 +87,8 @@ impl<W: Word> MappingEntry<W> {
     /// [`MappingEntry::unpin`]. Signal handlers call this, so it takes no lock, never waits and
     /// allocates nothing.
     pub(super) fn pin(&self, address: u64) -> Option<Mapping> {
-        // The Acquire of all these loads pairs with the Release of `claim`.
+        // The Acquire loads of `state`, `end`, `start` and `page` pair with the Release stores of
+        // `claim`.
         let state = self.state.load(Order::Acquire);
         if state & PHASE != IN_FORCE {
             return None;
@@ -100,8 +103,8 @@ impl<W: Word> MappingEntry<W> {
         // sees the state that `retire` stored.
         self.pins.fetch_add(1, Order::SeqCst);
         let now = self.state.load(Order::SeqCst);
-        // A changed state means that the mapping was retired. No thread accesses a retired mapping,
-        // so the fault at `address` was not in it.
+        // A `state` that differs from the first load means that the mapping was retired meanwhile.
+        // No thread accesses a retired mapping, so the fault at `address` was not in it.
         if now != state {
             self.unpin();
             return None;

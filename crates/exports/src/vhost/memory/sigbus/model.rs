@@ -20,7 +20,8 @@ fn mapping(start: u64, end: u64) -> Mapping {
     Mapping { start, end, page: start }
 }
 
-/// A single table entry holds first a mapping above the faulting address, then one below it.
+/// One table entry is reused: first for a mapping above the faulting address, then for one below
+/// it. A handler that mixed the values of both mappings would replace memory that is in neither.
 fn another_mapping_takes_the_entry() {
     let entry = entry();
     let (high, low) = (mapping(40, 50), mapping(10, 20));
@@ -50,7 +51,8 @@ fn a_mapping_is_unmapped() {
     let fault = spawn(move || {
         if let Some(pinned) = handler.pin(15) {
             ensure(pinned == mapping(10, 20) || pinned == mapping(12, 18), "a mixture");
-            // No other thread may use the mapping's memory at this point.
+            // The entry is pinned, so no other thread may use the mapping's memory during this
+            // write. The model checker reports a conflict.
             there.write();
             handler.note_hit();
             handler.unpin();

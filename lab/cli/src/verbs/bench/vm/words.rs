@@ -19,11 +19,13 @@ const OTHERS: &str = "\
 #[derive(Debug, Clone, Args)]
 pub struct VmArgs {
     /// With --machine, run the jobs in a virtual machine on it: `MODE,KEY=VALUE,...`; several --vm
-    /// make a row each. MODE: baseline (one virtqueue, one I/O thread), mq (a queue for each vCPU),
+    /// are compared. MODE: baseline (one virtqueue, one I/O thread), mq (a queue for each vCPU),
     /// miot (a queue and an I/O thread for each vCPU, workload-aware batching). Keys, all optional:
     /// vcpus (8), threads (number of I/O threads), batching (maximum wait, such as 20us; 0 is off),
-    /// polling (maximum; 0), and without (preemption, roaming, sharing, bound, translation,
-    /// signals: an effect to switch off; may be repeated)
+    /// polling (maximum; 0), without (an effect to switch off; may be repeated): preemption (of
+    /// vCPUs that hold a lock), roaming (waking on any idle CPU), sharing (of a core by
+    /// hyper-threads), bound (of the wait for a batch), translation (a shared map of guest memory),
+    /// signals (an interrupt per request)
     #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = rows_only(OTHERS))]
     #[arg(value_parser = setting)]
     pub vm: Vec<VmSetting>,
