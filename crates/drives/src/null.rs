@@ -1,6 +1,6 @@
 //! `null`: completes requests at once or after a fixed time; keeps no data.
 //!
-//! A null drive measures the block layer alone, as in Bjørling et al., SYSTOR 2013. With `delay`, a
+//! A null drive measures the block layer alone, as in Bjorling et al., SYSTOR 2013. With `delay`, a
 //! request completes that long after it was queued, as on a device with this latency and no limit
 //! except its tags. Kernel counterpart: drivers/block/null_blk.
 

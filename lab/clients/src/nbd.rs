@@ -47,7 +47,7 @@ pub struct Completion {
 }
 
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct SentRequest {
     user_data: u64,
     command: Command,
     offset: u64,
@@ -64,7 +64,7 @@ pub struct Client {
     socket: Socket,
     session: ClientSession,
     out: Vec<u8>,
-    pending: Vec<Option<Pending>>,
+    pending: Vec<Option<SentRequest>>,
     free: Vec<u32>,
     replies: Replies,
     done: Vec<Completion>,
@@ -162,7 +162,7 @@ impl Client {
         if command == Command::Write {
             self.out.extend_from_slice(&buffer);
         }
-        self.pending[index as usize] = Some(Pending {
+        self.pending[index as usize] = Some(SentRequest {
             user_data: cookie,
             command,
             offset,
@@ -253,7 +253,7 @@ impl Client {
         let Client { socket, session, pending, free, replies, done, .. } = self;
         replies.receive(socket, session.style, pending, |index, pending| {
             free.push(index);
-            let Pending { user_data, errno, buffer, extents, .. } = pending;
+            let SentRequest { user_data, errno, buffer, extents, .. } = pending;
             done.push(Completion { user_data, errno, buffer, extents });
         })
     }

@@ -46,7 +46,7 @@ pub use self::ring::{DriverRing, RingError};
 
 use self::config::WANTED;
 use self::notify::Notify;
-use self::queue::Shared;
+use self::queue::SharedConnection;
 
 /// Guest-physical address at which the guest's memory begins. Any address but zero would do.
 const GUEST_BASE: u64 = 1 << 30;
@@ -278,14 +278,14 @@ impl Session {
             let start = NonNull::new(memory.as_ptr().wrapping_add(offset));
             let start = start.expect("mapped memory is never at address zero");
             // SAFETY: each queue has its own part of the mapping, as long as its layout.
-            // Every queue owns `Shared`, which keeps the mapping alive.
+            // Every queue owns `SharedConnection`, which keeps the mapping alive.
             let ring = unsafe { DriverRing::new(start, GUEST_BASE + offset as u64, ring) }?;
             let notify = Notify::new(&self.stream).map_err(|source| system("eventfds", source))?;
             self.start_queue(number.into(), &ring, &notify, start.as_ptr().addr() as u64)?;
             parts.push((ring, notify, number));
         }
         let Session { path, stream, .. } = self;
-        let shared = Arc::new(Shared { path, _memory: memory, _stream: stream });
+        let shared = Arc::new(SharedConnection { path, _memory: memory, _stream: stream });
         let queue = |(ring, notify, number)| Queue::new(&shared, ring, notify, number);
         Ok(parts.into_iter().map(queue).collect())
     }

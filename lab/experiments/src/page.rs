@@ -45,38 +45,38 @@ impl CheckKind {
     }
 }
 
-/// Result of a check. In JSON: `true`, `false`, or `"not there yet"` for [`Verdict::NotYet`].
+/// Result of a check. In JSON: `true`, `false`, or `"not there yet"` for [`CheckVerdict::NotYet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckVerdict {
     Yes,
     No,
     /// The check was not made, because a part that it needs was not run or is not implemented.
     NotYet,
 }
 
-impl Verdict {
+impl CheckVerdict {
     /// Returns the verdict on a check in words, as shown to people.
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::Yes => "holds",
-            Verdict::No => "does not hold",
-            Verdict::NotYet => "not there yet",
+            CheckVerdict::Yes => "holds",
+            CheckVerdict::No => "does not hold",
+            CheckVerdict::NotYet => "not there yet",
         }
     }
 }
 
-impl From<bool> for Verdict {
-    fn from(holds: bool) -> Verdict {
-        if holds { Verdict::Yes } else { Verdict::No }
+impl From<bool> for CheckVerdict {
+    fn from(holds: bool) -> CheckVerdict {
+        if holds { CheckVerdict::Yes } else { CheckVerdict::No }
     }
 }
 
-impl Serialize for Verdict {
+impl Serialize for CheckVerdict {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Verdict::Yes => serializer.serialize_bool(true),
-            Verdict::No => serializer.serialize_bool(false),
-            Verdict::NotYet => serializer.serialize_str(self.name()),
+            CheckVerdict::Yes => serializer.serialize_bool(true),
+            CheckVerdict::No => serializer.serialize_bool(false),
+            CheckVerdict::NotYet => serializer.serialize_str(self.name()),
         }
     }
 }
@@ -108,7 +108,7 @@ pub struct Check {
     /// Largest relative deviation of our numbers: ours divided by the paper's, minus 1. None if
     /// there is no pair of numbers to compare.
     pub deviation: Option<f64>,
-    pub holds: Verdict,
+    pub holds: CheckVerdict,
     /// Explanation of the verdict or of a deviation; may be empty.
     pub note: String,
     /// Result of the check in a second run, with some mechanisms of the simulated machine or kernel
@@ -129,8 +129,8 @@ pub struct AblationResult {
     pub change: Option<f64>,
     /// Relative deviation of this run's number from the paper's.
     pub deviation: Option<f64>,
-    /// Verdict of the check with the numbers of this run.
-    pub holds: Verdict,
+    /// CheckVerdict of the check with the numbers of this run.
+    pub holds: CheckVerdict,
 }
 
 impl Check {
@@ -139,7 +139,7 @@ impl Check {
         id: &str,
         kind: CheckKind,
         (paper, ours): (Quantity, Quantity),
-        holds: impl Into<Verdict>,
+        holds: impl Into<CheckVerdict>,
     ) -> Check {
         let deviation = deviation(&paper.numbers, &ours.numbers);
         let (id, holds) = (id.to_owned(), holds.into());
@@ -154,9 +154,9 @@ impl Check {
         Check::new(id, CheckKind::Quantitative, (paper, ours), holds)
     }
 
-    /// Creates a check without a result of ours. Its verdict is [`Verdict::NotYet`].
+    /// Creates a check without a result of ours. Its verdict is [`CheckVerdict::NotYet`].
     pub fn not_yet(id: &str, kind: CheckKind, paper: Quantity) -> Check {
-        Check::new(id, kind, (paper, Quantity::default()), Verdict::NotYet)
+        Check::new(id, kind, (paper, Quantity::default()), CheckVerdict::NotYet)
     }
 
     pub fn with_note(self, note: impl Into<String>) -> Check {
@@ -390,9 +390,9 @@ impl Page {
         for check in &self.checks {
             let count = match (check.kind, check.holds) {
                 (CheckKind::Input, _) => &mut tally.inputs,
-                (_, Verdict::Yes) => &mut tally.hold,
-                (_, Verdict::No) => &mut tally.fail,
-                (_, Verdict::NotYet) => &mut tally.missing,
+                (_, CheckVerdict::Yes) => &mut tally.hold,
+                (_, CheckVerdict::No) => &mut tally.fail,
+                (_, CheckVerdict::NotYet) => &mut tally.missing,
             };
             *count += 1;
         }

@@ -239,7 +239,7 @@ pub(crate) fn models<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Mod
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Verdict;
+    use crate::page::CheckVerdict;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
@@ -247,7 +247,7 @@ mod tests {
             let none = PartSelection::new(&[], 1);
             let page = paper.run(none, &mut |_| ControlFlow::Continue(())).expect("nothing to run");
             assert!(page.checks.len() >= 5, "{}", paper.name);
-            assert!(page.checks.iter().all(|check| check.holds == Verdict::NotYet));
+            assert!(page.checks.iter().all(|check| check.holds == CheckVerdict::NotYet));
         }
     }
 

@@ -41,7 +41,7 @@ pub use report::{
     WaitCounts,
 };
 pub use route::{Addresses, Extents, Routes, extents};
-pub use series::Series;
+pub use series::ReplaySeries;
 pub use simulated::{SimulatedVolume, replay_simulated};
 pub use vhost::VHOST_IODEPTH_MAX;
 pub use volumes::ReplayVolume;

@@ -5,7 +5,7 @@
 //! serving a hardware queue at once (lanes.rs). `Disk::new` chooses the design. The code on the
 //! path of an I/O calls a baseline only through the trait `BaselineStack` (stack.rs); the fast path
 //! (direct.rs) never calls one. Baselines are not part of the block layer's public interface.
-//! Sources: Bjørling et al., SYSTOR 2013; the OLS 2002 paper.
+//! Sources: Bjorling et al., SYSTOR 2013; the OLS 2002 paper.
 
 pub(crate) mod config;
 pub(crate) mod filled;

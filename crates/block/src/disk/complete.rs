@@ -3,7 +3,7 @@
 //! dispatch.rs calls this code with a batch of completions from the driver, usually after it has
 //! released the hardware queue's serve lock. The lock is still held if the batch is full or other
 //! work waits in the queue. Finding the request needs no search, because the tag is the request's
-//! index (Bjørling et al., SYSTOR 2013, point 4). Timed-out requests end in timeouts.rs. Lock
+//! index (Bjorling et al., SYSTOR 2013, point 4). Timed-out requests end in timeouts.rs. Lock
 //! order: as in dispatch.rs; the lock of abandoned requests comes last. Kernel counterpart:
 //! `blk_mq_end_request_batch`.
 

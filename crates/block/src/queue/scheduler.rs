@@ -8,7 +8,7 @@
 //! deadline.rs share one lock, as the kernel's does). Flushes bypass the scheduler. `Scheduling` is
 //! the block layer's record of a scheduler: it counts the chains inside the scheduler, and reports
 //! completions only of requests that the scheduler chose. Called by disk/scheduled.rs. Source:
-//! Bjørling et al., SYSTOR 2013, "scheduling in the software queues". Kernel counterpart: `struct
+//! Bjorling et al., SYSTOR 2013, "scheduling in the software queues". Kernel counterpart: `struct
 //! elevator_mq_ops`.
 
 pub(crate) mod builtin;

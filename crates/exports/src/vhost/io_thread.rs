@@ -237,8 +237,8 @@ impl IoThread {
     #[inline]
     fn take(&mut self) -> u32 {
         // A queue may fill its whole share of the channel in one iteration if drives do not
-        // complete requests at once. The same applies if the guest runs only while this thread
-        // sleeps, because early answers are then of no use.
+        // complete requests at once, or if the guest runs only while this thread sleeps, because
+        // early answers are then of no use.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use millrace_console::words::{whole, word};
 use millrace_console::{ProgressBar, WIDTH, wrapped};
 use millrace_drives::Words;
-use millrace_experiments::page::{Check, CheckKind, Page, Verdict};
+use millrace_experiments::page::{Check, CheckKind, CheckVerdict, Page};
 use millrace_experiments::papers::{PAPERS, Paper};
 use millrace_experiments::{Interrupt, Mechanism, PartSelection, Step};
 
@@ -243,7 +243,7 @@ fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
 
 /// Lists the checks that do not hold, in a sentence. Returns an empty text if all hold.
 fn failed(pages: &[(&str, Page)]) -> String {
-    let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Verdict::No;
+    let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == CheckVerdict::No;
     let of = |(_, page): &'_ (_, Page)| {
         page.checks.iter().filter(no).map(|check| check.id.clone()).collect::<Vec<_>>()
     };

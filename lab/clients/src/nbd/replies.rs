@@ -14,10 +14,10 @@ use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, ReplyStyle};
 
 use super::socket::Socket;
-use super::{Pending, invalid};
+use super::{SentRequest, invalid};
 
 #[derive(Debug, Clone, Copy)]
-struct Payload {
+struct PartialPayload {
     index: u32,
     /// Offset in the request's buffer for the next byte.
     at: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Replies {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    payload: Option<Payload>,
+    payload: Option<PartialPayload>,
 }
 
 impl Replies {
@@ -46,16 +46,19 @@ impl Replies {
         &mut self,
         socket: &Socket,
         style: ReplyStyle,
-        pending: &mut [Option<Pending>],
-        mut done: impl FnMut(u32, Pending),
+        pending: &mut [Option<SentRequest>],
+        mut done: impl FnMut(u32, SentRequest),
     ) -> io::Result<usize> {
         let received = match self.payload {
             Some(payload) if payload.left > self.buffer.len() / 8 => {
                 let request = in_flight(pending, payload.index)?;
                 let room = &mut request.buffer[payload.at..payload.at + payload.left];
                 let Some(bytes) = socket.receive(room)? else { return Ok(0) };
-                self.payload =
-                    Some(Payload { at: payload.at + bytes, left: payload.left - bytes, ..payload });
+                self.payload = Some(PartialPayload {
+                    at: payload.at + bytes,
+                    left: payload.left - bytes,
+                    ..payload
+                });
                 bytes
             }
             _ => {
@@ -75,8 +78,8 @@ impl Replies {
     fn step(
         &mut self,
         style: ReplyStyle,
-        pending: &mut [Option<Pending>],
-        done: &mut impl FnMut(u32, Pending),
+        pending: &mut [Option<SentRequest>],
+        done: &mut impl FnMut(u32, SentRequest),
     ) -> io::Result<bool> {
         if let Some(payload) = self.payload {
             let bytes = payload.left.min(self.end - self.start);
@@ -86,7 +89,7 @@ impl Replies {
             self.start += bytes;
             if bytes < payload.left {
                 let (at, left) = (payload.at + bytes, payload.left - bytes);
-                self.payload = Some(Payload { at, left, ..payload });
+                self.payload = Some(PartialPayload { at, left, ..payload });
                 return Ok(false);
             }
             self.payload = None;
@@ -113,8 +116,8 @@ impl Replies {
     fn reply(
         behind: &[u8],
         reply: ServerReply<'_>,
-        pending: &mut [Option<Pending>],
-        done: &mut impl FnMut(u32, Pending),
+        pending: &mut [Option<SentRequest>],
+        done: &mut impl FnMut(u32, SentRequest),
     ) -> io::Result<Option<ReplyBody>> {
         let mut taken = ReplyBody { list_bytes: 0, payload: None };
         match reply {
@@ -124,7 +127,7 @@ impl Replies {
                 if request.command == Command::Read && errno.is_none() {
                     request.received = request.length;
                     let left = request.buffer.len();
-                    taken.payload = Some(Payload { index, at: 0, left, last: true });
+                    taken.payload = Some(PartialPayload { index, at: 0, left, last: true });
                 } else {
                     finish(pending, index, done)?;
                 }
@@ -143,7 +146,7 @@ impl Replies {
             ServerReply::Data { cookie, offset, length, last } => {
                 let (index, request) = lookup(pending, cookie)?;
                 let (at, left) = place(request, offset, length)?;
-                taken.payload = Some(Payload { index, at, left, last });
+                taken.payload = Some(PartialPayload { index, at, left, last });
             }
             ServerReply::Hole { cookie, offset, length, last } => {
                 let (index, request) = lookup(pending, cookie)?;
@@ -171,15 +174,15 @@ impl Replies {
 struct ReplyBody {
     /// Size in bytes of the parsed list of extents after the header; 0 without a list.
     list_bytes: usize,
-    payload: Option<Payload>,
+    payload: Option<PartialPayload>,
 }
 
-fn lookup(pending: &mut [Option<Pending>], cookie: u64) -> io::Result<(u32, &mut Pending)> {
+fn lookup(pending: &mut [Option<SentRequest>], cookie: u64) -> io::Result<(u32, &mut SentRequest)> {
     let index = u32::try_from(cookie).map_err(invalid)?;
     Ok((index, in_flight(pending, index)?))
 }
 
-fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, usize)> {
+fn place(request: &mut SentRequest, offset: u64, length: u64) -> io::Result<(usize, usize)> {
     let wrong = || {
         invalid(format!("a chunk of {length} bytes at {offset}, which the read did not request"))
     };
@@ -192,15 +195,15 @@ fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, 
     Ok((at as usize, length as usize))
 }
 
-fn in_flight(pending: &mut [Option<Pending>], index: u32) -> io::Result<&mut Pending> {
+fn in_flight(pending: &mut [Option<SentRequest>], index: u32) -> io::Result<&mut SentRequest> {
     let slot = pending.get_mut(index as usize).and_then(Option::as_mut);
     slot.ok_or_else(|| invalid(format!("a reply to request {index}, which is not in flight")))
 }
 
 fn finish(
-    pending: &mut [Option<Pending>],
+    pending: &mut [Option<SentRequest>],
     index: u32,
-    done: &mut impl FnMut(u32, Pending),
+    done: &mut impl FnMut(u32, SentRequest),
 ) -> io::Result<()> {
     let request = in_flight(pending, index)?;
     if request.command == Command::Read

@@ -30,7 +30,7 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connection and memory that all queues of a client share. Every queue keeps them alive.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedConnection {
     pub(super) path: PathBuf,
     pub(super) _memory: MmapRegion,
     /// Connection to the server, closed when the last queue is dropped.
@@ -61,12 +61,12 @@ pub struct Queue {
     checked: (u64, Option<Instant>),
     /// Number of calls of `wait` that found no completion.
     vain: u32,
-    shared: Arc<Shared>,
+    shared: Arc<SharedConnection>,
 }
 
 impl Queue {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedConnection>,
         ring: DriverRing,
         notify: Notify,
         number: u16,

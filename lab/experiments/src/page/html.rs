@@ -8,8 +8,8 @@ use super::escape::{anchor, escape};
 use super::plot;
 use super::scale::{percent_off, short};
 use super::{
-    AblationResult, Check, CheckKind, DataTable, Figure, MachineTable, Page, Panel, SeriesKind,
-    Unit, Verdict,
+    AblationResult, Check, CheckKind, CheckVerdict, DataTable, Figure, MachineTable, Page, Panel,
+    SeriesKind, Unit,
 };
 
 const STYLE: &str = include_str!("../../assets/page.css");
@@ -98,10 +98,10 @@ fn checks(page: &Page) -> String {
 fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     let (id, note) = (escape(&check.id), escape(&check.note));
     let class = match (check.kind, check.holds) {
-        (CheckKind::Input, Verdict::Yes) => "input",
-        (_, Verdict::Yes) => "yes",
-        (_, Verdict::No) => "no",
-        (_, Verdict::NotYet) => "missing",
+        (CheckKind::Input, CheckVerdict::Yes) => "input",
+        (_, CheckVerdict::Yes) => "yes",
+        (_, CheckVerdict::No) => "no",
+        (_, CheckVerdict::NotYet) => "missing",
     };
     let off = check.deviation.map_or_else(String::new, percent_off);
     let cell = |label: &str, class: &str, text: &str| match text {
@@ -129,9 +129,9 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
 /// kernel switched off. The result is a row below the check's row in the HTML table.
 fn second_run(without: &AblationResult, ours: &str) -> String {
     let class = match without.holds {
-        Verdict::Yes => "yes",
-        Verdict::No => "no",
-        Verdict::NotYet => return String::new(),
+        CheckVerdict::Yes => "yes",
+        CheckVerdict::No => "no",
+        CheckVerdict::NotYet => return String::new(),
     };
     let change = without.change.map_or_else(String::new, |change| {
         format!(" <span class=\"change\">{} against the above</span>", percent_off(change))

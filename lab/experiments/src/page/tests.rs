@@ -167,19 +167,22 @@ fn deviation_is_that_of_the_number_that_is_farthest_off() {
     assert_eq!(deviation(&[1.0], &[1.0, 2.0]), None);
     assert_eq!(deviation(&[0.0], &[1.0]), None);
     let quantity = |number| Quantity::new("", [number]);
-    assert_eq!(Check::within("x", quantity(1.0), quantity(1.2), 0.25).holds, Verdict::Yes);
-    assert_eq!(Check::within("x", quantity(1.0), quantity(1.3), 0.25).holds, Verdict::No);
-    assert_eq!(Check::within("x", quantity(1.0), Quantity::default(), 0.25).holds, Verdict::No);
+    assert_eq!(Check::within("x", quantity(1.0), quantity(1.2), 0.25).holds, CheckVerdict::Yes);
+    assert_eq!(Check::within("x", quantity(1.0), quantity(1.3), 0.25).holds, CheckVerdict::No);
+    assert_eq!(
+        Check::within("x", quantity(1.0), Quantity::default(), 0.25).holds,
+        CheckVerdict::No
+    );
 }
 
 #[test]
 fn tally_counts_inputs_apart() {
-    let check = |kind, holds: Verdict| Check::new("x", kind, Default::default(), holds);
+    let check = |kind, holds: CheckVerdict| Check::new("x", kind, Default::default(), holds);
     let checks = vec![
-        check(CheckKind::Input, Verdict::Yes),
-        check(CheckKind::Qualitative, Verdict::Yes),
-        check(CheckKind::OrderOnly, Verdict::No),
-        check(CheckKind::Quantitative, Verdict::NotYet),
+        check(CheckKind::Input, CheckVerdict::Yes),
+        check(CheckKind::Qualitative, CheckVerdict::Yes),
+        check(CheckKind::OrderOnly, CheckVerdict::No),
+        check(CheckKind::Quantitative, CheckVerdict::NotYet),
     ];
     let tally = Page { checks, ..Page::default() }.tally();
     assert_eq!(tally, CheckTally { hold: 1, fail: 1, missing: 1, inputs: 1 });
@@ -193,7 +196,7 @@ fn check_shows_the_second_run_and_tables_stay_intact() {
         ours: Quantity::new("found <less>", [7e5]),
         change: Some(-0.3),
         deviation: Some(-0.3),
-        holds: Verdict::No,
+        holds: CheckVerdict::No,
     });
     let ten = |text: &str| (0..13).map(|at| format!("{text}{at}")).collect::<Vec<_>>();
     let head = ten("interrupted-");

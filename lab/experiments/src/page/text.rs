@@ -9,7 +9,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Wi
 
 use super::html::rows;
 use super::scale::{percent_off, short};
-use super::{Check, DataTable, Figure, Page, Panel, Unit, Verdict};
+use super::{Check, CheckVerdict, DataTable, Figure, Page, Panel, Unit};
 
 pub(super) fn page(page: &Page) -> String {
     let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
@@ -140,14 +140,14 @@ fn longest(text: &str) -> usize {
 /// Renders the checks, each with its verdict, the paper's statement, our result, the result of a
 /// second run, and the note. Checks that were not made are grouped by reason.
 fn checks(page: &Page) -> String {
-    let there = |check: &&Check| check.holds != Verdict::NotYet;
+    let there = |check: &&Check| check.holds != CheckVerdict::NotYet;
     let heads = page.against.heads();
     let blocks: Vec<String> =
         page.checks.iter().filter(there).map(|one| check(one, heads)).collect();
     let mut text = blocks.join("\n");
     text = format!("checks\n{text}");
     let mut missing: Vec<(&str, Vec<&str>)> = Vec::new();
-    for check in page.checks.iter().filter(|check| check.holds == Verdict::NotYet) {
+    for check in page.checks.iter().filter(|check| check.holds == CheckVerdict::NotYet) {
         match missing.iter_mut().find(|(note, _)| *note == check.note) {
             Some((_, ids)) => ids.push(&check.id),
             None => missing.push((&check.note, vec![&check.id])),
@@ -155,7 +155,7 @@ fn checks(page: &Page) -> String {
     }
     for (note, ids) in missing {
         let why = if note.is_empty() { String::new() } else { format!(" ({note})") };
-        let words = format!("{}{why}: {}", Verdict::NotYet.name(), ids.join(", "));
+        let words = format!("{}{why}: {}", CheckVerdict::NotYet.name(), ids.join(", "));
         text += &format!("\n{}", wrapped(&words, 2));
     }
     let tally = page.tally();
@@ -185,7 +185,7 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     };
     say(theirs, &check.paper.text);
     say(ours, &check.ours.text);
-    if let Some(without) = check.without.as_ref().filter(|one| one.holds != Verdict::NotYet) {
+    if let Some(without) = check.without.as_ref().filter(|one| one.holds != CheckVerdict::NotYet) {
         let change = without.change.map_or_else(String::new, |change| {
             format!(" ({} against {ours})", percent_off(change))
         });

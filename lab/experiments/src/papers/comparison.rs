@@ -66,7 +66,7 @@ fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::{CheckKind, Quantity, Unit, Verdict};
+    use crate::page::{CheckKind, CheckVerdict, Quantity, Unit};
 
     /// A page whose line, table and check have this number.
     fn page(number: f64) -> Page {
@@ -95,7 +95,7 @@ mod tests {
         let both = merged(page(4.0), page(2.0), &without);
         let check = &both.checks[0];
         let second = check.without.as_ref().expect("the check must have a second run");
-        assert_eq!((check.holds, second.holds), (Verdict::Yes, Verdict::No));
+        assert_eq!((check.holds, second.holds), (CheckVerdict::Yes, CheckVerdict::No));
         assert_eq!((second.change, second.deviation), (Some(-0.5), Some(-0.6)));
         assert_eq!(second.mechanisms, "lines,links");
         let figure = &both.figures[0];

@@ -274,7 +274,7 @@ mod tests {
         let (first, second) = (page(), page());
         assert_eq!((first.html(), first.json()), (second.html(), second.json()));
         let threads = first.checks.iter().find(|check| check.id == "own.threads");
-        assert_eq!(threads.map(|check| check.holds), Some(crate::page::Verdict::Yes));
+        assert_eq!(threads.map(|check| check.holds), Some(crate::page::CheckVerdict::Yes));
         let machines: Vec<&str> = first.machines.iter().map(|table| table.name.as_str()).collect();
         assert_eq!(machines, ["miot", "miot-nvme", "kvm-2015", "drive"]);
     }

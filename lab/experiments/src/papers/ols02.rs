@@ -311,7 +311,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     use super::*;
-    use crate::page::{Page, Verdict};
+    use crate::page::{CheckVerdict, Page};
     use crate::papers::{PartSelection, run_without};
     use crate::simulation::machine;
 
@@ -328,7 +328,7 @@ mod tests {
         let paper = ["ols.dm-read", "ols.dm-readv", "ols.dsw", "ols.calls", "ols.lock-share"];
         assert_eq!(ids, paper);
         let of = |holds| page.checks.iter().filter(move |check| check.holds == holds);
-        assert_eq!(of(Verdict::NotYet).count(), 4);
+        assert_eq!(of(CheckVerdict::NotYet).count(), 4);
         let numbers = &page.checks[3].ours.numbers;
         assert_eq!(numbers[..], [32_768.0, 4_096.0, 32_768.0, 4_096.0, 32_640.0, 3_968.0]);
     }

@@ -329,7 +329,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     use super::*;
-    use crate::page::Verdict;
+    use crate::page::CheckVerdict;
     use crate::papers::PartSelection;
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
         let wanted = PartSelection::new(&["disk"], 1);
         let page =
             paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed");
-        let judged = page.checks.iter().filter(|check| check.holds != Verdict::NotYet);
+        let judged = page.checks.iter().filter(|check| check.holds != CheckVerdict::NotYet);
         assert_eq!(judged.map(|check| check.id.as_str()).collect::<Vec<_>>(), ["disk.sorted"]);
         assert_eq!(page.figures.len(), 1);
         let (text, html) = (page.text(), page.html());
@@ -350,10 +350,11 @@ mod tests {
         let wanted = PartSelection::new(&["late", "pauses", "storms"], 1);
         let page =
             paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed");
-        let judged: Vec<_> = page.checks.iter().filter(|c| c.holds != Verdict::NotYet).collect();
+        let judged: Vec<_> =
+            page.checks.iter().filter(|c| c.holds != CheckVerdict::NotYet).collect();
         assert_eq!(judged.len(), 6);
         for check in judged {
-            assert!(check.holds == Verdict::Yes, "{}", page.text());
+            assert!(check.holds == CheckVerdict::Yes, "{}", page.text());
         }
     }
 }

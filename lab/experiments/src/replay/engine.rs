@@ -20,7 +20,7 @@ use super::lane::{Done, Piece, Target};
 use super::order::{Access, Order, Waits};
 use super::report::{Report, StopReason};
 use super::route::{Item, Routed};
-use super::tally::{IoResult, Tally};
+use super::tally::{IoResult, ReplayTally};
 use super::{Progress, ReplayProgress, Settings};
 use crate::load::bench::BenchError;
 
@@ -84,7 +84,7 @@ pub(crate) struct Engine<'a, T, F> {
     full_ns: u64,
     begin_ns: u64,
     ending: EndOfReplay,
-    tally: Tally,
+    tally: ReplayTally,
     done: Vec<Done>,
 }
 
@@ -107,7 +107,7 @@ struct EndOfReplay {
 impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     pub(crate) fn new(target: &'a mut T, feed: &'a mut F, settings: &'a Settings) -> Self {
         let begin_ns = target.now_ns();
-        let tally = Tally::new(target.lanes(), begin_ns);
+        let tally = ReplayTally::new(target.lanes(), begin_ns);
         Engine {
             order: Order::new(target.lanes().len()),
             target,

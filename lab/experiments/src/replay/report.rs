@@ -7,7 +7,7 @@ use millrace_block::Snapshot;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use super::series::Series;
+use super::series::ReplaySeries;
 
 /// Latencies in nanoseconds. Percentiles are accurate to an eighth, the width of a histogram
 /// bucket; mean and maximum are exact.
@@ -191,9 +191,9 @@ pub struct Report {
     pub adapted: AdaptedIos,
     pub skipped: Skipped,
     /// Number of I/Os that ended, over time.
-    pub series: Series,
+    pub series: ReplaySeries,
     /// Number of I/Os that were due, over time; `None` for a replay as fast as possible.
-    pub due_series: Option<Series>,
+    pub due_series: Option<ReplaySeries>,
     pub targets: Vec<LaneReport>,
     /// Reason why the replay ended before the trace; `None` if the whole trace was replayed.
     pub stopped: Option<StopReason>,

@@ -1,4 +1,4 @@
-//! `Series`: number of I/Os over time, in bounded memory.
+//! `ReplaySeries`: number of I/Os over time, in bounded memory.
 //!
 //! Owns the counts of up to 512 equal intervals. The interval starts at 100 ms and doubles whenever
 //! all counts are in use, so replays of more than a minute, even of months, have between 256 and
@@ -11,20 +11,20 @@ const INTERVAL_NS: u64 = 100_000_000;
 
 /// Counts of I/Os in intervals of equal length since the start of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Series {
+pub struct ReplaySeries {
     /// Length of each interval in nanoseconds.
     pub interval_ns: u64,
     /// Number of I/Os in each interval.
     pub ios: Vec<u64>,
 }
 
-impl Default for Series {
-    fn default() -> Series {
-        Series { interval_ns: INTERVAL_NS, ios: Vec::new() }
+impl Default for ReplaySeries {
+    fn default() -> ReplaySeries {
+        ReplaySeries { interval_ns: INTERVAL_NS, ios: Vec::new() }
     }
 }
 
-impl Series {
+impl ReplaySeries {
     pub(crate) fn add(&mut self, at_ns: u64) {
         let mut at = (at_ns / self.interval_ns) as usize;
         while at >= COUNTS_MAX {
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_series_keeps_all_counts_however_long_it_gets() {
-        let mut series = Series::default();
+        let mut series = ReplaySeries::default();
         for at in 0..10_000 {
             series.add(at * 77_000_000);
         }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn rates_are_of_whole_spans_and_of_the_rest_of_the_last_one() {
-        let mut series = Series::default();
+        let mut series = ReplaySeries::default();
         (0..250).for_each(|at| series.add(at * 1_000_000));
         let rates = series.rates(2, 250_000_000);
         assert_eq!(rates, [1_000.0, 1_000.0]);

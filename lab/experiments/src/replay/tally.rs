@@ -1,4 +1,4 @@
-//! `Tally`: counts and latencies of a running replay.
+//! `ReplayTally`: counts and latencies of a running replay.
 //!
 //! The size of a tally does not depend on the trace's length.
 
@@ -10,7 +10,7 @@ use super::report::{
     WaitCounts,
 };
 use super::route::{Routed, Skip};
-use super::series::Series;
+use super::series::ReplaySeries;
 
 #[derive(Debug, Default)]
 struct OpTally {
@@ -33,7 +33,7 @@ pub(crate) struct IoResult {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ReplayTally {
     ops: [OpTally; OPS],
     lateness: Snapshot,
     late: [u64; LATE.len()],
@@ -41,8 +41,8 @@ pub(crate) struct Tally {
     pub(crate) adapted: AdaptedIos,
     skipped: Skipped,
     unsupported: [u64; OPS],
-    series: Series,
-    due_series: Series,
+    series: ReplaySeries,
+    due_series: ReplaySeries,
     lanes: Vec<LaneReport>,
     pub(crate) counts: Counts,
     pub(crate) at_ns: u64,
@@ -50,11 +50,11 @@ pub(crate) struct Tally {
     end_ns: u64,
 }
 
-impl Tally {
-    pub(crate) fn new(lanes: &[Lane], begin_ns: u64) -> Tally {
+impl ReplayTally {
+    pub(crate) fn new(lanes: &[Lane], begin_ns: u64) -> ReplayTally {
         let lane = |lane: &Lane| LaneReport { target: lane.name.clone(), ..Default::default() };
         let lanes = lanes.iter().map(lane).collect();
-        Tally { lanes, begin_ns, end_ns: begin_ns, ..Tally::default() }
+        ReplayTally { lanes, begin_ns, end_ns: begin_ns, ..ReplayTally::default() }
     }
 
     pub(crate) fn begin(&mut self, begin_ns: u64) {

@@ -1,7 +1,7 @@
 //! The submission interface between a program and the block layer, as a stage of its own.
 //!
 //! Each job owns an `Interface`, and all jobs of a simulation share its `SharedCounters`. job.rs
-//! calls the interface around each batch. The interfaces have this state, after Bjørling et al.
+//! calls the interface around each batch. The interfaces have this state, after Bjorling et al.
 //! (SYSTOR 2013), section 4:
 //!
 //! - `sync`: one I/O in flight, one system call per I/O. Submitters share the count of direct I/Os
@@ -22,7 +22,7 @@
 //! wrote (Axboe, LKML, 15 April 2015). The count is the only state that programs share on this
 //! path. And the count would limit two sockets to 2.5 million I/Os a second, where the paper
 //! measured ten and fifteen million. A process's own locks are never contended, because each
-//! process has one submitter here. Source: Bjørling et al., SYSTOR 2013, point 8.
+//! process has one submitter here. Source: Bjorling et al., SYSTOR 2013, point 8.
 
 use std::io;
 use std::sync::Arc;
@@ -109,10 +109,10 @@ impl Host for Simulated {
 pub enum InterfaceKind {
     /// Synchronous I/O: one I/O at a time, with one system call for each.
     Sync,
-    /// Linux's asynchronous I/O without the fixes of Bjørling et al. (SYSTOR 2013): two locks per
+    /// Linux's asynchronous I/O without the fixes of Bjorling et al. (SYSTOR 2013): two locks per
     /// request, and a count of direct I/Os that all submitters share.
     Libaio,
-    /// Linux's asynchronous I/O with the fixes of Bjørling et al. (SYSTOR 2013): no lock, and no
+    /// Linux's asynchronous I/O with the fixes of Bjorling et al. (SYSTOR 2013): no lock, and no
     /// state shared by submitters.
     LibaioFixed,
     /// Rings in shared memory, as in millrace's channels: no system call, and no state shared by

@@ -1,6 +1,6 @@
 //! `raw`: bios go straight to the driver's queue, for which each submitter waits.
 //!
-//! The design measures the cost of the block layer without its queues (Bjørling et al., SYSTOR
+//! The design measures the cost of the block layer without its queues (Bjorling et al., SYSTOR
 //! 2013). Bios are not merged or sorted, and no thread serves another thread's I/O: a submitter
 //! that finds the driver's queue busy waits for it, however long. Insertion and dispatch, which the
 //! simulator charges to the multi-queue design, cost nothing here. Called by `QueueContext`. Kernel

@@ -1,6 +1,6 @@
 //! `sq`: the single-queue design, with one lock for merging, insertion, removal and completion.
 //!
-//! The design exists for comparison (Bjørling et al., SYSTOR 2013, problem statement). A submitter
+//! The design exists for comparison (Bjorling et al., SYSTOR 2013, problem statement). A submitter
 //! takes the queue's lock (1) to merge a bio or get a request with a tag (G), (2) to insert its
 //! requests and fetch the first one of the queue, (3) after each request handed to the driver, and
 //! (4) for each request that it ends. So a lone I/O takes the lock four times. Several submitters

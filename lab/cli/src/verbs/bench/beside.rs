@@ -20,7 +20,7 @@ use super::{native_rows, say_json};
 use crate::verbs::interrupt::INTERRUPTED;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Sample {
+struct RunFigures {
     iops: f64,
     bw_bytes: f64,
     /// Highest median latency of all rows, jobs and directions; `p99_ns` is the highest p99.
@@ -49,7 +49,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
         if interrupt.is_set() || ended.is_err() {
             break;
         }
-        rounds.push(samples.into_iter().flatten().collect::<Vec<Sample>>());
+        rounds.push(samples.into_iter().flatten().collect::<Vec<RunFigures>>());
     }
     if !rounds.is_empty() {
         match args.workload.json {
@@ -97,7 +97,7 @@ fn output(command: &str) -> Result<Value> {
     serde_json::from_str(&text[begin..]).with_context(|| format!("{command}: its report"))
 }
 
-fn sample(report: &Value) -> Result<Sample> {
+fn sample(report: &Value) -> Result<RunFigures> {
     let empty = Vec::new();
     let (rows, jobs) = match report {
         Value::Array(rows) => (rows, &empty),
@@ -116,7 +116,7 @@ fn sample(report: &Value) -> Result<Sample> {
         let of = |part: &&Value, kind: &str| part[kind]["percentile"][key].as_u64();
         parts.iter().filter_map(|part| of(part, "lat_ns").or(of(part, "clat_ns"))).max()
     };
-    let sample = Sample {
+    let sample = RunFigures {
         iops: sum("iops"),
         bw_bytes: sum("bw_bytes"),
         p50_ns: slowest("50.000000").unwrap_or(0),
@@ -129,18 +129,18 @@ fn sample(report: &Value) -> Result<Sample> {
     }
 }
 
-fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
+fn median(rounds: &[Vec<RunFigures>], of: impl Fn(&[RunFigures]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
 /// Returns a function that divides a program's IOPS by those of `bench` in the same round.
-fn ratio(side: usize) -> impl Fn(&[Sample]) -> f64 {
+fn ratio(side: usize) -> impl Fn(&[RunFigures]) -> f64 {
     move |round| round[side].iops / round[0].iops
 }
 
-fn table(names: &[&str], rounds: &[Vec<Sample>]) -> String {
+fn table(names: &[&str], rounds: &[Vec<RunFigures>]) -> String {
     let unit = {
         let all = || rounds.iter().flatten();
         let least = all().map(|sample| sample.p50_ns).min().unwrap_or(0);
@@ -152,7 +152,7 @@ fn table(names: &[&str], rounds: &[Vec<Sample>]) -> String {
     let first = std::iter::once(("program".to_owned(), Side::Left));
     let mut grid = Grid::new(first.chain(heads.map(|name| (name, Side::Right))));
     for (side, name) in names.iter().enumerate() {
-        let of = |value: fn(&Sample) -> f64| median(rounds, |round| value(&round[side]));
+        let of = |value: fn(&RunFigures) -> f64| median(rounds, |round| value(&round[side]));
         let iops = || rounds.iter().map(|round| round[side].iops);
         grid.row([
             (*name).to_owned(),
@@ -168,10 +168,10 @@ fn table(names: &[&str], rounds: &[Vec<Sample>]) -> String {
     grid.text()
 }
 
-fn report(names: &[&str], rounds: &[Vec<Sample>]) -> Vec<Value> {
+fn report(names: &[&str], rounds: &[Vec<RunFigures>]) -> Vec<Value> {
     let side = |(side, name): (usize, &&str)| {
-        let one = |round: &Vec<Sample>| {
-            let Sample { iops, bw_bytes, p50_ns, p99_ns } = round[side];
+        let one = |round: &Vec<RunFigures>| {
+            let RunFigures { iops, bw_bytes, p50_ns, p99_ns } = round[side];
             json!({ "iops": iops, "bw_bytes": bw_bytes, "p50_ns": p50_ns, "p99_ns": p99_ns })
         };
         let samples: Vec<Value> = rounds.iter().map(one).collect();
@@ -191,7 +191,7 @@ mod tests {
         let none = json!({ "iops": 0.0, "bw_bytes": 0 });
         let fio = json!({ "jobs": [{ "error": 0, "read": flow, "write": flow, "trim": none }] });
         let row = json!({ "iops": 20.0, "bw_bytes": 81_920, "total_err": 0, "lat_ns": lat });
-        let expected = Sample { iops: 20.0, bw_bytes: 81_920.0, p50_ns: 5, p99_ns: 9 };
+        let expected = RunFigures { iops: 20.0, bw_bytes: 81_920.0, p50_ns: 5, p99_ns: 9 };
         assert_eq!(sample(&fio).unwrap(), expected);
         assert_eq!(sample(&json!([row])).unwrap(), expected);
         let failed = json!({ "jobs": [{ "error": 5, "read": flow }] });
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_each_round() {
-        let of = |iops| Sample { iops, bw_bytes: 0.0, p50_ns: 0, p99_ns: 0 };
+        let of = |iops| RunFigures { iops, bw_bytes: 0.0, p50_ns: 0, p99_ns: 0 };
         let rounds = [vec![of(1.0), of(2.0)], vec![of(10.0), of(30.0)], vec![of(5.0), of(5.0)]];
         assert_eq!(median(&rounds, ratio(1)), 2.0);
         assert_eq!(median(&rounds, |round| round[0].iops), 5.0);

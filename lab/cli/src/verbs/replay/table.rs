@@ -6,7 +6,9 @@
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;
 use millrace_console::{Grid, Side, fitted};
-use millrace_experiments::replay::{LATE, Latency, Lateness, OpReport, Report, Series, StopReason};
+use millrace_experiments::replay::{
+    LATE, Latency, Lateness, OpReport, ReplaySeries, Report, StopReason,
+};
 use serde_json::{Value, json};
 
 const COLUMNS: usize = 60;
@@ -125,7 +127,7 @@ fn microseconds(latency: &Latency) -> [String; 5] {
 /// Draws the I/Os per second over time: those in the trace, and those completed by the replay.
 fn over_time(report: &Report) -> Option<String> {
     let total_ns = (report.seconds * 1e9) as u64;
-    let row = |series: &Series| series.rates(COLUMNS, total_ns);
+    let row = |series: &ReplaySeries| series.rates(COLUMNS, total_ns);
     let done = row(&report.series);
     if done.len() < 2 {
         return None;

@@ -28,7 +28,7 @@ pub(super) struct RunTimes {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tally {
+pub(super) struct ClientTally {
     pub(super) ios: u64,
     pub(super) cost_ns: u64,
     pub(super) latency: Snapshot,
@@ -61,7 +61,7 @@ pub(super) struct Contender<'a, M: Machine> {
     last_end: Sector,
     sent: Vec<IoInFlight>,
     idle: Vec<Bio>,
-    tally: Tally,
+    tally: ClientTally,
 }
 
 impl<'a, M: Machine> Contender<'a, M> {
@@ -93,7 +93,7 @@ impl<'a, M: Machine> Contender<'a, M> {
             last_end: Sector::MAX,
             sent: vec![IoInFlight::default(); iodepth as usize],
             idle: (0..iodepth).map(bio).collect(),
-            tally: Tally::default(),
+            tally: ClientTally::default(),
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a, M: Machine> Contender<'a, M> {
     pub(super) fn run(
         mut self,
         mut wait: impl FnMut(&mut Channel<M>, u64) -> Result<(), Error>,
-    ) -> Result<Tally, Error> {
+    ) -> Result<ClientTally, Error> {
         while M::now() < self.moments.start_ns {
             wait(self.channel, self.moments.start_ns)?;
         }
@@ -187,7 +187,7 @@ impl<'a, M: Machine> Contender<'a, M> {
     }
 }
 
-impl Tally {
+impl ClientTally {
     fn count(&mut self, now_ns: u64, (at_ns, cost_ns): (u64, u64), series: Option<(u64, u64)>) {
         self.ios += 1;
         self.cost_ns += cost_ns;

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::client::Tally;
+use super::client::ClientTally;
 use super::{Client, ContentionPlan};
 use crate::load::row::LatencyNs;
 
@@ -85,7 +85,7 @@ pub struct ContentionReport {
 }
 
 impl ContentionReport {
-    pub(super) fn new(plan: &ContentionPlan, tallies: &[Tally]) -> ContentionReport {
+    pub(super) fn new(plan: &ContentionPlan, tallies: &[ClientTally]) -> ContentionReport {
         let parts = plan.clients.iter().zip(tallies);
         let mut clients: Vec<ClientRow> =
             parts.map(|(client, tally)| row_of(plan, client, tally)).collect();
@@ -123,7 +123,7 @@ impl ContentionReport {
     }
 }
 
-fn row_of(plan: &ContentionPlan, client: &Client, tally: &Tally) -> ClientRow {
+fn row_of(plan: &ContentionPlan, client: &Client, tally: &ClientTally) -> ClientRow {
     let (group, weight) = plan.group_of(client);
     let phases = &plan.phases;
     let late_ns = client.start_ns.saturating_sub(phases.warm_up_ns);

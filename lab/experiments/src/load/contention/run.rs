@@ -14,7 +14,7 @@ use millrace_machine::{CpuId, Machine};
 use millrace_runtime::IoContext;
 use millrace_simulator::Model;
 
-use super::client::{Contender, RunTimes, Tally};
+use super::client::{ClientTally, Contender, RunTimes};
 use super::{ContentionPlan, ContentionReport};
 use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::DrainBarrier;
@@ -105,7 +105,7 @@ fn run_on<S: Sleeper + 'static>(
     join_all(threads)?;
     let mut results = std::mem::take(&mut *lock(&results));
     results.sort_by_key(|(number, _)| *number);
-    let tallies: Vec<Tally> =
+    let tallies: Vec<ClientTally> =
         results.into_iter().map(|(_, result)| result).collect::<Result<_, _>>()?;
     let mut contest = ContentionReport::new(plan, &tallies);
     contest.scheduler = plan.scheduler.word().into();
@@ -117,7 +117,7 @@ fn serve<S: Sleeper>(
     plan: &ContentionPlan,
     (number, base_ns): (usize, u64),
     barrier: &DrainBarrier,
-) -> Result<Tally, Error> {
+) -> Result<ClientTally, Error> {
     let member = barrier.member();
     let (client, phases) = (&plan.clients[number], &plan.phases);
     let begin_ns = base_ns + phases.warm_up_ns;

@@ -101,7 +101,7 @@ fn zoned(text: &str) -> Result<Distribution, String> {
 pub(super) struct BlockSequence {
     kind: Kind,
     blocks: u64,
-    spread: Spread,
+    spread: ScatteredBlocks,
 }
 
 #[derive(Debug, Clone)]
@@ -131,7 +131,7 @@ impl BlockSequence {
             }
             Distribution::Zoned(zones) => (Kind::Zoned(zones), 0),
         };
-        BlockSequence { kind, blocks, spread: Spread::new(blocks, first) }
+        BlockSequence { kind, blocks, spread: ScatteredBlocks::new(blocks, first) }
     }
 
     pub(super) fn draw(&self, random: &mut SplitMix64) -> u64 {
@@ -170,19 +170,19 @@ impl BlockSequence {
 
 /// Bijection of the numbers below `blocks`: maps 0 to `first`, and neighbours far apart.
 #[derive(Debug, Clone)]
-struct Spread {
+struct ScatteredBlocks {
     step: u64,
     first: u64,
     blocks: u64,
 }
 
-impl Spread {
-    fn new(blocks: u64, first: u64) -> Spread {
+impl ScatteredBlocks {
+    fn new(blocks: u64, first: u64) -> ScatteredBlocks {
         // A step near the golden section moves neighbouring ranks far apart. A step that has no
         // common divisor with the number of blocks reaches each block once.
         let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
-        Spread { step, first, blocks }
+        ScatteredBlocks { step, first, blocks }
     }
 
     fn place(&self, rank: u64) -> u64 {

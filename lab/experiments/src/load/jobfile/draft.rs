@@ -9,7 +9,7 @@ use super::depth_search::LatencyTarget;
 use super::lines::{self, Entry, Includes, JobFileError, Place, Section};
 use super::options::{pass_over, usual};
 use super::spec::{
-    Access, CloneGroup, Engine, Flow, IoShape, IssueRules, JobFile, JobSpec, Kind, Region,
+    Access, CloneGroup, Engine, Flow, IoShape, IssueRules, JobFile, JobRegion, JobSpec, Kind,
     Sequence, Span, ThinkTime, Verify, Zones,
 };
 use super::value::Base;
@@ -140,7 +140,7 @@ impl Draft {
             access: Access { direct: false, invalidate: true, engine: Engine::Sync, advice: None },
             kind: Kind { has: [true, false, false], random: false },
             shape,
-            region: Region::default(),
+            region: JobRegion::default(),
             flow,
             span,
             crowd,

@@ -82,7 +82,7 @@ pub trait Includes {
 /// Names of fio's variables that are written without braces, such as `$ncpus`.
 const SYSTEM_WORDS: [&str; 3] = ["pagesize", "mb_memory", "ncpus"];
 
-struct Reader<'a> {
+struct SectionReader<'a> {
     outside: &'a dyn Includes,
     global: Vec<Entry>,
     sections: Vec<Section>,
@@ -97,7 +97,7 @@ pub(super) fn sections(
     outside: &dyn Includes,
 ) -> Result<Vec<Section>, JobFileError> {
     let (global, sections) = (Vec::new(), Vec::new());
-    let mut reader = Reader { outside, global, sections, in_global: None, words: 0 };
+    let mut reader = SectionReader { outside, global, sections, in_global: None, words: 0 };
     reader.file(name, bytes, 0)?;
     if reader.sections.is_empty() {
         let place = Place { file: name.to_owned(), line: 0 };
@@ -106,7 +106,7 @@ pub(super) fn sections(
     Ok(reader.sections)
 }
 
-impl Reader<'_> {
+impl SectionReader<'_> {
     fn file(&mut self, name: &str, bytes: &[u8], depth: usize) -> Result<(), JobFileError> {
         let whole = Place { file: name.to_owned(), line: 0 };
         if bytes.len() > FILE_MAX {

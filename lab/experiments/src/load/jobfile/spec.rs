@@ -40,7 +40,7 @@ pub struct JobSpec {
     pub access: Access,
     pub(super) kind: Kind,
     pub(super) shape: IoShape,
-    pub(super) region: Region,
+    pub(super) region: JobRegion,
     pub(super) flow: IssueRules,
     pub(super) span: Span,
     pub(super) crowd: CloneGroup,
@@ -122,7 +122,7 @@ pub(super) struct Verify {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Region {
+pub(super) struct JobRegion {
     pub(super) size: Option<Amount>,
     pub(super) io_size: Option<Amount>,
     pub(super) offset: Option<Amount>,

@@ -117,7 +117,7 @@ proptest! {
 
     #[test]
     fn ranks_are_spread_over_all_blocks(blocks in 1u64..3000, first in 0u64..3000) {
-        let spread = Spread::new(blocks, first % blocks);
+        let spread = ScatteredBlocks::new(blocks, first % blocks);
         let mut places: Vec<u64> = (0..blocks).map(|rank| spread.place(rank)).collect();
         prop_assert_eq!(places[0], first % blocks);
         places.sort_unstable();
