@@ -79,7 +79,7 @@ pub fn read(
     };
     let Some(mut spec) = read else {
         name.iter().for_each(|name| document.lose(name));
-        if draft.spec.is_some() && draft.driver.is_none() {
+        if draft.driver.is_none() {
             section.finish();
         }
         return None;

@@ -367,6 +367,14 @@ fn what_nobody_can_reach_is_a_warning() {
 }
 
 #[test]
+fn misspelt_spec_is_named_beside_the_missing_one() {
+    let found = problems("[[drive]]\nname = \"d\"\nsped = \"ram:size=1m\"\n");
+    assert!(found[0].starts_with("m.toml:1: [[drive]]: add spec"), "{found:?}");
+    let unknown = "m.toml:3: unknown key \"sped\" in [[drive]]; did you mean \"spec\"?";
+    assert!(found.iter().any(|problem| problem.starts_with(unknown)), "{found:?}");
+}
+
+#[test]
 fn sections_that_lack_something_say_what() {
     let found = problems("[[drive]]\n[[volume]]\n[[export]]\n");
     let expected = [
