@@ -23,7 +23,9 @@ Examples:
   millrace-lab man ~/.local/share/man/man1  all pages: millrace-lab.1, millrace-lab-bench.1 and so on
   man millrace-lab-bench                    then read one";
 
-const DAEMON_VERBS: [&str; 5] = ["serve", "stat", "top", "locks", "ctl"];
+/// Commands of the daemon's program. The last word of each is a command that this program lacks.
+const DAEMON_VERBS: [&str; 8] =
+    ["serve", "stat", "top", "locks", "ctl", "trace record", "trace show", "trace spans"];
 
 /// The laboratory of millrace: measures, replays, and simulates its block layer.
 #[derive(Debug, Parser)]
@@ -84,9 +86,11 @@ pub fn run() -> ExitCode {
 
 fn with_tip(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
-        && DAEMON_VERBS.contains(&word.as_str())
+        && let Some(verb) =
+            DAEMON_VERBS.iter().find(|verb| verb.rsplit(' ').next() == Some(word.as_str()))
     {
-        let tip = format!("`{word}` is a command of the other program: millrace {word} --help");
+        let tip = format!("`{verb}` is a command of the other program: millrace {verb} --help");
+        error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
@@ -124,9 +128,12 @@ mod tests {
 
     #[test]
     fn a_command_of_the_other_program_is_named() {
-        let error = command().try_get_matches_from(["millrace-lab", "serve", "a.toml"]);
-        let error = with_tip(error.unwrap_err()).to_string();
-        assert!(error.contains("tip: `serve` is a command of the other program"), "{error}");
+        for verb in DAEMON_VERBS {
+            let words = std::iter::once("millrace-lab").chain(verb.split(' '));
+            let error = with_tip(command().try_get_matches_from(words).unwrap_err()).to_string();
+            let tip = format!("tip: `{verb}` is a command of the other program: millrace {verb} ");
+            assert!(error.contains(&tip) && error.matches("tip:").count() == 1, "{error}");
+        }
     }
 
     #[test]

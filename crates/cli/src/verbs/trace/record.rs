@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::words::duration;
-use millrace_console::{counted, say, shell_word};
+use millrace_console::{counted, say, shell_word, visible};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -98,8 +98,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if shows {
         clear();
     }
-    let files = counted(done.files.len(), "file");
-    say(&format!("{} events recorded in {files}\n", done.events));
+    let (files, at) = (counted(done.files.len(), "file"), start.name.to_string_lossy());
+    say(&format!("{} events recorded in {files}: {}.blktrace.*\n", done.events, visible(&at)));
     let name = args.output.to_string_lossy();
     let name = shell_word(&name);
     say(&format!("to show where the time of I/Os went: millrace trace spans {name}\n"));
