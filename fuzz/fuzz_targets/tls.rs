@@ -132,7 +132,7 @@ fn between(input: &[u8]) {
         assert_eq!(arrived, plain, "not all that was sent");
     }
     negotiate(&arrived);
-    // The server may encrypt an answer even after invalid input.
+    // Writing an answer after invalid input may succeed or fail, but must not panic.
     if server.write(b"answer").is_ok() {
         let _ = server.finish();
     }
@@ -168,7 +168,7 @@ fn as_client_with_keys(mut input: &[u8]) {
     while let [kind, len, rest @ ..] = input {
         let (content, rest) = rest.split_at(rest.len().min(usize::from(*len)));
         input = rest;
-        // Half of the values select a valid content type (20 to 23), the others an invalid one.
+        // Half of all values of `kind` become a valid content type (20 to 23), half are invalid.
         let kind = if *kind < 128 { 20 + kind % 4 } else { *kind };
         if kind == 23 {
             plain.extend_from_slice(content);

@@ -62,7 +62,7 @@ pub struct StaleListing {
     pub text: String,
 }
 
-/// Returns the listings that differ from their files, or whose file is missing.
+/// Returns the crates' API listings that differ from `docs/api/CRATE.txt`, or have no file.
 pub fn stale(root: &Path) -> Result<Vec<StaleListing>> {
     let mut found = Vec::new();
     for name in CRATES {

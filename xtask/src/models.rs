@@ -13,8 +13,8 @@ use anyhow::Result;
 use crate::check::{CargoStep, cargo, step, timed};
 use crate::planted;
 
-/// The build folder is outside the copy of the tree, because files in the copy that git does not
-/// know are deleted.
+/// The build folder lies beside the copied sources, `target/planted/tree`, because each update of
+/// the copy deletes files that git does not list.
 const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
 const STEPS: [CargoStep; 2] = [

@@ -42,7 +42,7 @@ const PROFILE: [(&str, &str); 3] = [
 #[derive(Debug, Default, PartialEq, Eq)]
 struct MutantSelection {
     short: bool,
-    /// Names of the groups or packages to test; empty for all.
+    /// Names of packages, or of mutant groups in groups.txt, to test; empty for all.
     packages: Vec<String>,
     /// Argument `K/N` of `--shard`.
     shard: Option<String>,
@@ -115,9 +115,8 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         add("--shard", &[shard]);
         add("--sharding", &["round-robin"]);
     }
-    // `--cargo-arg` applies to building and running. millrace-cli and millrace-tls give shared
-    // dependencies the features that `cargo test` uses. So CI can reuse dependencies that a build
-    // by `cargo test` compiled.
+    // Also build millrace-cli and millrace-tls: shared dependencies then get the features that
+    // `cargo test` uses, and CI need not compile the dependencies again.
     add("--cargo-arg", &["--package=millrace-cli", "--package=millrace-tls"]);
     add("--cargo-arg", group.words("tests"));
     all.extend(["--".to_owned(), "--".to_owned()]);

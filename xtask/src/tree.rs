@@ -12,8 +12,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Makes `copy` equal to the files of `root` that git does not ignore. `changed` has the new texts
-/// of files that differ in the copy.
+/// Copies the files of `root` that git does not ignore to `copy`, and removes all other files
+/// there. Files in `changed` get the given texts instead.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let mut wanted = listed(root)?;
@@ -41,7 +41,7 @@ fn listed(root: &Path) -> Result<BTreeSet<PathBuf>> {
         bail!("git ls-files failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
-    // A file that was deleted but not committed is still listed, and must be left out.
+    // `git ls-files` also lists files whose deletion is not committed; leave these out.
     Ok(names.split_terminator('\0').map(PathBuf::from).filter(|p| root.join(p).is_file()).collect())
 }
 

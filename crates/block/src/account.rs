@@ -93,7 +93,7 @@ pub(crate) struct IoTimes {
     pub(crate) c_ns: u64,
 }
 
-/// Consecutive I/Os with equal operation, owner and times, not yet added to the statistics.
+/// Number of successive I/Os with equal operation, times, group and tenant, not yet recorded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EqualIos {
     op: Op,
@@ -178,8 +178,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Adds the I/Os counted in `run` to the statistics if their operation is not `op` or their
-    /// times are not `times`. From then on, `run` counts I/Os of `op`, `whose` and `times`.
+    /// Prepares `run`, a count of equal I/Os, for I/Os of operation `op` with `times`. First
+    /// records the I/Os counted so far, if they differ in operation or times.
     #[inline(always)]
     pub(crate) fn begin(
         &self,

@@ -132,7 +132,7 @@ enum MemoryOwner {
     Buffers,
 }
 
-/// The group and tenant that an I/O is accounted to. Aligned so that two keys compare in one step.
+/// Group and tenant that an I/O is accounted to. Aligned, to compare both as one number.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
 pub(crate) struct AccountKey {
@@ -359,7 +359,7 @@ impl Bio {
         self.op = op;
     }
 
-    /// Sets the flags in place; see [`Bio::with_flags`], which adds to them.
+    /// Replaces all flags of the bio; [`Bio::with_flags`] adds flags instead.
     #[inline]
     pub fn set_flags(&mut self, flags: OpFlags) {
         self.flags = flags;
@@ -522,8 +522,8 @@ pub(crate) struct BioData {
 }
 
 impl BioData {
-    /// Returns the contiguous memory that starts `offset` bytes into the I/O, at most `len_bytes`
-    /// long. For a single segment, `len_bytes` must lie within the I/O.
+    /// Returns the memory from byte `offset` of the I/O on, up to `len_bytes` or the segment's end.
+    /// The length of a single segment is not stored, so the range must lie within the I/O.
     #[inline]
     pub(crate) fn piece(self, offset: u64, len_bytes: u32) -> Segment {
         if self.nr_segments == 1 {

@@ -54,7 +54,7 @@ use crate::volume::serving::Chooser;
 /// Nanoseconds between polls while a disk refuses the channel's bios, or while the channel's bios
 /// are in a queue that any thread may run.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds between two checks for a change of the longest request that a scheduler accepts.
+/// Nanoseconds between two checks if a scheduler has changed the maximum request length.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
@@ -96,7 +96,7 @@ pub struct Channel<M: Machine> {
     is_broken: bool,
 }
 
-/// Marks the channel as broken if a panic ends a call of drivers, schedulers or trace sinks.
+/// Marks the channel as broken if a driver, scheduler or trace sink panics while this guard exists.
 pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
 impl<M: Machine> Driving<'_, M> {
@@ -107,8 +107,8 @@ impl<M: Machine> Driving<'_, M> {
 }
 
 impl<M: Machine> Drop for Driving<'_, M> {
-    /// Runs only during a panic. The completion batch is emptied, because its tags belong to one
-    /// queue and the next poll may be of another queue.
+    /// Called only during a panic. Drops the completions left in the batch, because the next poll
+    /// would take their tags for tags of the queue that it polls.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -248,16 +248,15 @@ impl<M: Machine> Channel<M> {
         self.sub.throttle.is_full(group)
     }
 
-    /// Returns true if a limit of the group or its parent applies to an operation, so that such
-    /// bios may have to wait in the channel. Submitters may reserve less memory for such a group.
+    /// Returns true if a limit of the group or its parent may delay bios of this operation.
     #[inline]
     pub fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
         self.sub.throttle.is_limited(group, op)
     }
 
-    /// Adds `ns` nanoseconds to the group's waiting times in [`Volume::held`]. Only the caller
-    /// knows how long I/Os of the group waited outside the channel because it was full for the
-    /// group.
+    /// Adds to a group's waiting times ([`Volume::held`]) the `ns` nanoseconds for which the
+    /// submitter held back the group's I/Os because the channel accepted no more. Only the
+    /// submitter can measure this time.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
@@ -491,8 +490,8 @@ impl<M: Machine> Drop for Channel<M> {
             // SAFETY: dropped only here, and nothing points to it any more.
             return unsafe { ManuallyDrop::drop(&mut self.bio_set) };
         }
-        // A drive may still write the memory of these bios and complete them to this set, so both
-        // are leaked.
+        // A drive may still write the memory of the channel's bios, and another thread may still
+        // complete them to `bio_set`. So the bios and the set are leaked.
         core::mem::forget(core::mem::take(&mut self.quarantine));
         self.sub.leak_requests();
         self.sub.members.iter_mut().for_each(VolumeMember::leak);

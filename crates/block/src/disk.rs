@@ -410,8 +410,8 @@ impl<M: Machine> Disk<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        // The disk's last queue belongs to the worker, even if its number is that of the calling
-        // thread.
+        // The disk's last queue may be reserved for a worker. An I/O thread with that number does
+        // not get the queue.
         match usize::from(hctx) < self.owned_queues() {
             true => self.own(hctx, thread),
             false => Ok(()),
@@ -436,9 +436,8 @@ impl<M: Machine> Disk<M> {
         Ok(())
     }
 
-    /// Closes the queues that the calling I/O thread opened with `thread`'s identity and doorbell,
-    /// so that resources are freed on this thread. Nothing may be in flight in these queues. Bios
-    /// of other threads that still wait end with `Aborted`.
+    /// Closes the queues that the calling I/O thread opened as `thread`. Nothing may be in flight
+    /// in these queues. Bios of other threads that still wait there end with `Aborted`.
     pub fn bring_down(&self, thread: &IoThread<M>) {
         if self.queues.get().is_none() {
             return;
@@ -538,8 +537,8 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread uses its own queue, or another thread's if there are fewer queues than threads.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // All submitters share a software queue, so their CPU or thread number (`place`) selects
-        // the hardware queue.
+        // The only software queue does not tell submitters apart, so the submitter's CPU, thread or
+        // node selects the hardware queue.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),
@@ -548,7 +547,7 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
 }
 
 impl<M: Machine> Drop for Disk<M> {
-    /// Forgets bios that are still in the queues, because their channels have leaked the bio sets.
+    /// Forgets the bios that are still queued: dropping a `BioRef` before completion would panic.
     fn drop(&mut self) {
         let Some(queues) = self.queues.get() else { return };
         queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());

@@ -62,7 +62,7 @@ struct GroupTable<M: Machine> {
 
 /// The table of all groups of a program.
 pub struct Groups<M: Machine> {
-    /// Version of the table, incremented under the table's lock with each change.
+    /// Version of the group table, incremented under the table's lock with each change.
     version: M::Word,
     table: M::Lock<GroupTable<M>>,
 }

@@ -76,15 +76,14 @@ fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<DriveRecord>) {
         "the drive has a request in flight, but the disk was reported as drained",
     );
     locked(notes).closed = true;
-    // While `closed` is true, a request that arrives at the model drive fails the test. Another
-    // thread that wrongly dispatches would do so during the check below.
+    // From here to the end of `is_drained`, a request that reaches the model drive fails the test.
     ensure(disk.is_drained(), "the disk got new work after it was drained");
     locked(notes).closed = false;
     disk.unfreeze();
 }
 
-/// Checks that `body` holds within the bounds, and that it fails with each planted bug if the build
-/// has the hooks for them (in the tree of `cargo xtask models`).
+/// Explores the test `body`, which must pass. If the build can plant bugs (`cargo xtask models`),
+/// also checks that `body` fails with each bug in `bugs`.
 fn holds_but_for(name: &str, explorer: Explorer, bugs: &[Plant], body: impl Fn()) {
     println!("{name}: {}", explorer.check(&body));
     for bug in bugs.iter().filter(|_| plant::HOOKS) {

@@ -63,8 +63,8 @@ impl Spread {
         }
     }
 
-    /// Returns the index, below `count`, of a submitter's queue. `place` is the position of the
-    /// submitter's CPU or I/O thread, and `node` is the submitter's NUMA node.
+    /// Returns the index, below `count`, of a submitter's queue. `place` is the index of the
+    /// submitter's CPU or the number of its I/O thread; `node` is the submitter's NUMA node.
     #[must_use]
     pub fn index(self, place: usize, node: usize, count: usize) -> usize {
         match self {
@@ -144,7 +144,7 @@ const RESERVED: u64 = u64::MAX;
 /// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) number: u16,
-    /// Index of a software queue that feeds this hardware queue.
+    /// Index of the software queue that `mark_own` marks as pending for this hardware queue.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
@@ -272,8 +272,8 @@ impl<M: Machine> HardwareQueue<M> {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
 
-    /// Returns true if any thread may run the queue, work is pending, and a thread serves the
-    /// queue. The serving thread may leave without that work. Always false on simulated machines.
+    /// Returns true if any thread may run the queue, a thread serves it, and work is pending. That
+    /// thread may leave the work, so the caller checks again soon. Always false in simulations.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -341,7 +341,7 @@ impl<M: Machine> HardwareQueue<M> {
         empty
     }
 
-    /// Marks the queue as pending, so that it is served once more although it has no new work.
+    /// Marks the queue as pending: a thread serves it again, for example because a tag is free.
     pub(crate) fn mark_own(&self) {
         self.mark_pending(self.own_ctx.into());
     }

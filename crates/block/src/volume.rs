@@ -260,7 +260,7 @@ impl<M: Machine> Volume<M> {
         Ok(Arc::new(volume))
     }
 
-    /// Returns the volume below, if this volume's disk is over one.
+    /// Returns the lower volume of a volume that [`Volume::over`] created.
     #[must_use]
     pub fn below(&self) -> Option<&Arc<Volume<M>>> {
         self.below.as_ref()
@@ -508,7 +508,7 @@ impl<M: Machine> Volume<M> {
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // For each drive: its extents from the last query, preceded by their first sector.
+        // Last answer of each drive to an extent query: first sector, and the extents from there.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;
@@ -541,8 +541,8 @@ impl<M: Machine> Volume<M> {
         })
     }
 
-    /// Returns the longest run from sector `at` to at most `end` that lies on one drive, as drive,
-    /// sector on that drive, and length.
+    /// Locates sector `at` of the volume: drive, sector on that drive, and number of sectors that
+    /// lie there without a gap, at most up to `end`.
     pub(crate) fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
         let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");
         (member, place, self.placement().run_from(at).min(end - at))

@@ -24,8 +24,8 @@ pub enum CacheMode {
 /// I/O. Registered memory is locked in RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Registered {
-    /// Lets the program that creates the cache decide about registration. The cache itself treats
-    /// `Auto` as `Never`.
+    /// Leaves the choice between `Always` and `Never` to the program that creates the cache. The
+    /// cache itself treats `Auto` like `Never`.
     Auto,
     /// Register the cache's memory with drives that support it.
     Always,

@@ -50,7 +50,7 @@ pub struct AtRisk {
     pub drives: Vec<DriveAtRisk>,
 }
 
-/// Data of one drive that are only in memory.
+/// Drive with acknowledged data that are only in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveAtRisk {
     /// Index of the drive in its volume.

@@ -48,7 +48,7 @@ pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
     found
 }
 
-/// Joins lines that a `\` at their end continues.
+/// Joins each line that ends in a `\` with the next line.
 fn joined(text: &str) -> String {
     let mut parts = text.split(" \\\n");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
 //! `for_each_event`: reads a trace event by event, with an optional progress bar.
 //!
-//! The verbs of `trace` call this function with a closure for each event. The reader's notes are
-//! printed to standard error, and at the end also each file that could not be read completely.
+//! The verbs of `trace` call this function with a closure for each event. Messages about the trace,
+//! such as missing files, go to standard error. So do, at the end, files that are damaged.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 /// Passes each event of a reader to `each` until the trace ends or `each` returns `Stop`, and shows
 /// the progress in `bar`. A caller that prints lines meanwhile must pass an invisible bar, because
 /// the bar would break up lines on the same terminal. Damage in a trace file ends the reading of
-/// that file. It is printed and returned, not treated as an error.
+/// that file, and is printed and returned, not treated as an error.
 pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (ProgressBar, &str),
@@ -41,14 +41,14 @@ pub fn for_each_event(
     Ok(EventWalk { names: reader.names().clone(), notes, damage: ReadDamage::tell(damage) })
 }
 
-/// Names, notes and damage of a trace, as known at the end of reading.
+/// Result of reading a trace: names of processes and devices, notes, and damaged files.
 #[derive(Debug)]
 pub struct EventWalk {
     /// Names of the processes and devices in the trace.
     pub names: TraceNames,
     /// Notes of the reader, already printed to standard error.
     pub notes: Vec<String>,
-    /// Damage of the files that could not be read to the end.
+    /// Files that could not be read to the end, a line of text for each.
     pub damage: ReadDamage,
 }
 
@@ -58,7 +58,7 @@ pub struct EventWalk {
 pub struct ReadDamage(Vec<String>);
 
 impl ReadDamage {
-    /// Prints a line to standard error for each damaged file, and returns the damage.
+    /// Prints each line of `damage`, one for each damaged file, to standard error.
     pub fn tell(damage: Vec<String>) -> ReadDamage {
         damage.iter().for_each(|damage| crate::tell!("error: {damage}"));
         ReadDamage(damage)

@@ -9,7 +9,7 @@ use crate::grid::{WIDTH, wrapped};
 
 const COMMAND_INDENT: usize = 6;
 
-/// Wraps the text below the help of a command and of all its subcommands.
+/// Wraps the examples and notes below the help of a command and of all its subcommands.
 pub fn wrap_after_help(command: Command) -> Command {
     let text = command.get_after_help().map(|text| wrapped_text(&text.to_string()));
     let long_text = command.get_after_long_help().map(|text| wrapped_text(&text.to_string()));

@@ -194,7 +194,7 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
             Some((module, level)) => (Some(module.trim()), level.trim()),
             None => (None, part),
         };
-        // `LevelFilter` would parse an empty text as ERROR.
+        // An empty level is refused here, because `LevelFilter` would parse it as ERROR.
         let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
         let level = known.ok_or_else(|| {
             anyhow!(

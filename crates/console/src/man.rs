@@ -45,8 +45,7 @@ fn write(dir: &Path, pages: &[(String, String)]) -> Result<()> {
 
 /// Returns all pages with their file names, the program's page first.
 pub fn pages(mut command: Command) -> Result<Vec<(String, String)>> {
-    // `build` sets the display names of the verbs, such as `millrace-serve`, from which `add` makes
-    // the pages' file names.
+    // Pages are named like `millrace-serve`. clap sets such names in `Command::build`.
     command.build();
     let mut pages = Vec::new();
     add(&command, &mut pages)?;

@@ -19,14 +19,14 @@ pub struct ProgressBar {
     rows: usize,
     shown: bool,
     start: Instant,
-    /// Time and number of I/Os at which the present average of the rate began.
+    /// Time, and number of I/Os so far, at the start of the current rate measurement.
     counted: (Instant, u64),
     /// I/Os per second, 0 if unknown.
     rate: f64,
 }
 
 impl ProgressBar {
-    /// Makes a bar for a run of `rows` rows. Nothing is drawn unless standard error is a terminal.
+    /// Makes a bar for `rows` tasks. Nothing is drawn unless standard error is a terminal.
     pub fn new(rows: usize) -> ProgressBar {
         let now = Instant::now();
         let shown = std::io::stderr().is_terminal();
@@ -38,7 +38,7 @@ impl ProgressBar {
         ProgressBar { shown: false, ..ProgressBar::new(0) }
     }
 
-    /// Adds the present IOPS to the line. `ios` is the number of I/Os of the row so far.
+    /// Updates the displayed IOPS. `ios` is the number of I/Os of the current task so far.
     pub fn count(&mut self, ios: u64) {
         let (since, before) = self.counted;
         let elapsed = since.elapsed();
@@ -50,7 +50,7 @@ impl ProgressBar {
         }
     }
 
-    /// Shows that rows 0 to `index - 1` are done, and row `index` up to `fraction` (0 to 1).
+    /// Shows that tasks 0 to `index - 1` are done, and task `index` up to `fraction` (0 to 1).
     pub fn show(&mut self, index: usize, label: &str, fraction: f64) {
         let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
         self.draw(whole, &format!("{}/{} {label}", index + 1, self.rows));

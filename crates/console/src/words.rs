@@ -49,7 +49,7 @@ pub fn whole<T: TryFrom<u64>>(
     }
 }
 
-/// Returns the value of a setting's word. An error lists all words of the setting.
+/// Parses a word such as a scheduler's name. An error lists all possible words.
 pub fn word<T: Words>(text: &str) -> Result<T, String> {
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
     T::from_word(text).ok_or_else(|| unknown_word(T::NOUN, text, &names))

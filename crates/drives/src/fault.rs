@@ -75,9 +75,9 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Returns true if the drive may report holes. Clients do not read holes, so faults of such
-    /// reads would be lost. So there must be no simulated cache, and neither a rule nor the death
-    /// of the drive may be able to make a read fail.
+    /// Returns true if the fault drive may report the wrapped drive's holes. Clients do not read
+    /// holes, so injected read errors would have no effect there. With a simulated cache, the data
+    /// are not on the wrapped drive.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }

@@ -2,10 +2,10 @@
 //! time.
 //!
 //! A request starts when its batch is committed, as with a doorbell, and is completed by the first
-//! poll after its completion time. A plain mutex protects the device's state and is never held
-//! while a function of the `Machine` runs. So on a simulated machine the mutex costs no virtual
-//! time. The drive keeps no data unless `contents` is set. Lock order: the drive's state, then its
-//! controller's. Kernel counterpart: null_blk with completion_nsec.
+//! poll after its completion time. A plain mutex protects the device's state. Simulated machines do
+//! not know this mutex, so locking takes no virtual time. No function of the `Machine` is called
+//! under the mutex. The drive keeps no data unless `contents` is set. Lock order: the drive's
+//! state, then its controller's. Kernel counterpart: null_blk with completion_nsec.
 
 mod config;
 mod controller;

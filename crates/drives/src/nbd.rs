@@ -327,7 +327,7 @@ impl Driver<Native> for NbdDriver {
         if now_bytes > before {
             // Relaxed: incrementing `epoch` below publishes the new size.
             self.shared.promise.size_bytes.store(now_bytes, Ordering::Relaxed);
-            // Release pairs with the Acquire loads of the links.
+            // Release publishes the new size to connections, which load `epoch` with Acquire.
             self.shared.epoch.fetch_add(1, Ordering::Release);
         }
         Ok(now_bytes >> 9)

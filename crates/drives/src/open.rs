@@ -27,7 +27,7 @@ pub(crate) struct DriverRow {
     /// Kind of threads that may run the driver's queues. For a wrapping driver, the wrapped drive
     /// decides.
     pub queues: QueueKind,
-    /// Function that parses and checks all values; it opens nothing.
+    /// Function that parses and checks the values of all keys in a spec; it opens nothing.
     pub settings: fn(&Spec) -> Result<Box<dyn DriveSettings>, SpecError>,
 }
 
@@ -47,8 +47,8 @@ pub struct Opened {
     pub notes: Vec<String>,
     /// Warnings about probable mistakes, for example that the file is a qcow2 image.
     pub warnings: Vec<String>,
-    /// Device and inode of the file, number of the block device and 0, or two hashes of an NBD
-    /// export or Ceph image. Two drives with the same identity have the same data.
+    /// Identity of the data: (device, inode) of a file, (device number, 0) of a block device, or
+    /// two hashes of an NBD export or Ceph image. Equal for two drives with the same data.
     pub identity: Option<(u64, u64)>,
     /// Control of the outermost fault drive.
     pub fault: Option<FaultControl>,
@@ -99,8 +99,8 @@ pub fn check(spec: &Spec) -> Result<(), SpecError> {
     settings_of(spec).map(drop)
 }
 
-/// Returns the identity of the file of a drive, or of the drive inside it, without opening the
-/// file. Returns `None` if the drive uses no file, or if no file can exist at its path.
+/// Returns the identity of the file that holds a drive's data, also if the drive wraps another,
+/// without opening the file. Returns `None` if no file is used, or none can exist at its path.
 ///
 /// # Errors
 /// Fails as [`check`] does.

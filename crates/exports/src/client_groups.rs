@@ -71,7 +71,7 @@ pub struct PerClientGroups {
 }
 
 struct MembershipTable {
-    /// Settings of the parent group. Each child group has the same limits.
+    /// Settings of the parent group. Each child group has these limits for itself.
     config: GroupConfig,
     /// Each child group with the number of clients that use it at present.
     seats: Vec<(GroupId, u32)>,

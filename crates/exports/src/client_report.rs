@@ -7,8 +7,8 @@ use millrace_block::GroupId;
 /// State of one client at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientReport {
-    /// Number of the client, and tenant number of its I/Os in the block layer. The virtual machines
-    /// that use an export in turn share a number.
+    /// Number of the client. The block layer marks the client's I/Os with it (tenant number).
+    /// Virtual machines that use an export one after another have the same number.
     pub number: u16,
     /// `nbd` or `vhost-user-blk`.
     pub protocol: &'static str,

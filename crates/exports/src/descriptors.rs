@@ -20,8 +20,8 @@ const MOST: u32 = 1 << 16;
 /// Number of free descriptors below which a shortage is reported: 8 for one message of a frontend,
 /// and a margin of 32.
 const MESSAGE: u64 = 40;
-/// Number of descriptors kept free from NBD connections, at most an eighth of the limit. The
-/// control socket and the metrics page need descriptors, too.
+/// Number of descriptors that NBD connections leave for the control socket and the metrics page, at
+/// most an eighth of the limit.
 const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
@@ -31,7 +31,7 @@ const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
 pub(crate) fn make_room(connections: u32) {
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     let mut count = connections.saturating_add(OTHERS).min(MOST);
-    // The kernel never shrinks the table, so opening one high descriptor number suffices.
+    // Opening one high descriptor number grows the table, which the kernel never shrinks.
     while count >= OTHERS / 2 && rustix::io::fcntl_dupfd_cloexec(&any, count as i32 - 1).is_err() {
         count /= 2;
     }

@@ -185,7 +185,7 @@ where
 pub(crate) mod tests {
     use super::*;
 
-    /// Services for tests. Each ends immediately, in the way that its variant says.
+    /// Services of I/O threads for tests. Each variant ends at once, in the way that its name says.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Played {
         Serves,
@@ -257,7 +257,6 @@ pub(crate) mod tests {
         assert!(threads.reports().next().is_none());
     }
 
-    /// A test service that serves until the sender is dropped.
     struct Waits(Receiver<()>);
 
     impl Service for Waits {

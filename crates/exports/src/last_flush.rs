@@ -1,8 +1,7 @@
 //! `LastFlush`: flushes a volume for the last time, before it is closed.
 //!
 //! I/O threads of a stopping server use this type. [`flush_volume`] flushes a single volume that
-//! was removed from a running server. The flush waits for drives that do not answer as long as
-//! [`Progress`] allows.
+//! was removed from a running server. [`Progress`] limits the wait for drives that do not answer.
 
 use std::sync::Arc;
 use std::time::Duration;

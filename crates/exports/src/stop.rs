@@ -16,7 +16,7 @@ pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
 pub(crate) const TURN_NS: u64 = 10_000_000;
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
 /// Time without a completion, in nanoseconds, after which drives below a cache count as stuck. The
-/// time is long, because a disk may stall and the cached data were acknowledged.
+/// time is long, because giving up loses writes that the cache has acknowledged.
 const STUCK_NS: u64 = 10_000_000_000;
 
 const LOOK_NS: u64 = 100_000_000;
@@ -57,9 +57,9 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Returns true if the flush must end: the caller has no time left (`given_ns` is 0), and the
-    /// deadline of this `Progress` has passed by `more_ns` nanoseconds. Must be called in each
-    /// iteration of the event loop, because the call notices progress and then extends the
+    /// Returns true if the flush must end: the caller grants no more time (`given_ns` is 0), and
+    /// the drives have made no progress until `more_ns` after the deadline. Call this in each
+    /// iteration of the event loop, because each progress that the call notices extends the
     /// deadline.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
@@ -105,7 +105,7 @@ impl Progress {
         let drives = volume.drives().iter().zip(&self.completed);
         let silent = drives.filter(|(disk, completed)| is_silent(disk, **completed));
         let silent = silent.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ");
-        // Only drives whose failure counts have risen can have caused the error.
+        // Names drives whose number of failures has risen since this `Progress` began.
         let names = |count: fn(&Failures) -> u64| -> String {
             let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
             let has_failed = drives.filter(|(_, (before, now))| count(now) > count(before));
@@ -124,8 +124,7 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // A drive that refuses writes also has requests in flight, because the cache retries the
-        // writes. The drive is not listed twice.
+        // A drive named for failed writes or flushes is not named again as not answering.
         let is_known = |name: &&str| [&refused, &failed].iter().any(|all| has(all, name));
         let silent: Vec<&str> =
             silent.split(", ").filter(|name| !name.is_empty() && !is_known(name)).collect();

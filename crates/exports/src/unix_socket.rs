@@ -92,13 +92,13 @@ pub struct UnixSocket {
     /// Socket file, declared first so that the file is removed before the socket is closed.
     file: OwnFile,
     socket: UnixListener,
-    /// Lock file with the mark of this process. Declared last, because the mark must keep other
-    /// servers from the path until the socket file is removed.
+    /// Lock file that names this process. Declared last, because the file must keep other servers
+    /// from the path until the socket file is removed.
     _mark: OwnFile,
 }
 
-/// Lock file of a socket's path, which contains the mark of this process. The file is locked while
-/// the socket is created.
+/// Lock file of a socket's path, which names this process. The file is locked while the socket is
+/// created.
 #[derive(Debug)]
 struct LockFile {
     /// Declared first, so that the file is removed while its lock is held.
@@ -282,7 +282,7 @@ fn read_mark(file: &File) -> Option<Holder> {
 }
 
 /// Opens and locks the lock file of a socket's path. Fails with `AddrInUse` if another server holds
-/// the lock, or has left its mark and still runs.
+/// the lock, or if the file names a process that still runs.
 fn lock(path: &Path) -> io::Result<LockFile> {
     let path = beside(path);
     let mut options = OpenOptions::new();

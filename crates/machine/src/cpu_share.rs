@@ -16,7 +16,7 @@ const OFFER_NS: u64 = 2_000;
 /// A yield that takes longer than this, in nanoseconds, has let another thread run.
 const TAKEN_NS: u64 = 3_000;
 /// Time, in nanoseconds, after which a thread that runs instead of the poller counts as keeping the
-/// CPU. A poller that slept instead would be woken within this time, and would preempt that thread.
+/// CPU. A sleeping poller would be back sooner: its wake-up would preempt that thread.
 const KEPT_NS: u64 = 30_000;
 /// Number of polls that the poller skips when another thread has kept the CPU for the first time.
 const PAUSE_MIN: u32 = 16;
@@ -99,7 +99,7 @@ impl Poll {
 pub struct CpuShare {
     taken: u64,
     pauses: Pauses,
-    /// Number of the CPU that another thread last kept from this thread.
+    /// Number of the CPU that this thread last lost to another thread while polling.
     lost: u32,
     times_lost: u64,
 }

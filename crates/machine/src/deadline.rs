@@ -12,8 +12,8 @@ use core::time::Duration;
 
 use crate::Machine;
 
-/// Longest interval in nanoseconds between two checks of a [`Deadline`]. If a check comes much
-/// later, the excess counts as a pause of the owner and extends the limit.
+/// Longest interval in nanoseconds between two checks of a [`Deadline`]. A check that comes much
+/// later shows that the checking thread was paused, and extends the deadline.
 pub const LOOK_NS: u64 = 1_000_000_000;
 /// Maximum delay of a check that counts as normal scheduling and not as a pause, in nanoseconds.
 const SLACK_NS: u64 = 100_000_000;

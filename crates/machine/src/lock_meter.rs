@@ -18,7 +18,7 @@ struct Switch(AtomicU64);
 
 static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 
-/// Counts, with lock name and call site as the key. The list is short, so lookups are linear. The
+/// Lock statistics per lock name and call site. Lookups are linear, because the list is short. The
 /// compiler may create several `Location`s, and thus several entries, for one call site.
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
@@ -95,7 +95,7 @@ impl LockMeter {
         tables.ended.clear();
         tables.threads.retain(|rows| {
             lock_unpoisoned(rows).clear();
-            // A thread that is still running holds a second reference to its table.
+            // Drops the tables of ended threads: only a running thread still refers to its table.
             Arc::strong_count(rows) > 1
         });
         Some(LockMeter { since_ns: now_ns })

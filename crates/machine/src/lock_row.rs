@@ -85,7 +85,7 @@ impl LockCounts {
 /// One period for which a lock is held.
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
-    /// Place in the code that acquired the lock.
+    /// Call site that acquired the lock.
     pub site: Site,
     since_ns: u64,
     /// Time waited for the lock, in nanoseconds; `None` if it was free.
@@ -107,7 +107,7 @@ impl Hold {
         self.since_ns
     }
 
-    /// Returns the counts of this hold if it ends at `now_ns`.
+    /// Returns the lock statistics of this hold, if the lock is released at `now_ns` nanoseconds.
     #[must_use]
     pub fn counts(&self, now_ns: u64) -> LockCounts {
         let wait_ns = self.waited_ns.unwrap_or(0);

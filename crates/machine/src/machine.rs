@@ -28,21 +28,20 @@ pub struct NodeId(pub u32);
 /// Stage of the processing of an I/O. Simulated machines have a cost in time for each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Stage: a program or server submits an I/O through its interface.
+    /// I/O stage: a program or server submits an I/O through its interface.
     Interface,
-    /// Stage: one bio is checked, remapped and plugged, before it enters a queue. In models of the
-    /// kernel, this stage includes setting up the request.
+    /// I/O stage: one bio is checked, remapped and plugged, before it enters a queue. In models of
+    /// the kernel, this stage includes setting up the request.
     Submit,
-    /// Stage: a bio is inserted into a queue while the queue's lock is held.
+    /// I/O stage: a bio is inserted into a queue, under the queue's lock.
     Insert,
-    /// Stage: one request is removed from its queue and started, while the queue's lock is held.
+    /// I/O stage: one request is removed from its queue and started, under the queue's lock.
     Dispatch,
-    /// Stage: the driver's code runs for one request.
+    /// I/O stage: the driver's code runs for one request.
     Driver,
-    /// Stage: one request is completed. A single-queue stack holds the queue's lock during this
-    /// stage.
+    /// I/O stage: one request is completed. A single-queue stack holds the queue's lock meanwhile.
     Complete,
-    /// Stage: one entry of a list is visited, while the list is searched or sorted.
+    /// I/O stage: one entry of a list is visited, while the list is searched or sorted.
     Search,
 }
 
@@ -135,9 +134,9 @@ pub trait Lock<T: Send>: Send + Sync {
 
 /// Statistics of locks made of atomic words, which report their own use; see [`Machine::Meter`].
 pub trait Meter {
-    /// True if locks made of atomic words always report their use, because reports cost nothing on
-    /// this machine. If false, only locks with enabled statistics report, and only while
-    /// [`Meter::is_on`] returns true.
+    /// True if all locks made of atomic words are counted at all times, because counting costs
+    /// nothing on this machine. If false, locks are counted only if their statistics are enabled,
+    /// and only while [`Meter::is_on`] returns true.
     const ALWAYS: bool;
     /// Returns true if statistics that can be turned on and off are being collected now. Returns
     /// false if [`Meter::ALWAYS`] is true, because such statistics are always on.
@@ -214,11 +213,11 @@ pub unsafe trait Line<T: Send>: Send + Sync {
 pub trait Counter: Send + Sync {
     /// Creates a counter with value 0.
     fn new() -> Self;
-    /// Adds to the value. Only one thread may write at a time.
+    /// Adds `value` to the counter. Only one thread may write at a time.
     fn add(&self, value: u64);
-    /// Raises the value to at least `value`. Only one thread may write at a time.
+    /// Raises the counter to at least `value`. Only one thread may write at a time.
     fn raise(&self, value: u64);
-    /// Returns the value, which may be slightly out of date.
+    /// Returns the counter's value, which may be slightly out of date.
     fn get(&self) -> u64;
 }
 

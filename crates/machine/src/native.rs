@@ -98,7 +98,7 @@ unsafe impl Machine for Native {
                 if Native::now() >= deadline_ns {
                     return false;
                 }
-                // Yields so that the awaited thread can run if there are more threads than CPUs.
+                // Yields, because the awaited thread may need this CPU.
                 std::thread::yield_now();
             }
             core::hint::spin_loop();
@@ -327,7 +327,7 @@ mod clock {
 
     #[inline(always)]
     pub(super) fn now_ns() -> u64 {
-        // Acquire pairs with the Release in `calibrate`: if the factor is set, so is the offset.
+        // Acquire pairs with the Release in `calibrate`, which stores `offset_ns` before `mult`.
         let mult = CLOCK.mult.load(Ordering::Acquire);
         if mult == 0 {
             return uncalibrated_ns();

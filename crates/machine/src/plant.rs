@@ -66,11 +66,11 @@ pub enum Plant {
     LeaveUnrung,
     /// Seeded bug: the owner of a hardware queue sleeps while another thread serves the queue.
     OwnerGivesUp,
-    /// Seeded bug: `raise` publishes a volume's new size without the new size that the drive's
-    /// driver stored before.
+    /// Seeded bug: `raise` stores a volume's new size with Relaxed instead of Release. A reader of
+    /// the new size may then see the drive's old size.
     RaiseRelaxed,
-    /// Seeded bug: `Volume::capacity` returns a volume's new size, but does not see the new size
-    /// that the drive's driver stored before.
+    /// Seeded bug: `Volume::capacity` loads the size with Relaxed instead of Acquire. A reader of
+    /// the volume's new size may then see the drive's old size.
     CapacityRelaxed,
     /// Seeded bug: `Volume::resize` does not see the result of the previous resize.
     SizeTurnRelaxed,
@@ -142,8 +142,8 @@ pub enum Plant {
     DiscardDropsEarly,
     /// Seeded bug: `Writeout::look_for_stuck` never finds a drive stuck.
     StuckUnnoticed,
-    /// Seeded bug: a FUA write to the cache does not flush the drives although another request
-    /// wrote some of its pages without FUA.
+    /// Seeded bug: a FUA write to the cache never flushes the drives, although another request may
+    /// have written the same pages without FUA.
     FuaTrusted,
 }
 
@@ -155,14 +155,14 @@ std::thread_local! {
     static CURRENT: core::cell::Cell<Option<Plant>> = const { core::cell::Cell::new(None) };
 }
 
-/// Returns true if this bug is turned on.
+/// Returns true if the bug `plant` is turned on for the calling thread.
 #[inline(always)]
 #[must_use]
 pub fn planted(plant: Plant) -> bool {
     CURRENT.get() == Some(plant)
 }
 
-/// Returns `order`, or `weak` if this bug is turned on.
+/// Returns the memory ordering `order`, or the ordering `weak` if the bug `plant` is turned on.
 #[inline(always)]
 #[must_use]
 pub fn weaker(plant: Plant, order: Order, weak: Order) -> Order {

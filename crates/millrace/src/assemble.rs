@@ -30,7 +30,7 @@ pub struct DriveOptions {
     pub stack: Stack,
     /// Scheduler that orders waiting requests. Stacks other than `mq` accept only `None`.
     pub scheduler: SchedulerKind,
-    /// Number of software queues: one for each core, one for each node, or one in total.
+    /// One software queue for each core, one for each NUMA node, or one in total.
     pub software_queues: Spread,
     /// Number of hardware queues, up to the number that the driver has.
     pub hardware_queues: Spread,
@@ -122,8 +122,8 @@ pub struct OpenContext {
 debug_fields!(OpenContext, io_threads);
 
 impl OpenContext {
-    /// Creates a context for `io_threads` I/O threads and these controllers, whose tags are all
-    /// free.
+    /// Creates the context for opening drives that `io_threads` I/O threads use. Creates the
+    /// storage controllers `controllers`, with all tags free.
     ///
     /// # Errors
     /// Fails if a controller's settings are invalid on this machine.
@@ -141,11 +141,11 @@ impl OpenContext {
     }
 }
 
-/// Opened drive as a disk of the block layer, with remarks about it.
+/// Opened drive as a disk of the block layer, with notes about the drive.
 pub struct OpenedDrive {
     /// Disk of the block layer through which the drive is used.
     pub disk: Arc<Disk<Native>>,
-    /// Remarks to show to a person.
+    /// Notes about the drive for the user, such as why file I/O uses threads.
     pub notes: Vec<String>,
     /// Texts about likely mistakes, such as a file that holds a qcow2 image.
     pub warnings: Vec<String>,
@@ -230,7 +230,7 @@ pub fn open_drive(
     options: &DriveOptions,
     host: &OpenContext,
 ) -> Result<OpenedDrive, SetupError> {
-    // The worker needs a queue in addition to those of the I/O threads.
+    // A drive's worker thread needs a queue of its own, besides the queues of the I/O threads.
     let queues = host.io_threads.max(1).saturating_add(u16::from(options.worker.is_some()));
     let failed = |cause| SetupError::Drive { name: name.to_owned(), cause };
     let makes = Unfinished::before(spec);
@@ -280,8 +280,8 @@ pub(crate) fn assemble_drive(
     Ok(OpenedDrive { disk, notes, warnings, identity, created: Created::default(), fault })
 }
 
-/// Opens drives named `d0`, `d1` and so on, and creates a volume from them. Returns the volume with
-/// remarks for a person.
+/// Opens drives named `d0`, `d1` and so on, and creates a volume from them. Returns the volume and
+/// texts for the user, such as about unused space on the drives.
 ///
 /// # Errors
 /// Fails if a drive cannot be opened or the drives cannot form a volume. Files that were created

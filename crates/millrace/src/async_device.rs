@@ -1,11 +1,11 @@
 //! `AsyncDevice`: a volume for async programs, with futures that work on any thread and any
 //! runtime.
 //!
-//! `AsyncDevice` owns a thread (`millrace-async`) with a ring and a channel, because a channel
-//! cannot leave its thread but tasks move between threads. A task sends a bio to the thread and
-//! rings its doorbell; the thread submits the bio and calls the task's waker once it completes.
-//! Bios that do not fit the channel wait in order of arrival. No lock is held while a waker is
-//! called.
+//! `AsyncDevice` owns a thread (`millrace-async`) with an I/O ring and a channel, the interface
+//! through which one thread submits bios. Tasks move between threads, but a channel cannot. So a
+//! task sends its bio to the thread, which submits the bio and calls the task's waker once the bio
+//! completes. If the channel is full, bios wait in order of arrival. No lock is held while a waker
+//! is called.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -370,7 +370,7 @@ fn run(
         let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
         Ok((io, channel))
     });
-    // The channel must be dropped before the ring through which the channel drains.
+    // Drop the channel before the ring: I/O in flight on the channel completes through the ring.
     let (mut io, channel) = match made {
         Ok(made) => made,
         Err(error) => {

@@ -162,9 +162,9 @@ pub enum ConfigPart {
     Whole,
     /// Drive with this index, counting the drives of all volumes, volume after volume.
     Drive(usize),
-    /// Volume with this index.
+    /// Volume with this index in the configuration's list `volumes`.
     Volume(usize),
-    /// Export with this index.
+    /// Export with this index in `ServeConfig::exports`.
     Export(usize),
     /// Listener with this index in `ServeConfig::listeners`.
     Listener(usize),

@@ -31,14 +31,14 @@ pub struct Opened {
     pub groups: Arc<Groups<Native>>,
     /// Policy for pinning the drives' workers to CPUs.
     pub pinning: Pinning,
-    /// Remarks to show to a person.
+    /// Notes about drives and volumes for the user, such as unused space.
     pub notes: Vec<String>,
     /// Texts about likely mistakes, such as a drive's file that holds a qcow2 image.
     pub warnings: Vec<String>,
     /// Files that opening created. A program that fails later removes them.
     pub created: Created,
-    /// State for opening further drives. `None` while drives are being opened, and in the result of
-    /// `open_more`.
+    /// Data for opening further drives later: the open context, and the drives opened so far. A
+    /// result of `open_more` has `None`.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
@@ -159,11 +159,11 @@ impl Opened {
 /// Findings of [`Opened::dry_run`].
 #[derive(Debug, Default)]
 pub struct DryOpened {
-    /// Volumes whose drives could all be opened. A dry run makes no caches.
+    /// Volumes whose drives could all be opened, without their configured caches.
     pub volumes: Vec<Arc<Volume<Native>>>,
     /// Reasons why drives or volumes could not be opened.
     pub errors: Vec<StartError>,
-    /// Remarks to show to a person.
+    /// Notes about drives and volumes for the user, such as unused space.
     pub notes: Vec<String>,
     /// Likely mistakes, such as a drive's file that holds a qcow2 image.
     pub warnings: Vec<String>,
@@ -180,8 +180,8 @@ pub struct Opening<'a> {
     site: OpenSite,
     /// CPU of each drive's worker; `None` if the drive has no worker.
     workers: Vec<Option<CpuId>>,
-    /// Disks of the drives opened so far. `None` only in a dry run, for a drive that cannot be
-    /// opened.
+    /// Block-layer object (`Disk`) of each drive opened so far. `None` for a drive that failed to
+    /// open; only a dry run continues after that.
     disks: Vec<Option<Arc<Disk<Native>>>>,
     created: Unfinished,
     groups: Arc<Groups<Native>>,

@@ -20,7 +20,7 @@ pub fn default_layout(drives: usize) -> Layout {
     }
 }
 
-/// Sizes of a drive in a volume.
+/// Name, total size and block size of a drive in a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveSpace {
     /// Name of the drive.

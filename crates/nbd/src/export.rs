@@ -137,7 +137,7 @@ impl ExportInfo {
     }
 }
 
-/// Information that an option needs from the catalog: one export, or the names of all exports.
+/// Part of the server's list of exports ([`Catalog`]) that an option asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'a> {
     /// The option asks for the export of this name.

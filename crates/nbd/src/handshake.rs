@@ -43,7 +43,7 @@ pub const OPTIONS_MAX: u32 = 4096;
 pub const OPTIONS_PER_EXPORT: u32 = 4;
 /// Maximum total length of the answers in a negotiation, in bytes. Each export adds to the limit.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes that each export adds to [`ANSWER_BYTES_MAX`], plus its name and description.
+/// Bytes by which each export, besides its name and description, raises [`ANSWER_BYTES_MAX`].
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
 /// ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -140,7 +140,7 @@ impl Handshake {
         Handshake::with_tls(TlsMode::None)
     }
 
-    /// Starts a negotiation with the server's TLS policy.
+    /// Starts a negotiation. `mode` is the server's TLS policy.
     pub const fn with_tls(mode: TlsMode) -> Self {
         Handshake {
             state: HandshakeState::ClientFlags,

@@ -179,8 +179,8 @@ impl<'a> OptionReply<'a> {
     }
 }
 
-/// Returns the export or list that an option needs from the catalog. Returns `None` if the option
-/// needs neither, or if its data are malformed; the option is then refused without the catalog.
+/// Returns the export that an option names, or [`Wanted::List`] for the list option. Returns `None`
+/// for other options and for malformed data.
 pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
     match option {
         OPT_LIST => data.is_empty().then_some(Wanted::List),

@@ -52,8 +52,8 @@ pub enum DescriptorWidth {
 }
 
 impl DescriptorWidth {
-    /// Returns the number of bytes before the descriptors, and the number of bytes of each
-    /// descriptor.
+    /// Returns two sizes in bytes, for the payload of a status chunk: all fields before the first
+    /// descriptor, and one descriptor.
     #[must_use]
     pub const fn sizes(self) -> (usize, usize) {
         match self {
@@ -88,7 +88,7 @@ pub struct StatusQuery {
 }
 
 impl StatusQuery {
-    /// Returns the query of `request` for the context selected as `context_id`.
+    /// Creates the query for the block status request `request` in the context `context_id`.
     pub const fn new(request: &Request, context_id: u32) -> Self {
         let one = request.has(CMD_FLAG_REQ_ONE);
         let descriptors_max = if one { 1 } else { DESCRIPTORS_MAX };
@@ -140,7 +140,7 @@ impl StatusQuery {
     }
 }
 
-/// Passes every merged range to `emit` with its index. Returns the number of ranges.
+/// Calls `emit` with the position, length and flags of each merged extent. Counts the calls.
 fn merge(
     extents: impl IntoIterator<Item = Extent>,
     limit: u64,

@@ -46,8 +46,7 @@ pub struct Config {
     /// blocks; 0 turns polling off. The thread polls only after several short waits, and yields the
     /// CPU to other threads meanwhile.
     pub spin_ns: u64,
-    /// Additional condition for polling. With every rule, the thread polls only if its previous
-    /// waits were short.
+    /// Condition for polling before the thread blocks, in addition to short previous waits.
     pub spin_rule: SpinRule,
 }
 
@@ -87,7 +86,7 @@ pub struct FileDemand {
     pub threads: bool,
 }
 
-/// Mechanism that executes a source's file operations.
+/// Mechanism that executes file operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileCarrier {
     /// The ring (io_uring) executes the operations.
@@ -151,13 +150,13 @@ impl fmt::Display for Features {
 /// Counters of a reactor since its creation. The work of pool threads is not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// System calls made by the reactor's thread on the data path.
+    /// Number of system calls that the reactor's thread has made so far, on the data path.
     pub system_calls: u64,
     /// Number of event-loop iterations, that is, of calls of `turn`.
     pub turns: u64,
-    /// Operations submitted to the kernel, or started on the epoll back end.
+    /// Number of operations submitted to the kernel, or started on the epoll back end, so far.
     pub sqes: u64,
-    /// Completions received from the kernel, or delivered on the epoll back end.
+    /// Number of completions from the kernel, or delivered on the epoll back end, so far.
     pub cqes: u64,
     /// Number of event-loop iterations in which the thread blocked in the kernel to wait for
     /// events.

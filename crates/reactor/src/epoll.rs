@@ -319,8 +319,8 @@ impl Epoll {
         i64::from(unsafe { libc::epoll_wait(epoll, events, EVENTS as i32, limit_ms) })
     }
 
-    /// Cancels all operations that wait for descriptors or timers, and waits for the pool's jobs
-    /// within the limit.
+    /// Cancels operations that wait for descriptors or timers. Then waits for jobs of the thread
+    /// pool, until they end or `limit` expires.
     pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.start_pushed(hub);
         let mut keys = Vec::new();

@@ -41,7 +41,7 @@ pub(crate) enum LentLookup {
 }
 
 impl LentRegions {
-    /// Lends a region, or counts one more lender if the region is already lent.
+    /// Adds a memory region. If the region was lent already, counts one more owner that lends it.
     pub(crate) fn lend(&mut self, extent: AddressRange, piece_bytes: usize) {
         if let Some(at) = self.position(extent) {
             self.0[at].lenders += 1;

@@ -57,7 +57,7 @@ struct PoolJob {
 }
 
 // SAFETY: the pointers in `op` stay valid and unaliased (contract of `Handle::push`).
-// Only the pool thread that takes the job uses these pointers.
+// Only the pool thread that takes the job uses the pointers in `op`.
 unsafe impl Send for PoolJob {}
 
 struct SharedPool {
@@ -78,7 +78,7 @@ fn lock() -> MutexGuard<'static, JobQueue> {
 pub struct PoolShare(u32);
 
 impl PoolShare {
-    /// Creates the share of another drive in the process's thread pool. The share has no jobs yet.
+    /// Creates an empty job queue for one drive in the process's thread pool.
     #[must_use]
     pub fn new() -> Arc<PoolShare> {
         Arc::new(PoolShare(lock().open_lane()))

@@ -54,7 +54,7 @@ pub(crate) struct BusyPoll {
     /// `pause_next` is the length of the next pause.
     pause: u32,
     pause_next: u32,
-    /// Number of waits since the last pause from spinning ended.
+    /// Number of waits for completions since spinning was last paused.
     unhurt: u32,
     /// Times of the current wait: its start, the end of its spin, the last poll, and the next
     /// yield.
@@ -109,7 +109,7 @@ impl BusyPoll {
         self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
     }
 
-    /// Ends a wait, with or without a sleep. `bytes` is the total number of bytes moved so far.
+    /// Ends a wait for completions. `bytes` is the reactor's total of bytes transferred so far.
     pub(crate) fn end(&mut self, now_ns: u64, bytes: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
         let is_short = waited_ns <= self.longest_ns.saturating_mul(2);

@@ -46,7 +46,7 @@ pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> 
     }
 }
 
-/// Calls `pwrite` directly, for the reason given at [`pread`].
+/// Calls `pwrite` without the C library's wrapper, which costs two locked operations.
 ///
 /// # Safety
 /// `buf` must be the start of `len` bytes that no thread changes until this returns.

@@ -64,7 +64,7 @@ pub(crate) struct Table {
     free_slots: Vec<u32>,
     inboxes: Vec<CompletionInbox>,
     free_sources: Vec<u16>,
-    /// Number of completions that were put into inboxes since the last call of `take_delivered`.
+    /// Number of completions delivered since the last call of `take_delivered`.
     pub(crate) delivered: usize,
     /// Sum of the positive results of all delivered operations, which approximates the number of
     /// bytes moved. The sum wraps around.

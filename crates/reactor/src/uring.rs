@@ -3,11 +3,11 @@
 //!
 //! The user data of a submission entry is the operation's `OperationKey`, except for three reserved
 //! values: `WAKE` (the permanent read of the wake eventfd), `IGNORE` (cancels whose result is not
-//! needed) and `TRIAL` (the test for a worker thread). Invariants: an operation in phase `Started`
-//! or `Polling` is either on the ring or in `again`, the list of operations to submit again. At
-//! most `entries` entries are unsubmitted, and the kernel copies a timeout's time specification at
-//! submission, so a round-robin array of `entries` specifications is enough. Kernel counterpart:
-//! io_uring(7).
+//! needed) and `TRIAL` (tests whether the kernel can start worker threads). Invariants: an
+//! operation in phase `Started` or `Polling` is either on the ring or in `again`, the list of
+//! operations to submit again. At most `entries` entries are unsubmitted. The kernel copies a
+//! timeout's time specification at submission, so a round-robin array of `entries` specifications
+//! is enough. Kernel counterpart: io_uring(7).
 
 #![allow(unsafe_code)]
 

@@ -119,7 +119,7 @@ fn run(
     };
     let mut flusher = Flusher::new(cache, below, io.bell());
     let _ = up.send(Ok(Arc::clone(io.bell())));
-    // A flusher whose ring fails panics. The cache's queues then write dirty pages themselves.
+    // If the ring fails, this thread panics, and the cache's queues write dirty pages themselves.
     let failed = |error: Error| panic!("flusher of volume {}: {error}", cache.below().name());
     while !stop.load(Ordering::SeqCst) {
         flusher.turn();

@@ -82,7 +82,7 @@ impl WorkerCpus {
     }
 }
 
-/// Groups the disks with a worker by the worker's CPU, in the order of the first disks.
+/// Lists the CPUs of workers, in the order of first use in `disks`, each with the worker's disks.
 #[must_use]
 pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Arc<Disk<M>>>)> {
     let mut workers: Vec<(CpuId, Vec<Arc<Disk<M>>>)> = Vec::new();
@@ -192,8 +192,8 @@ impl DriveWorkers {
             }
         }
         drop(up);
-        // Waits for the reports of all new threads, so that each can be woken and stopped if one of
-        // them failed to start.
+        // Waits until each new thread has reported its doorbell or an error. If one thread failed,
+        // the other threads are stopped, which needs their doorbells.
         let mut silent = self.threads.len() - before;
         for (number, outcome) in ups {
             silent -= 1;
@@ -360,8 +360,7 @@ fn run(
     let (mut io, mut worker) = match made {
         Ok(made) => made,
         Err(error) => {
-            // The starting thread may have stopped waiting because another thread failed, so
-            // sending may fail.
+            // Ignores the error of `send`: the starting thread may no longer wait for this result.
             let _ = up.send((number, Err(error)));
             return;
         }

@@ -73,7 +73,7 @@ fn turn_ring(
     let wait = match deadline_ns {
         _ if has_work() => Wait::No,
         None => Wait::Forever,
-        // The clocks of the block layer and of the reactor have different origins.
+        // Converts the deadline from the block layer's clock to the reactor's clock.
         Some(deadline) => Wait::Until(now_ns() + deadline.saturating_sub(Native::now())),
     };
     let turned = turn(wait);

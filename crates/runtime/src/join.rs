@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_machine::{Machine, Native, Thread};
 
-/// A thread of the native machine.
+/// Thread of the operating system, as opposed to a simulated thread.
 pub type NativeThread = <Native as Machine>::Thread;
 
 /// Result of waiting for threads.

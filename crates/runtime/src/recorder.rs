@@ -331,8 +331,8 @@ impl Recording<Native> {
         loop {
             let turn_ns = Native::now();
             let pause_ns = clock.look(turn_ns, LOOK_NS);
-            // The lease is extended by the time in which this process was suspended, because no
-            // client could renew it.
+            // Extends the lease of the recording by the time in which this process was suspended,
+            // because no client could call `Recorder::renew`.
             shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
             let is_left = shared.is_left(turn_ns, self.config.lease);
             let last = shared.stop.load(Ordering::SeqCst) || is_left;

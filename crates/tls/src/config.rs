@@ -69,7 +69,7 @@ impl ServerConfig {
         Ok(ServerConfig { files: Some(files), in_use, seen })
     }
 
-    /// Creates a configuration from PEM texts, which is never reloaded.
+    /// Creates a configuration from PEM texts instead of files, so the configuration never changes.
     ///
     /// # Errors
     /// `File` with the name of the text at fault: "certificate", "key" or "client CA".

@@ -13,7 +13,7 @@ pub enum ErrorKind {
     Certificate,
     /// The peer sent no certificate although one is required.
     NoCertificate,
-    /// The peer does not use TLS, or violated its protocol.
+    /// The peer does not use TLS, or violated the TLS protocol.
     Protocol,
     /// The two sides have no version or cipher in common.
     Versions,

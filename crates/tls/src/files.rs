@@ -66,7 +66,7 @@ pub struct CertificateLifetime {
     pub lifetime: Lifetime,
 }
 
-/// Use of a certificate by a server.
+/// Role of a certificate in a server's TLS configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CertificateRole {
     /// Certificate of the server itself.

@@ -167,7 +167,7 @@ fn presented_names(presented: &[String]) -> String {
 fn incompatible(why: &PeerIncompatible) -> String {
     use PeerIncompatible as P;
     let what = match why {
-        // Missing signature schemes show a client with TLS 1.1 or older.
+        // Clients with TLS 1.1 or older send no list of signature schemes.
         P::SupportedVersionsExtensionRequired
         | P::SignatureAlgorithmsExtensionRequired
         | P::ServerDoesNotSupportTls12Or13

@@ -24,7 +24,7 @@ impl IoKind {
     /// Every kind of I/O, in the order of the reports' tables.
     pub const ALL: [IoKind; 3] = [IoKind::Read, IoKind::Write, IoKind::Discard];
 
-    /// Returns the kind's lower-case name for reports and JSON.
+    /// Returns the lower-case name of this kind of I/O, for reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["read", "write", "discard"][self as usize]
@@ -137,9 +137,9 @@ pub struct Drive {
     pub issued: u64,
     /// Sizes of the completed requests, in sectors.
     pub blocks: Measure,
-    /// Number of requests at the driver, sampled at each issue, including the issued request.
+    /// Statistics of the queue depth: requests in the driver after each issue of a request.
     pub depth: Measure,
-    /// Seeks between queued I/Os (index 0), and between issued requests (index 1).
+    /// Distances between successive queued I/Os (index 0) and issued requests (index 1).
     pub seeks: [Seeks; 2],
     /// Number of active I/Os when an I/O was queued, summed over all queued I/Os.
     pub active_sum: u64,
@@ -161,7 +161,7 @@ impl Drive {
         matches!(major(self.device), 9 | 253 | 254)
     }
 
-    /// Returns the spans of this device's I/Os.
+    /// Returns statistics of the times that this device's I/Os spent between steps, such as Q2C.
     #[must_use]
     pub fn measures(&self) -> &Measures {
         &self.group.measures
@@ -239,7 +239,7 @@ impl Overhead {
         Overhead { q2g, g2i, q2m, i2d, d2c }
     }
 
-    /// Returns the name and share of each stage, in the order of an I/O's life.
+    /// Returns each stage's name and fraction of the total time Q2C, in chronological order.
     #[must_use]
     pub fn shares(&self) -> [(&'static str, f64); 5] {
         let shares = [self.q2g, self.g2i, self.q2m, self.i2d, self.d2c];

@@ -73,8 +73,7 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// Returns how many bytes of a truncated record were read, or 0 for other errors. A file that
-    /// is still growing can have more bytes than its length when it was opened.
+    /// Returns how many bytes of a truncated record were read, or 0 for other errors.
     pub(super) fn bytes_seen(&self) -> u64 {
         match self {
             TraceError::Broken { problem: Problem::Truncated { have, .. }, .. } => *have as u64,

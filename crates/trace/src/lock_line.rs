@@ -43,14 +43,14 @@ pub struct LockLine {
 }
 
 impl LockLine {
-    /// Computes a line from the counts of a lock over a period.
+    /// Computes a report line from the counts of a lock over the period `span`.
     #[must_use]
     pub fn new(row: &LockRow, span: LockSpan) -> LockLine {
         let site = row.site.map(|site| format!("{}:{}", site.file, site.line));
         LockLine::of(row.name, site, &row.counts, span)
     }
 
-    /// Computes a line from a lock's name, call site and counts over a period.
+    /// Computes a report line from a lock's name, call site and counts over the period `span`.
     #[must_use]
     pub fn of(name: &str, site: Option<String>, counts: &LockCounts, span: LockSpan) -> LockLine {
         LockLine {

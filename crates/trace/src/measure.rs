@@ -31,7 +31,7 @@ pub enum Span {
 }
 
 impl Span {
-    /// All spans, in btt's order.
+    /// All intervals between two steps of an I/O, in the order in which btt prints them.
     pub const ALL: [Span; 15] = {
         use Span::*;
         [Q2Qdm, Q2Adm, Q2Cdm, Q2Q, Q2A, Q2G, S2G, G2I, Q2M, I2D, I2S, S2D, M2D, D2C, Q2C]

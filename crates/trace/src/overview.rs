@@ -21,11 +21,11 @@ pub enum SpanGrouping {
     Drive,
     /// A table for each CPU on which I/Os were queued.
     Cpu,
-    /// One table each for reads, writes and discards.
+    /// Separate tables for reads, writes and discards.
     Op,
 }
 
-/// Columns of the tables of spans.
+/// Columns of the tables of times between I/O steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Columns {
     /// The columns that fit 80 characters.
@@ -60,7 +60,7 @@ impl Spans {
         }
     }
 
-    /// Returns the tables of spans as text for a terminal.
+    /// Returns the report as text for a terminal, with tables of the times between I/O steps.
     #[must_use]
     pub fn text(&self, per: Option<SpanGrouping>, columns: Columns) -> String {
         let mut text = table("All", self.all(), columns);

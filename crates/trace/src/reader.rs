@@ -373,7 +373,7 @@ impl<R: Read> Reader<R> {
         self.end()
     }
 
-    /// Returns the files that could not be read to their end so far.
+    /// Returns the damaged files that were found so far, each with its error.
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         &self.damage

@@ -35,12 +35,12 @@ use super::measure::{Measures, Span};
 use super::tree::{EntryIndex, RangeTree};
 use super::{TraceEntry, TraceNames};
 
-/// Maximum number of I/Os in flight that are kept.
+/// Maximum number of I/Os in flight that `Spans` tracks. Further I/Os displace old ones.
 pub const FLIGHTS_MAX: usize = 1 << 18;
-/// Maximum number of devices that are kept.
+/// Maximum number of devices that `Spans` tracks. Events of further devices are ignored.
 pub const DRIVES_MAX: usize = 256;
 
-/// One measured span of one I/O.
+/// Measured time between two steps of one I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// Steps between which the time was measured.
@@ -57,7 +57,7 @@ pub struct Sample {
 
 /// Receives the I/Os that a trace contains, and the measured times between their steps (spans).
 pub trait IoListener {
-    /// Called for each measured span.
+    /// Called for each measured time between two steps of an I/O.
     fn sample(&mut self, _sample: &Sample) {}
 
     /// Called when an I/O begins, with its queue (Q) record, or with its issue (D) record on a
@@ -94,7 +94,7 @@ impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
 /// value measures no spans, to save time, and only reports I/Os to an [`IoListener`].
 #[derive(Debug, Default)]
 pub struct Spans {
-    /// If false, I/Os are paired for an `IoListener` but not measured.
+    /// If false, I/Os are reported to an `IoListener`, but no times are measured.
     is_measuring: bool,
     flushes: BTreeMap<u32, Flushes>,
     arrivals: u64,
@@ -140,12 +140,12 @@ impl Spans {
         &self.drives
     }
 
-    /// Returns each CPU with the spans of the I/Os that were queued on the CPU.
+    /// Returns each CPU with statistics of the times between steps, for I/Os queued on that CPU.
     pub fn cpus(&self) -> impl Iterator<Item = (u32, &Measures)> {
         self.cpus.iter().map(|(cpu, group)| (*cpu, &group.measures))
     }
 
-    /// Returns the spans of the reads, of the writes and of the discards.
+    /// Returns statistics of the times between steps, for reads, writes and discards separately.
     pub fn kinds(&self) -> impl Iterator<Item = (IoKind, &Measures)> {
         IoKind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
     }

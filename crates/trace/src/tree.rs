@@ -226,7 +226,7 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Rotates the subtree of `place` towards `side`. The child on the other side is the new root.
+    /// Rotates the node `place` down to `side`. Its child on the opposite side takes its position.
     fn rotate(&mut self, place: u32, side: usize) {
         let up = self.at(place).children[1 - side];
         let between = self.at(up).children[side];

@@ -1,8 +1,8 @@
 //! `Explorer`: runs a model under all choices within its bounds, and reports the result.
 //!
 //! Called by tests. `Explorer` owns one session and one pool of stacks for an exploration, and all
-//! executions use them. A failed execution is run a second time from its trail, with a log.
-//! Invariant: exceeding the limit on executions is an error, never a pass.
+//! executions use them. After a failure, the choices of the failed execution are repeated with a
+//! log. Invariant: exceeding the limit on executions is an error, never a pass.
 
 use core::cell::RefCell;
 use core::fmt;

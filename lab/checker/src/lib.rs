@@ -57,7 +57,7 @@ unsafe impl Machine for Checked {
         CpuId(with(|s| s.here().cpu))
     }
 
-    /// Returns the number of CPUs set in the explorer, all on one node.
+    /// Returns a single NUMA node with the number of CPUs that `Explorer::cpus` set.
     fn topology() -> Topology {
         Topology::uniform(1, with(|s| s.bounds.cpus))
     }

@@ -216,9 +216,9 @@ impl Memory {
         views.tick();
     }
 
-    /// Returns the view of a new store. For a release store this is the view of its thread,
-    /// otherwise the view at the thread's last release fence. A read-modify-write adds the view of
-    /// the store that it read (release sequence).
+    /// Returns the view of a new store: the events that happen before an Acquire load of the store.
+    /// A release store takes its thread's view, another store the view at the thread's last release
+    /// fence. A read-modify-write adds the view of the store that it read (release sequence).
     fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {

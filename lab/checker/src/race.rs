@@ -36,7 +36,7 @@ impl LineAccesses {
         self.lines.clear();
     }
 
-    /// Adds a `Line`. Its creation counts as a write by the current thread.
+    /// Adds memory to check for data races. Its creation counts as a write by the current thread.
     pub(super) fn add(&mut self, views: &ThreadViews) -> u32 {
         let (writer, written) = (views.thread, views.epoch());
         self.lines.push(LineHistory { writer, written, read: [0; THREADS_MAX] });

@@ -126,8 +126,8 @@ impl Drop for EnteredSession {
     }
 }
 
-/// Runs a step on the calling thread's session. The step must neither suspend nor call `with`
-/// again.
+/// Calls `step` with the calling thread's exploration session. `step` must neither suspend the
+/// coroutine nor call `with` again.
 #[inline]
 pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();

@@ -7,8 +7,8 @@
 //! clocks, so races are detected by clocks. Source: Kang et al., "A promising semantics for
 //! relaxed-memory concurrency", POPL 2017 (without promises).
 
-/// Maximum number of locations (words and locks) in one execution, because a wait keeps a set of
-/// them in a `u64`.
+/// Maximum number of memory locations (words and locks) in one execution. `Session::touched` has
+/// one bit for each location in a `u64`.
 pub(super) const LOCATIONS_MAX: usize = 64;
 pub(super) const THREADS_MAX: usize = 8;
 
@@ -23,7 +23,7 @@ pub(super) struct View {
 impl View {
     pub(super) const EMPTY: View = View { stamps: [0; LOCATIONS_MAX], clock: [0; THREADS_MAX] };
 
-    /// Merges the view `other` into this one. Only the first `locations` locations are in use.
+    /// Raises timestamps and clocks to those of `other`. Only `locations` timestamps are in use.
     #[inline]
     pub(super) fn join(&mut self, other: &View, locations: usize) {
         raise(&mut self.stamps, &other.stamps, locations);

@@ -39,7 +39,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Measure drives, designs and servers, in fio's words
+    /// Measure drives, block layer designs and servers, with options named as in fio
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat the experiments of four papers on simulated machines
     Paper(verbs::paper::Args),

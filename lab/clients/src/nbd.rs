@@ -36,7 +36,7 @@ const SEND_BYTES: usize = 256 * 1024;
 /// Result of a request that has ended.
 #[derive(Debug)]
 pub struct Completion {
-    /// Number that the caller passed to `submit`.
+    /// Number by which the caller identifies the request: the cookie passed to `submit`.
     pub user_data: u64,
     /// Error that the server replied with; `None` after success.
     pub errno: Option<Errno>,

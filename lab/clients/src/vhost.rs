@@ -59,9 +59,9 @@ pub struct Options {
     pub queues: u16,
     /// Number of entries of each ring: a power of two up to 1024.
     pub ring: u16,
-    /// Maximum number of requests in flight on each queue. Each has a slot with a buffer.
+    /// Maximum number of requests in flight on each queue. Each request has a buffer.
     pub depth: u16,
-    /// Size of each slot's buffer in bytes.
+    /// Size in bytes of the buffer of each request in flight.
     pub data_bytes: u32,
     /// Descriptor layout; `None` selects chained descriptors if they fit the ring.
     pub descriptors: Option<Descriptors>,

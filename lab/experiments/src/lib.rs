@@ -2,11 +2,11 @@
 //!
 //! Folders are layers, and each layer uses only the layers before it. `filter` has drivers that
 //! wrap another driver. `page` renders figures, tables and checks as HTML and text. `load` is the
-//! load generator with its jobs, fio's job files and rows of results. `trace` reads and writes
-//! traces of block I/O. `simulation` runs rows on simulated machines, `programs` runs servers and
-//! utilities there, and `vm` a virtual machine. `replay` repeats the I/Os of a trace. `papers`
-//! repeats experiments of papers. `explorer` looks for bugs by simulation. The verbs of the
-//! `millrace-lab` binary and tests call this crate.
+//! load generator: jobs, fio's job files and results. `trace` reads and writes traces of block I/O.
+//! `simulation` runs benchmarks on simulated machines, `programs` runs servers and utilities there,
+//! and `vm` a virtual machine. `replay` repeats the I/Os of a trace. `papers` repeats experiments
+//! of papers. `explorer` looks for bugs by simulation. The verbs of the `millrace-lab` binary and
+//! tests call this crate.
 //!
 //! Fuzz targets are built without the modules that parse nothing, because this takes a third of the
 //! time.

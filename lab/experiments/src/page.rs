@@ -124,8 +124,8 @@ pub struct AblationResult {
     /// by commas.
     pub mechanisms: String,
     pub ours: Quantity,
-    /// Largest relative change from the full run: this run's number divided by the full run's,
-    /// minus 1. None if there is no pair of numbers to compare.
+    /// Largest relative change of our numbers by switching the mechanisms off (new / old - 1).
+    /// `None` if there is no pair of numbers.
     pub change: Option<f64>,
     /// Relative deviation of this run's number from the paper's.
     pub deviation: Option<f64>,
@@ -134,7 +134,7 @@ pub struct AblationResult {
 }
 
 impl Check {
-    /// Creates a check with the given verdict. The deviation is calculated from the numbers.
+    /// Creates the comparison of a paper's statement with our result. `holds` is the verdict.
     pub fn new(
         id: &str,
         kind: CheckKind,
@@ -164,8 +164,8 @@ impl Check {
     }
 }
 
-/// Returns the largest relative deviation: our number divided by the paper's, minus 1. None if the
-/// sides have different counts of numbers or none, or if one of the paper's numbers is 0.
+/// Returns the largest relative deviation of our numbers (ours / paper's - 1). `None` if the lists
+/// are empty or differ in length, or if a number of the paper is 0.
 pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     if paper.len() != ours.len() || paper.contains(&0.0) {
         return None;
@@ -195,7 +195,7 @@ pub enum Scale {
     Log,
 }
 
-/// Origin of the points of a series.
+/// Source of the points of a plotted curve, which decides the style of the curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
@@ -203,18 +203,17 @@ pub enum SeriesKind {
     Ours,
     /// Points that the paper states: hollow points and a dotted line.
     Paper,
-    /// Points simulated on a machine without measurements to compare with: a dashed line, and a
-    /// mark in the legend.
+    /// Simulated points for which no measurements exist: a dashed line, marked in the legend.
     Prediction,
     /// Points of a second run, with some mechanisms of the simulated machine or kernel switched
     /// off. Plots show a thin dashed line.
     Without,
 }
 
-/// A line in a panel. Lines of the same name have the same colour in all panels of a figure.
+/// A curve in a plot. Curves of the same name have the same colour in all plots of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// Name of the line, such as the design `MQ`.
+    /// Name of the curve, such as the design `MQ`.
     pub name: String,
     pub kind: SeriesKind,
     /// Points (x, y), in order of x.
@@ -222,17 +221,17 @@ pub struct Series {
 }
 
 impl Series {
-    /// Creates a line of points that we measured or simulated.
+    /// Creates a curve from points that we measured or simulated.
     pub fn ours(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), kind: SeriesKind::Ours, points }
     }
 
-    /// Creates a line of points that a paper states.
+    /// Creates a curve from points that a paper states.
     pub fn theirs(name: impl Into<String>, points: impl Into<Vec<(f64, f64)>>) -> Series {
         Series { name: name.into(), kind: SeriesKind::Paper, points: points.into() }
     }
 
-    /// Returns the line's name and kind, for legends and tables.
+    /// Returns the curve's name and kind, for legends and tables.
     pub fn label(&self) -> String {
         match self.kind {
             SeriesKind::Ours => self.name.clone(),
@@ -348,7 +347,7 @@ pub struct Page {
     pub facts: Vec<(String, String)>,
     #[serde(skip)]
     pub against: ReferenceKind,
-    /// Checks, in the order in which the paper's file lists them.
+    /// Comparisons of the paper's statements with our results, in the order of `papers/NAME.toml`.
     pub checks: Vec<Check>,
     pub figures: Vec<Figure>,
     pub tables: Vec<DataTable>,

@@ -1,15 +1,15 @@
 //! Replay: repeats the I/Os of a trace, at their times or as fast as possible, and measures them.
 //!
-//! `lane` defines targets, and `route` maps the trace's I/Os to their lanes. `fit` has the
-//! arithmetic of addresses, and `order` the dependencies between I/Os. `feed` reads ahead, `engine`
-//! is the loop, `tally` holds its counts, and `report` is the result. `volumes` and `servers` are
-//! targets (`nbd` and `vhost` connect to servers); `simulated` runs a replay on a simulated
-//! machine. Memory does not depend on the trace's length. The verb `replay` calls this module;
-//! `trace` reads the I/Os.
+//! A lane is a volume or server on which devices of the trace are replayed (`lane`). `route` finds
+//! the lane of each I/O, `fit` the address there, and `order` the dependencies between I/Os. `feed`
+//! reads ahead, `engine` is the loop, `tally` holds its counts, and `report` is the result.
+//! `volumes` and `servers` do the I/O (`nbd` and `vhost` connect to servers); `simulated` runs a
+//! replay on a simulated machine. Memory does not depend on the trace's length. The verb `replay`
+//! calls this module.
 //!
 //! Sources: the open loop and the measurement of lateness are those of btreplay and of fio's
-//! `read_iolog`. Replaying as fast as possible while keeping dependencies is the method of
-//! \[FALCON\].
+//! `read_iolog`. Replaying as fast as possible while keeping dependencies is the method of the
+//! Falcon paper (Kumar et al., ATC 2017).
 
 mod engine;
 mod feed;

@@ -106,7 +106,7 @@ pub struct Service {
     pub nomerges: bool,
     /// Number of threads that may dispatch from a hardware queue at a time.
     pub inside: Inside,
-    /// State outside of the block layer that all drives share.
+    /// State of the host adapter that the commands of all drives share.
     pub adapter: HostAdapterConfig,
     /// Settings of raw I/O as in Linux 2.4.
     pub history: Linux24,
@@ -128,9 +128,9 @@ pub struct SimPlan {
     pub service: Service,
     /// Design of the block layer.
     pub stack: Stack,
-    /// Placement of software queues.
+    /// Distribution of software queues: one per core, one per NUMA node, or a single queue.
     pub software_queues: Spread,
-    /// Placement of hardware queues.
+    /// Distribution of hardware queues: one per core, one per NUMA node, or a single queue.
     pub hardware_queues: Spread,
     /// CPUs of the jobs: job i runs on `cpus[i % len]`. Must not be empty on a simulated machine.
     pub cpus: Vec<u32>,
@@ -145,7 +145,7 @@ pub struct SimPlan {
     /// Submission interface of the jobs.
     pub interface: InterfaceKind,
     /// Number of I/Os submitted together, at least 1, as fio's `iodepth_batch_submit`. `None`
-    /// submits all free I/Os together.
+    /// submits all I/Os that the I/O depth allows.
     pub batch: Option<u32>,
     /// Handling of the drives' interrupts.
     pub irq: Irq,

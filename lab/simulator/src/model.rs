@@ -55,7 +55,7 @@ pub struct Share {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Lines {
-    /// Number of cache lines of data, 1 to 64.
+    /// Number of cache lines, 1 to 64.
     pub lines: u32,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
@@ -147,7 +147,7 @@ pub struct Model {
     /// Wiring between the sockets of a board.
     #[cfg_attr(feature = "serde", serde(default))]
     pub wiring: Wiring,
-    /// Hyper-threads of the cores, if they have any.
+    /// Number of hyper-threads per core, and their speed; `None` for one thread per core.
     #[cfg_attr(feature = "serde", serde(default))]
     pub hyper_threads: Option<HyperThreads>,
     /// Clock frequency in GHz, only for reports: all costs are in nanoseconds.
@@ -182,9 +182,8 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Share of the CPUs spinning on a ticket lock that delay its hand-over. At a release, all
-    /// spinning CPUs read the lock's cache line again, and this share of them read the line before
-    /// the next holder. At 0, these reads take no time, even when a CPU joins the queue.
+    /// Delay of a ticket lock's hand-over by spinning CPUs: the share of them that read the lock's
+    /// cache line before the next holder does. At 0, reads by spinning CPUs take no time at all.
     pub spinner: Share,
     /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
     /// other sockets wait. At 0, the default, CPUs get the line in order of request.
@@ -263,8 +262,8 @@ pub struct WorkCosts {
     /// Cost of visiting one entry of a list that is searched or sorted. 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Minimum number of cache lines written while the single-queue design's lock is held. The lock
-    /// of the modelled kernel may protect more data than the lock of the simulated program.
+    /// Minimum number of cache lines that a holder of the single-queue design's lock writes. Stands
+    /// for data that the kernel's lock protects and the simulated program lacks.
     pub request_queue: Lines,
     /// Maximum relative deviation of the cost of work. Deviations are drawn from the seed, so that
     /// CPUs do not move in lockstep.

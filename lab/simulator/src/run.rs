@@ -141,8 +141,8 @@ impl ThreadCoroutines {
     /// could wait for other threads forever. Memory that the threads own leaks.
     fn reset(&mut self) {
         for mut fiber in self.0.drain(..).flatten() {
-            // SAFETY: this coroutine is never resumed and no other coroutine runs, so nothing uses
-            // its stack. A thread's body is `'static`, so other threads can refer only to its heap
+            // SAFETY: no coroutine runs now, and `fiber` is never resumed, so its stack is unused.
+            // A thread's body is `'static`, so other threads can refer only to the body's heap
             // memory, which leaks.
             unsafe { fiber.force_reset() };
             keep_stack(fiber);

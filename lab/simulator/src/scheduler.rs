@@ -207,8 +207,8 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Records that the running thread released a lock. The release of its last lock ends the time
-    /// slice if a preemption is overdue.
+    /// Records that the running thread released a lock. A time slice that ran out while the thread
+    /// held locks ends when the thread holds none.
     pub(super) fn release_lock(&mut self) {
         let me = self.me();
         me.locks -= 1;

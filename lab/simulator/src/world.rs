@@ -84,8 +84,8 @@ impl Drop for EnteredWorld {
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
-    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set. References to the world exist
-    // only in functions of this module, which return before the simulation ends.
+    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set. Only functions of `world` use
+    // the reference, and all return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
 

@@ -12,7 +12,7 @@ use syn::{Attribute, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibi
 use super::tree::{CrateTree, PathTarget, join, name_of};
 use crate::syntax::{is_test, leaves};
 
-/// Kind of a line. Lines with the same name are listed in this order.
+/// Kind of an entry in an API listing. Entries of one name are sorted in this order of kinds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LineRank {
     Item,

@@ -26,7 +26,7 @@ pub struct AllowEntry {
     pub line: usize,
     /// Path from the root, or `path:name` for an item in a file.
     pub key: String,
-    /// Maximum sum of the `Excess::amount`s with this key; 1 if the list gives no number.
+    /// Limit on the sum of all `Excess::amount`s with `key`; 1 if the list's line has no number.
     pub limit: usize,
 }
 

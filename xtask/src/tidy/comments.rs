@@ -15,7 +15,7 @@ const LEANING: [(&str, &str); 4] = [
     ("Who", "name the person or thing, or write `Whoever`"),
 ];
 
-/// Words that no comment begins with.
+/// Words with which no comment may begin, because they do not name the subject.
 const UNNAMED: [&str; 9] =
     ["What", "Which", "Whether", "How", "Why", "It", "They", "Those", "None"];
 

@@ -19,8 +19,7 @@ struct CrateLayers<'a> {
     layers: Vec<&'a str>,
 }
 
-/// Layers of all crates that have layers. Each source folder, which ends with a slash, comes before
-/// its layers.
+/// For each crate with layers: the source folder, such as `crates/block/src/`, then the layers.
 const LAYERS: &str = include_str!("../../layers.txt");
 
 /// Largest number of files in a crate that is not divided into layers.

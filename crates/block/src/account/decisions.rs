@@ -20,8 +20,8 @@ pub(crate) enum SchedulerMessage {
     /// I/Os of a group start to wait. Fields: group, reason, and the group's limit on requests at
     /// the drive (`u32::MAX` for no limit).
     Held(GroupId, WaitReason, u32),
-    /// New limits on the queue's reads and writes at the drive. If both numbers are equal, they are
-    /// one limit for reads and writes together.
+    /// New limits on requests in flight in the drive: for reads, and for writes. The scheduler
+    /// `fair` has a single limit for both together, and gives it twice.
     Depth([u32; 2]),
     /// The queue dispatches nothing for a while. Fields: group whose I/Os wait, reason,
     /// nanoseconds.

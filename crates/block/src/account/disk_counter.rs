@@ -18,7 +18,7 @@ macro_rules! disk_counters {
         }
 
         impl DiskCounter {
-            /// All counters, in the order of reports.
+            /// All counters, in the order in which reports list them.
             pub const ALL: [DiskCounter; [$($help),*].len()] = [$(DiskCounter::$Counter),*];
 
             /// Returns the counter's key in reports, which is also part of the metric's name.

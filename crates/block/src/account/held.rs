@@ -28,7 +28,7 @@ use crate::bio::group_id::GroupId;
 pub struct WaitSnapshot {
     /// Waiting time of all I/Os in nanoseconds, by reason in the order of [`WaitReason::ALL`].
     pub ns: [u64; WaitReason::ALL.len()],
-    /// Number of I/Os that wait now.
+    /// Number of I/Os that wait now and have not reached a drive yet.
     pub waiting: u64,
     /// Nanoseconds that the I/Os in `waiting` have waited so far, added up. For I/Os in a FIFO the
     /// value is an estimate: each counts as having waited as long as the first.
@@ -76,8 +76,8 @@ impl<M: Machine> WaitLedger<M> {
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
-    // Relaxed: the reason in `stop` changes only under the hardware queue's serve lock, which the
-    // thread that adds up waiting times holds. A report needs only a recent reason.
+    // Relaxed: `stop` holds only the reason why a hardware queue dispatches nothing. A report needs
+    // a recent reason; the reason changes only under the serve lock, held where waits are settled.
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
@@ -128,7 +128,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// In a stopped queue, attributes the waiting time up to `at_ns` to the reason in `stop`.
+    /// Adds the group's waiting time up to `at_ns` in a hardware queue that dispatches nothing to
+    /// the counter of the reason for that (`stop`).
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -138,7 +139,7 @@ impl<M: Machine> GroupWaitStats<M> {
         }
     }
 
-    /// Ends all waits of this account. Called when the thread that writes the account goes away.
+    /// Ends the group's waits when the channel or scheduler that counts them is dropped.
     fn end(&self) {
         if self.ages.at(0).0 == 0 {
             return;

@@ -20,7 +20,7 @@ pub(crate) trait LedgerEntry {
     fn add_to(&self, sum: &mut Self::Sum);
 }
 
-/// Open accounts, which threads still write, and the sums of closed accounts by key.
+/// Open accounts that threads write, and sums of closed ones for each key (such as a tenant).
 pub(crate) struct Ledger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,

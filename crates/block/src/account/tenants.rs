@@ -31,7 +31,7 @@ pub(crate) struct TenantStats<M: Machine> {
     ops: Box<[TenantOp<M>; OPS]>,
 }
 
-/// Sums of one operation of a tenant, or of a volume.
+/// I/O statistics of one operation, for a tenant or a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantOpSnapshot {
     /// Bios handed back to the submitter.
@@ -44,7 +44,7 @@ pub struct TenantOpSnapshot {
     pub total: Snapshot,
 }
 
-/// Sums of a tenant or volume at one moment, by operation in the order of `Op::ALL`.
+/// I/O statistics of a tenant or volume, by operation in the order of `Op::ALL`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantSnapshot {
     /// Bios, sectors, errors and times of each operation, in the order of `Op::ALL`.
@@ -166,7 +166,7 @@ pub(crate) struct Tenants<M: Machine> {
     /// drive's worker: only the submitting thread counts an I/O for its tenant, and a worker
     /// submits none.
     ledger: Option<Arc<TenantLedger<M>>>,
-    /// The thread's accounts, sorted by group and tenant.
+    /// Statistics that this thread writes: one entry for each group and tenant, in their order.
     accounts: Vec<Arc<TenantStats<M>>>,
     last: usize,
     run: TenantRun,
@@ -213,8 +213,8 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Adds a bio that completes now to the current run of equal bios. [`Tenants::end_run`] later
-    /// adds the run to the tenant's account.
+    /// Counts a bio that completes now, together with the bios before it if tenant, operation and
+    /// times are equal. [`Tenants::end_run`] adds the count to the tenant's statistics.
     #[inline]
     pub(crate) fn count_one(&mut self, slot: &BioSlot<M>, now_ns: u64) {
         let key = (slot.bio.account_key, slot.bio.op, slot.q_ns, now_ns);

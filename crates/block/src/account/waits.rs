@@ -56,8 +56,8 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// If the sum of waiting times at time `now` (in units of 1,024 ns) is at least `FULL`, moves
-    /// the sum from the counter's word `now` to its word `over`.
+    /// Moves the sum of waiting times to the word `over` if the sum is at least `FULL`, before it
+    /// overflows. `now` is the present time in units of 1,024 ns.
     pub(crate) fn spill(&self, now: u64) {
         let (_, sum) = read(self.now.get(), now);
         if sum >= FULL {

@@ -15,7 +15,7 @@ use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 
 pub(crate) struct BioSet<M: Machine> {
-    /// Head of the linked list of completed slots, the newest first; 0 if the list is empty.
+    /// Head of the linked list of completed bios, the newest first; 0 if the list is empty.
     completed: M::Word,
     /// Number of timed-out requests that a drive has not completed yet.
     pub(crate) abandoned: M::Word,
@@ -51,8 +51,8 @@ impl<M: Machine> BioSet<M> {
         unsafe { &*bio_set }.deliver(list);
     }
 
-    /// Returns the doorbell of a bio's channel. Callers get the doorbell before they give the bio
-    /// away, because the set may be freed right after that.
+    /// Returns the doorbell of the channel that submitted `bio`. Callers get the doorbell before
+    /// they hand over the bio, because the channel may then be freed at once.
     pub(crate) fn bell_of(bio: &BioSlot<M>) -> Arc<Doorbell<M>> {
         // SAFETY: a set outlives its bios in use, and this is one.
         Arc::clone(unsafe { &(*bio.bio_set).bell })

@@ -38,8 +38,8 @@ pub(crate) enum BioStage {
 pub(crate) struct Stride {
     /// log2 of the chunk size in sectors.
     pub(crate) chunk_shift: u16,
-    /// Number of drives in the stripe, from which the length of the gaps follows; 1 for memory
-    /// without gaps.
+    /// Number of drives in the stripe. Of that many chunks in the bio's memory, the part owns one;
+    /// the rest is a gap. 1 for memory without gaps.
     pub(crate) width: u16,
 }
 
@@ -89,12 +89,12 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) bio: ManuallyDrop<Bio>,
     pub(crate) chain_sectors: SectorCount,
     /// For a part of a split bio: byte offset of the part's data in the memory of the split bio.
-    /// For a split bio: number of drives, or of sectors, for which all parts are made (split.rs).
+    /// For a split bio: progress of the split, in drives, or in sectors with `SplitRule::Chunks`.
     pub(crate) offset: u32,
     pub(crate) chain_segments: u16,
     stride: Stride,
     pub(crate) stage: BioStage,
-    /// Outcome of the bio: `Ok` from its submission until it ends.
+    /// Status with which the bio ends; `Ok` while no error has occurred.
     pub(crate) status: Status,
     /// For a split bio: number of its parts that have not completed.
     pub(crate) remaining: u32,
@@ -106,9 +106,9 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) of_foreign: bool,
 }
 
-// SAFETY: a bio slot moves between threads only together with its only handle (`BioRef`). The
-// pointer `tail` is used only by the thread that has this handle, and `parent` only by the
-// channel's own thread. `bio_set` points to a shared set that outlives every handle.
+// SAFETY: a bio slot moves to another thread only with its single handle (`BioRef`), and only the
+// thread that has the handle uses `tail`. The pointer `parent` is used only by the channel's own
+// thread. The set behind `bio_set` may be shared, and outlives every handle.
 unsafe impl<M: Machine> Send for BioSlot<M> {}
 
 impl<M: Machine> BioSlot<M> {
@@ -355,7 +355,7 @@ impl<M: Machine> BioList<M> {
         debug_assert!(bio.next.is_none());
         let last = bio.as_ptr();
         if self.head.is_none() {
-            // `head` was `None`, so `forget` loses no bio.
+            // The list was empty, so `replace` returns `None`, and `forget` leaks nothing.
             core::mem::forget(self.head.replace(bio));
         } else {
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.

@@ -53,7 +53,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Calls `act` with the volume's plug. Returns the number of bios and requests plugged then.
+    /// Calls `act` with the volume's plug. Returns the number of bios and requests left in it.
     fn with_volume_plug(&mut self, act: impl FnOnce(&mut VolumePlug<M>, &mut Self)) -> u32 {
         let mut plug = self.volume_plug.take().expect("the caller has seen the plug");
         act(&mut plug, self);

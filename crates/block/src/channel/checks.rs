@@ -22,13 +22,12 @@ pub(crate) struct BioChecks {
     /// Longest read or write on the fast path, in sectors; 0 while every bio needs the full checks.
     plain_sectors: u32,
     /// Longest read or write, in sectors, that all drives accept on the fast path; 0 if a drive
-    /// limits segments or chunk boundaries.
+    /// limits memory segments, or has boundaries that no request may cross.
     plain_max: u32,
     /// Longest read or write that all drives accept whole, in sectors. Does not grow while split
     /// bios wait to send their next part, because longer whole bios would overtake the split bios.
     pub(crate) whole_max: u32,
-    /// Longest read or write, in sectors, that only the recording of a trace keeps off the fast
-    /// path; 0 if no trace is recorded.
+    /// Value in sectors that `plain_sectors` would have without the trace; 0 without a trace.
     recorded_sectors: u32,
     read_only: bool,
     pub(crate) traced: bool,
@@ -39,8 +38,8 @@ pub(crate) struct BioChecks {
     /// True while too many bio chains (bios merged into one future request) wait for the drives'
     /// workers. A channel with I/O in flight then accepts no bio.
     pub(crate) pressed: bool,
-    /// True for volumes of several drives and for queues that belong to threads. The channel then
-    /// polls its queues from time to time even while it already has completions.
+    /// True if polls must sometimes serve the queues although completions are ready: one busy drive
+    /// must not starve others, and no other thread may serve an `OwnerOnly` queue.
     pub(crate) polls_always: bool,
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct VolumeMember<M: Machine> {
     /// True if batches may take the fast path: the disk allows it, and the channel reads the clock
     /// once for each batch.
     pub(crate) is_direct: bool,
-    /// True if the drive limits neither memory segments nor chunk boundaries.
+    /// True if the drive accepts any memory segments, and requests across any sector boundary.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
     piece_sectors: u64,
@@ -243,8 +243,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Checks for timed-out requests in the channel's own queue, and in the queue of a worker that
-    /// has left.
+    /// Checks the channel's own queue for timed-out requests. While the drive has no worker, also
+    /// checks the queue reserved for the worker.
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
         timeouts::check(&mut self.context(run), now_ns);
         let own = self.route.hctx;
@@ -266,8 +266,7 @@ impl<M: Machine> VolumeMember<M> {
     }
 
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // Work in a queue that any thread may run concerns the channel only while it has bios in
-        // flight.
+        // A queue that any thread may run is left to channels that have bios in flight there.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)

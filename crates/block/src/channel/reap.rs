@@ -16,13 +16,13 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
-/// Number of polls after which a channel polls its queues even if it already has completions.
+/// With `polls_always`, every 8th poll also runs the drives' queues although completions are ready.
 const POLLS_PER_LOOK: u32 = 8;
 
 /// A completed bio while the program's callback examines it. If the callback panics, the bio is
 /// dropped and its slot is freed.
 struct ShownSlot<'a, M: Machine> {
-    /// Slot of the bio; `None` once the callback has returned.
+    /// The completed bio; `None` once the program's callback has returned.
     slot: Option<BioRef<M>>,
     free: &'a mut BioList<M>,
 }
@@ -149,9 +149,8 @@ impl<M: Machine> Channel<M> {
         driving.end();
         let mut handed = 0;
         loop {
-            // A bio that is submitted again may be completed before this loop ends, if it is split
-            // or invalid. `next_of_others` leaves such bios to the next call, so that this call
-            // ends.
+            // A split or invalid bio that the program submits again may complete within this loop.
+            // The loop leaves such bios to the next call of `poll_again`, or it might never end.
             let driving = Driving(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
@@ -185,7 +184,7 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Submits a completed bio again, or finishes it with an error if it is invalid.
+    /// Submits again a bio that the program's callback returned; ends the bio if it is invalid.
     #[inline(always)]
     fn restart(&mut self, slot: BioRef<M>) {
         match self.sub.checks.is_plain(&slot.bio) {
@@ -200,8 +199,8 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A bio off the fast path may complete during its submission. `poll_again` therefore
-            // submits the bio after its loop, so that one call does not hand the bio over twice.
+            // Off the fast path, a bio may complete while it is submitted. The loop of `poll_again`
+            // could then hand it over a second time, so the bio is submitted after the loop.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
                 // A refused bio was never in flight, so its time of submission is set to its time
@@ -248,8 +247,8 @@ impl<M: Machine> Channel<M> {
         None
     }
 
-    /// Returns the next completed bio that was split or reached no drive. `handed` is the number of
-    /// bios that the present call of [`Channel::poll_again`] has handed over so far.
+    /// Returns the next ended bio that was split, or that ended without I/O (invalid or aborted).
+    /// `handed` counts the bios handed over in this call of [`Channel::poll_again`].
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
         match self.sub.finished.len() | self.sub.stalled {

@@ -38,7 +38,7 @@ use crate::volume::serving::Chooser;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
-    /// A single part for each drive; several only if the drive's limits require it.
+    /// Each drive gets one part of the bio, or several parts if the drive's limits require that.
     Drives,
     Chunks,
 }
@@ -194,8 +194,7 @@ impl<M: Machine> Submission<M> {
 
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // The batch takes over the parts' submission time only when a part is plugged. A split bio
-        // that makes no part leaves `now_ns` unchanged.
+        // If the clock was read for this part, further bios of the batch use that time, too.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -272,8 +271,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Submits bios that wait for limits and for which `is_meant` returns true. Their cost still
-    /// counts against their groups' limits.
+    /// Submits the waiting bios that `is_meant` selects, although a limit would delay them. The
+    /// cost of these bios still counts against their groups' limits.
     pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         if self.throttle.held > 0 {
             let paid = self.throttle.take_paid(is_meant);

@@ -157,8 +157,8 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has paid its cost at the old table's buckets before `place`, so only new
-                // buckets before `place` are still to be passed.
+                // The bio has paid at the token buckets of the old group table before index
+                // `place`. It now continues at `place`, or at the first earlier bucket that is new.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
@@ -317,8 +317,8 @@ impl<M: Machine> Throttle<M> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
-    /// Queues a bio at token bucket `place`. `dev_sector` is the time, in nanoseconds, at which the
-    /// bio may pass the bucket, or `NO_TIME`.
+    /// Queues a bio at its token bucket with index `place`. `slot.dev_sector` holds the time in
+    /// nanoseconds (not a sector) at which the bio may pass the bucket, or `NO_TIME`.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
         let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;

@@ -34,11 +34,11 @@ pub struct Worker<M: Machine> {
     run: SubmitContext<M>,
     thread: IoThread<M>,
     next_tick_ns: u64,
-    /// True if a driver, scheduler or trace sink has panicked in a call of `turn`. Dropping the
-    /// worker then calls none of the three.
+    /// True if a driver, scheduler or trace sink has panicked while the worker served a drive.
+    /// Dropping the worker then calls none of the three.
     is_broken: bool,
-    /// A bio set without bios. The submit context needs a set, to tell bios of its own thread from
-    /// bios of other channels. The `Box` keeps the set's address fixed.
+    /// Set of the bios that this worker submitted: always empty, so that `SubmitContext` returns
+    /// each completed bio to its channel. The `Box` keeps the set's address fixed.
     _bio_set: Box<BioSet<M>>,
 }
 
@@ -47,7 +47,7 @@ pub struct Worker<M: Machine> {
 unsafe impl<M: Machine> Send for Worker<M> {}
 
 impl<M: Machine> Worker<M> {
-    /// Creates a worker without drives. The number in `thread` is not used.
+    /// Creates a worker that serves no drive yet. `thread.number` is not used.
     #[must_use]
     pub fn new(thread: &IoThread<M>) -> Self {
         let bio_set = BioSet::new(0, Arc::clone(&thread.bell));
@@ -177,8 +177,7 @@ impl<M: Machine> Drop for Worker<M> {
         while !self.is_broken && self.drives.iter().any(in_flight) && !deadline.is_over() {
             self.turn();
             if let Some(turn) = self.thread.turn {
-                // An error of the ring is ignored here, because the next regular call of `turn`
-                // reports it.
+                // Errors of the thread's ring (io_uring) are ignored; its event loop reports them.
                 let _ = turn(&self.thread.bell, None, &|| true);
             }
             if self.drives.iter().any(in_flight) {

@@ -1,9 +1,8 @@
 //! Claiming of hardware queues by threads, for drives whose queues belong to threads.
 //!
-//! A server's I/O thread opens the queue of its number (`Disk::bring_up`); a program's thread,
-//! which has no number, claims the last queue without an owner. Called by the context of an I/O
-//! thread before it opens a channel, and by channels. Kernel counterpart: none; a queue there
-//! belongs to CPUs.
+//! I/O thread number N of a server opens queue N (`Disk::bring_up`). A program's thread has no
+//! number and claims the last queue without an owner. Called by the context of an I/O thread before
+//! it opens a channel, and by channels. Kernel counterpart: none; a queue there belongs to CPUs.
 
 use alloc::format;
 

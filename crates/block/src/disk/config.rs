@@ -1,4 +1,4 @@
-//! Settings of a disk: the spread of its queues, its tags, and its tracing.
+//! Settings of a disk, such as the numbers of its queues and tags, and its tracing.
 //!
 //! Passed to `Disk::new`, which checks them against the driver; the disk keeps them.
 

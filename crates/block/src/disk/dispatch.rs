@@ -124,9 +124,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// Called if the owner of a hardware queue finds the serve lock taken, because another thread
-    /// reads or changes the queue's state. The mark makes the owner serve the queue before it
-    /// sleeps, as no other thread polls the queue.
+    /// Called if the owner of a hardware queue finds the serve lock taken by a thread that inspects
+    /// the queue. Marks the queue as pending, so that the owner serves it before it sleeps: no
+    /// other thread may serve it.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -155,8 +155,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             let again = self.complete();
             rounds += 1;
             serving = match stays {
-                // After this many rounds, the thread stops serving work of other threads. Their
-                // work stays marked as pending, and those threads check the mark before they sleep.
+                // After `SERVE_ROUNDS` dispatch rounds, the thread stops serving other threads.
+                // Their work stays pending, and they check for pending work before they sleep.
                 Some(serving) if rounds > SERVE_ROUNDS && serving.staged.is_empty() => {
                     drop(serving);
                     break;
@@ -242,8 +242,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Dispatches the requests that already have tags: those that a busy driver returned, and those
-    /// that got their tags in the plug. Returns the number of requests dispatched.
+    /// Dispatches the requests in `requeued`, which already have tags, such as those that a busy
+    /// driver returned. Returns the number of requests dispatched.
     #[cold]
     fn dispatch_requeued(&mut self, serve: &mut HctxState<M>, now_ns: &mut u64) -> u32 {
         let (hctx, mut sent) = (self.hctx, 0);
@@ -290,8 +290,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         sent
     }
 
-    /// Issues a flush. If another flush is in flight, the flush becomes a part of the next one.
-    /// Returns the flush if no tag is free.
+    /// Issues a flush. While another flush is in flight, adds the flush to `pending`; all flushes
+    /// that wait there later become one request. Returns the flush if no tag is free.
     fn dispatch_flush(
         &mut self,
         serve: &mut HctxState<M>,

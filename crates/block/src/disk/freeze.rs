@@ -35,10 +35,9 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // When a flush completes, the flushes that waited for it move to a software queue, perhaps
-        // to one that was already checked. So the disk is drained only if there was no flush before
-        // and after the check, and no flush moved meanwhile. Bios that a worker leaves behind also
-        // move back to a software queue, so their moves are compared, too.
+        // When a flush completes, flushes that waited for it move to a software queue, perhaps one
+        // already checked. Bios that a worker leaves behind move, too. So the disk is drained only
+        // if no flush was in progress before and after the check, and nothing moved meanwhile.
         let moves = || {
             // In the lock order, the flush lock comes after the serve lock that `worker_moves`
             // takes. So the flush lock is released first.

@@ -1,12 +1,12 @@
 //! Handover of a batch to a drive's worker, and the dispatch from the worker's queue.
 //!
-//! `WorkerState` holds the worker's hardware queue, its presence, and the number of bios handed
-//! over but not dispatched. A submitter puts its batch into its software queue, marks that queue as
-//! pending and rings the worker's doorbell. The thread that serves the worker's hardware queue
-//! (usually the worker) takes the lists of all software queues, sorts and merges them (sort.rs),
-//! and continues as with any batch. If the worker is gone, the submitters serve its queue or take
-//! their bios back to their own queues. Lock order: as dispatch.rs. Source: \[FALCON\], management
-//! and block layer.
+//! `WorkerState` names the worker's hardware queue and the worker, if there is one, and counts the
+//! bio chains handed over but not dispatched. A submitter puts its batch into its software queue,
+//! marks that queue as pending and rings the worker's doorbell. The thread that serves the worker's
+//! hardware queue (usually the worker) takes the lists of all software queues, sorts and merges
+//! them (sort.rs), and continues as with any batch. If the worker is gone, the submitters serve its
+//! queue or take their bios back to their own queues. Lock order: as dispatch.rs. Source: Kumar et
+//! al., ATC 2017, management and block layer.
 
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
@@ -110,7 +110,7 @@ impl<M: Machine> QueueContext<'_, M> {
             serve.moves += u64::from(moved);
             // Relaxed: `handed` is a statistic on which no other data depends.
             worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
-            // The bios move even during a freeze, because the disk accepted them earlier.
+            // The queue takes these bios even if frozen, because the disk accepted them earlier.
             disk.queues.ctxs()[usize::from(ctx)]
                 .ctx
                 .lock()

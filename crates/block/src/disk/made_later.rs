@@ -3,9 +3,8 @@
 //! A disk keeps its queues in a `MadeLater`. The value is made once, under a lock; the I/O path
 //! then reads it without any check.
 //!
-//! Invariant: a caller of `known` has called `make` before, or holds an object that can exist only
-//! after another thread has called `make`: a route, an owned queue, a bio or a waiter of the disk,
-//! received under a lock or through an atomic word. All other callers use `get`.
+//! Invariant: a caller of `known` has called `make` before, or got (under a lock or by an atomic
+//! word) an object that exists only after `make`, such as a bio. All others use `get`.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -15,7 +14,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 pub(crate) struct MadeLater<M: Machine, T> {
     /// The value, or a placeholder until `make` has written the value, once, under `making`'s lock.
     value: UnsafeCell<T>,
-    /// Lock and flag of `make`; `None` if the value was complete when this object was created.
+    /// State of the delayed making; `None` if the value existed when this object was created.
     making: Option<MakeState<M>>,
 }
 
@@ -47,7 +46,7 @@ impl<M: Machine, T> MadeLater<M, T> {
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
     }
 
-    /// Returns the value, which must have been made: see the invariant in the module header.
+    /// Returns the stored value without a check: the caller must know that `make` has stored it.
     #[inline(always)]
     pub(crate) fn known(&self) -> &T {
         // SAFETY: by the invariant, `make` is complete, and no thread writes the value afterwards.

@@ -48,8 +48,8 @@ impl<M: Machine> DiskQueues<M> {
         Self::new(shape, hctxs, (is_pairs, path))
     }
 
-    /// Creates the software queues that feed `hctxs`. `is_pairs` is true if each software queue
-    /// feeds only one hardware queue.
+    /// Adds software queues to a disk's hardware queues `hctxs`. `is_pairs` is true if each
+    /// software queue feeds a single hardware queue, not all of them.
     pub(crate) fn new(
         shape: &QueueShape,
         hctxs: Box<[HardwareQueue<M>]>,
@@ -114,8 +114,8 @@ impl<M: Machine> LazyQueues<M> {
     }
 }
 
-/// Makes the queues of a disk if they do not exist yet. Only disks with the multi-queue design make
-/// their queues late.
+/// Makes the queues of a disk if they do not exist yet. A multi-queue disk whose queues belong to
+/// threads gets its queues on first use.
 pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     let lazy = &disk.queues;
     if lazy.get().is_none() {

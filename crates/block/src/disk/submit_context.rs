@@ -36,7 +36,7 @@ pub(crate) struct OtherStats<M: Machine> {
     pub(crate) stats: Arc<DiskStats<M>>,
 }
 
-/// The statistics of a thread, except those for its own queues.
+/// A thread's statistics by tenant, and its statistics for hardware queues of other threads.
 pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
@@ -117,8 +117,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns this thread's statistics for hardware queue `hctx` of `disk`, which is not the
-    /// thread's own queue. `disk` is a drive of the thread's volume, or shares tags with one.
+    /// Returns this thread's statistics for a hardware queue of other threads: queue `hctx` of
+    /// `disk`, a drive of the thread's volume or one that shares tags with it.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {

@@ -52,7 +52,7 @@ pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) 
     let Some(mut serving) = hctx.serve.try_enter() else { return };
     let was_paused = serving.in_flight.look(now_ns, look_period_ns(timeout_ns));
     let is_late = serving.in_flight.next_overdue(0, now_ns, timeout_ns).is_some();
-    // Collects completions before any request is ended, and serves work that other threads left.
+    // Polls before any request is timed out, because overdue requests may have completed.
     context.serve(serving);
     if was_paused || !is_late {
         return;
@@ -114,7 +114,7 @@ fn expire<M: Machine>(
     }
 }
 
-/// Records each bio of a request as failed, although none has ended yet.
+/// Records an overdue request as a failure of the drive. Its bios stay in flight.
 fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {

@@ -228,9 +228,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the insertion (I) of a list of bio chains (each becomes a request), if the
-    /// recording's time stamps are of kind `stamp`. With one time stamp for each batch, an
-    /// insertion and an immediate dispatch (D) are one ring entry.
+    /// Records the insertion (I) of a list of bio chains (each becomes a request), but only in a
+    /// recording with time stamps of kind `stamp`: one for each batch, or one for each event.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);
@@ -245,9 +244,8 @@ impl<M: Machine> Tracing<'_, M> {
         });
     }
 
-    /// Records that the driver accepted a request (D). If the recording has one time stamp for each
-    /// batch (`TraceStamp::Batch`), also records the request's insertion (I), even if the driver
-    /// was busy.
+    /// Records the dispatch (D) of a request if the driver accepted the request. With one time
+    /// stamp for each batch (`TraceStamp::Batch`), also records its insertion (I), accepted or not.
     #[inline(always)]
     pub(crate) fn record_issue(&mut self, rq: &Request<M>, outcome: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };

@@ -79,8 +79,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // Moves the queues to run from `woken` to `turn`. While a queue is in `woken`, this
-            // thread takes no tags for other queues (`owes_others`).
+            // `woken` must be empty while its queues run: with a queue in `woken`, this thread
+            // takes no tags for other queues (`owes_others`).
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -122,9 +122,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
-                // The woken queue may be the one that this thread serves: completions free tags,
-                // and the queue starts to wait again. A single entry in `woken` is enough for all
-                // its wake-ups.
+                // Completions may wake, again and again, the queue that this thread itself serves.
+                // Its repeated wake-ups add only one entry to `woken`, because running the queue
+                // once suffices.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

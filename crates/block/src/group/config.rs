@@ -19,8 +19,8 @@ pub enum Priority {
     /// Groups of this class share drives by weight.
     #[default]
     BestEffort,
-    /// I/Os of this class go when the other classes leave the drive idle; a small minimum is
-    /// guaranteed.
+    /// I/Os of this class are dispatched only while other classes leave the drive idle, except for
+    /// a small guaranteed minimum.
     Idle,
 }
 

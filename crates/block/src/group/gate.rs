@@ -17,7 +17,7 @@ use crate::group::config::GroupLimits;
 
 /// Fractional bits of stored nanoseconds: a rate of 3 million a second is exact to 0.001 %.
 const FRACTION_BITS: u32 = 8;
-/// Number of additional fractional bits in the cost of a sector.
+/// Fractional bits that the cost of a sector has in addition to `FRACTION_BITS`.
 const SECTOR_BITS: u32 = 16;
 
 /// Number of limits on an I/O: I/Os per second and bytes per second, each for the I/O's own
@@ -50,8 +50,8 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts `booked`, a time that was computed from the cost `old`, to this cost. Returns 0 if
-    /// the limit did not exist before or does not exist now.
+    /// Converts `booked`, time reserved under the limit `old`, to the rate of the limit `self`.
+    /// Returns 0 if one of the two is no limit.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
@@ -96,12 +96,12 @@ impl LimitCosts {
     }
 }
 
-/// The token buckets of a group: two for reads, two for both directions, two for writes.
+/// Token buckets of a group: for reads, writes and both together, each for I/Os and for bytes.
 pub(crate) struct TokenBuckets<M: Machine> {
     /// Time at which the next I/O may go, for each bucket, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// Part of `next` that waiting I/Os have added, for each bucket, in units of 2^-`FRACTION_BITS`
-    /// ns.
+    /// Time in `next` that was reserved by I/Os still waiting, for each bucket, in units of
+    /// 2^-`FRACTION_BITS` ns.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
@@ -134,9 +134,8 @@ impl<M: Machine> TokenBuckets<M> {
         let now = i128::from(now_ns) << FRACTION_BITS;
         let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
-            // Relaxed: both counters order no other data. `waiting` is read before `next`. An I/O
-            // that reserves its time between the two loads is then only in `next`, and counts as an
-            // I/O that has passed.
+            // Relaxed: `waiting` and `next` publish no other data. `waiting` is read first, so that
+            // time reserved between the two loads counts as used, not as waiting.
             let waiting = self.waiting[place].load(Order::Relaxed);
             let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
             let next = now + new.instead_of(old, i128::from(booked) - now);

@@ -31,7 +31,7 @@ pub(crate) struct GroupView<M: Machine> {
 }
 
 impl<M: Machine> GroupView<M> {
-    /// Creates an empty copy, which counts as older than any table.
+    /// Creates an empty view. Its version 0 is older than any version of the group table.
     pub(crate) fn new() -> Self {
         GroupView { version: 0, rows: Vec::new(), has_limits: false }
     }

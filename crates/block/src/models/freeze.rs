@@ -59,8 +59,7 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
             }
         }
     });
-    // Lets the drive complete the read, and wakes the owner as a completion in the owner's ring
-    // (such as an io_uring) would.
+    // The drive completes the read and wakes the queue's owner, as an io_uring completion would.
     let drive = spawn(move || {
         locked(&notes).held = false;
         parker.unpark();

@@ -1,9 +1,8 @@
-//! Handover of work through queues and doorbells: to an I/O thread that owns the queue and may be
-//! about to sleep, and to a thread that is just serving the queue.
+//! Model-checked handover of work to the owner of a hardware queue, which may be about to sleep, or
+//! to a thread that serves the queue at that moment.
 //!
 //! Production code: the whole path of a bio through `Channel` and `Disk`, from submission to
-//! completion. Checked: each bio reaches the drive once and completes, and no thread sleeps for
-//! ever.
+//! completion. Each bio must reach the drive once and complete, and no thread may sleep for ever.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -35,7 +34,7 @@ fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
     ensure(ok, "not answered");
 }
 
-/// A thread without queues reads; the owner of the queue serves it and sleeps when it has no work.
+/// A thread without a queue submits a read. The queue's owner serves the queue, or sleeps if idle.
 fn serve_another() {
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
     let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));

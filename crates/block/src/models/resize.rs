@@ -1,10 +1,10 @@
 //! Models of a volume that grows while one thread submits, or while a second thread resizes it.
 //!
-//! Production code: `Volume::resize`, and a channel's checks of a bio's range. The drive records
-//! its growth in a `CheckedLine`, memory that only the volume's size publishes. So the explorer
-//! reports a data race if the memory orders of sizes and resizes are too weak. Checked: a thread
-//! that is served beyond the old end sees the record, and two resizing threads never write the
-//! record at the same time.
+//! Production code: `Volume::resize`, and a channel's check of a bio's range. The drive writes its
+//! new size to a `CheckedLine`, memory without synchronization of its own. So the explorer reports
+//! a data race if the memory orders of sizes and resizes are too weak. Checked: a thread whose I/O
+//! past the old end is accepted sees the new size, and no two threads write the size at the same
+//! time.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -93,7 +93,7 @@ fn grow_under_a_submitter() {
     ensure(reader.join(), "the reader failed");
 }
 
-/// Two threads make the volume grow; a watcher is called once.
+/// Two threads resize the volume at the same time. Its size watcher must be called only once.
 fn grow_twice_at_a_time() {
     let (volume, _) = volume();
     // An atomic of `core`, which the explorer does not see, so it orders no accesses of the tested

@@ -2,9 +2,8 @@
 //! the worker goes to sleep or leaves, or another thread runs or inspects the drive's queue.
 //!
 //! Production code: `Worker`, its `WorkerState` in a `Disk`, and the whole path of bios through
-//! `Channel` in per-drive mode. Checked: each bio completes, and no thread sleeps for ever. Where a
-//! thread would sleep until a drive's deadline, it runs its next turn at once, because deadlines
-//! never pass here.
+//! `Channel` in per-drive mode. Checked: each bio completes, and no thread sleeps for ever. A
+//! thread that would sleep until a drive's deadline continues at once: deadlines never pass here.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -72,8 +71,8 @@ fn asleep(kind: QueueKind) {
     let (volume, notes) = served_volume(kind);
     let mut worker = worker(&volume, bell());
     let theirs = Arc::clone(&volume);
-    // A channel without an I/O thread is refused if its queue is of kind `OwnerOnly` and has no
-    // owner. So the reader acts as an I/O thread, which need not own a queue.
+    // `Channel::open` fails if the `OwnerOnly` queue has no owner, unless the caller is an I/O
+    // thread. So the submitting thread poses as an I/O thread.
     let thread = (kind == QueueKind::OwnerOnly).then(|| IoThread {
         number: 0,
         owner: 8,

@@ -38,7 +38,7 @@ pub struct ControllerConfig {
     pub name: String,
     /// Number of tags, 1 to 65,536.
     pub tags: u32,
-    /// Hardware queues that share the tags.
+    /// Scope in which hardware queues share the tags: none, a drive, or the whole controller.
     pub sharing: Sharing,
     /// NUMA node that the controller is attached to; `None` if unknown.
     pub node: Option<NodeId>,

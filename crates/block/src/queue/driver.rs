@@ -106,13 +106,13 @@ impl DriverData {
         data
     }
 
-    /// Returns the bytes written so far.
+    /// Returns the trace data that the driver has written so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Returns true if no bytes were written.
+    /// Returns true if the driver has written no trace data.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -252,13 +252,13 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn trouble(&self) -> Option<String> {
         None
     }
-    /// Describes why the last flush failed, if the cause was not the medium. `None` if the flush
-    /// succeeded.
+    /// Describes why the driver itself made the last flush fail, such as writes lost in a server
+    /// restart. `None` if that flush succeeded, or the storage below failed it.
     fn flush_trouble(&self) -> Option<String> {
         None
     }
-    /// Announces the last flush before the daemon stops. A drive may answer this flush without its
-    /// server, which may hang, if all writes completed since opening have been flushed.
+    /// Announces that the daemon stops and sends its last flush. If no write is unflushed, the
+    /// drive may complete this flush without its server, which may hang.
     fn prepare_stop(&self) {}
     /// Returns how much acknowledged data has not reached the storage below. Slow, so not for the
     /// I/O path.
@@ -272,9 +272,9 @@ pub trait Driver<M: Machine>: Send + Sync {
         alloc::vec![Extent { nr_sectors, hole: false, zero: false }]
     }
     /// Returns true only if a read of the range is known to succeed and give zeroes, with all
-    /// completed writes taken into account. Returning false is always correct, and required of a
-    /// drive that exists to model the cost of reads. May be called for every read, so it must not
-    /// allocate, and may make at most two system calls.
+    /// completed writes taken into account. False is always correct; a drive that simulates read
+    /// times returns only false, because callers skip reads on true. May be called for every read,
+    /// so it must not allocate, and may make at most two system calls.
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let _ = (sector, nr_sectors);
         false
@@ -344,7 +344,7 @@ pub struct CompletionBatch {
     wake_ns: Option<u64>,
 }
 
-/// Iterator over the requests left in a batch whose tags were checked to be in flight.
+/// Iterator over the requests left in a batch, after the check that their tags were in flight.
 pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
@@ -426,7 +426,7 @@ impl CompletionBatch {
         self.len == Self::CAPACITY
     }
 
-    /// Returns how many more completions fit.
+    /// Returns how many more completions the batch can hold.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -486,8 +486,8 @@ impl CompletionBatch {
         self.checked = self.len;
     }
 
-    /// Returns an iterator that takes the remaining checked requests out of the batch. `tags` is
-    /// the tag set of the queue that filled the batch.
+    /// Returns an iterator that takes the remaining requests out of the batch, if their tags were
+    /// checked to be in flight. `tags` is the tag set of the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn rest<'a, M: Machine>(
         &'a mut self,

@@ -127,20 +127,18 @@ impl<M: Machine> Request<M> {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Creates an empty count of I/Os that have this request's operation, owner and times, and that
-    /// complete at `c_ns`.
+    /// Returns an `EqualIos` with a count of 0, for I/Os like this request that complete at `c_ns`.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // The owner's field `own` is true because only I/Os of this thread's channel are added to
-        // the count (`ends_alike` checks the channel).
+        // `own` (submitted by this thread) is true, because `ends_alike` admits no other I/Os.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Returns true if the request can be counted in `times`: it is in flight, has the operation,
-    /// owner and times of the I/Os in `times`, and consists of one bio of this channel that waited
-    /// in no queue. Flushes always wait, so no flush can be counted.
+    /// Returns true if the request can be added to `times`, a count of equal I/Os. The request must
+    /// be in flight, be equal in operation, tenant and times, and consist of one bio of this
+    /// channel that waited in no queue. Flushes always wait.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
@@ -227,7 +225,7 @@ impl<M: Machine> Request<M> {
     }
 }
 
-/// The only handle of a request whose tag is taken and that no driver has.
+/// Single handle of a request whose tag is taken; no handle exists while a driver has the request.
 ///
 /// A handle comes from a batch of tags, goes to the driver's queue (`InFlight::lend`), comes back
 /// when the driver returns the tag (`CompletionBatch::take`), and ends when the tag is freed

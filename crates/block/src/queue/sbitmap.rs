@@ -3,7 +3,7 @@
 //! Owned by a `TagSet`. A set bit means that its number is taken. Bits are taken and returned in
 //! batches, with one atomic operation for up to a word of bits. Each user starts its search at its
 //! own hint, so two users write to the same cache line only when the map is nearly full. Kernel
-//! counterpart: lib/sbitmap.c (names and the rule for bits per word, not code).
+//! counterpart: lib/sbitmap.c, from which the names and the rule for bits per word come.
 
 use alloc::boxed::Box;
 
@@ -86,7 +86,7 @@ impl<M: Machine> Sbitmap<M> {
         (mask != 0).then_some(TagBits { word: *hint, mask })
     }
 
-    /// Takes bits of the first word after `hint` that has free ones; returns 0 if all are taken.
+    /// Takes free bits of the next word after `hint` that has any; returns 0 if all bits are taken.
     #[inline(never)]
     fn take_elsewhere(&self, hint: &mut u32, want: u32) -> u64 {
         let count = self.words.len() as u32;

@@ -350,7 +350,7 @@ pub(crate) struct Scheduling<M: Machine> {
     /// True if the scheduler, when it was drained, kept bio chains or gave back bio chains of
     /// another drive.
     pub(crate) has_lost: bool,
-    /// Time in nanoseconds before which no further pause in dispatching is traced.
+    /// Time in nanoseconds until which the trace gets no second message about a dispatch pause.
     rests_until_ns: u64,
     drive: Arc<DriveWaits<M>>,
     /// Accounts, for each group, of the waiting times that the scheduler does not count itself:
@@ -368,7 +368,7 @@ impl<M: Machine> Scheduling<M> {
         depth: usize,
         drive: &Arc<DriveWaits<M>>,
     ) -> Self {
-        // All built-in schedulers count wait times by themselves.
+        // A built-in scheduler, which has a name, counts the times that bio chains wait in it.
         let counts = name.is_some();
         Scheduling {
             name,

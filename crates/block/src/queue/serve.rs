@@ -21,7 +21,7 @@ const FREE: u64 = 0;
 const HELD: u64 = 1;
 /// Bit set in addition to `HELD`: a thread found the lock held, and left work for its holder.
 const FLAG: u64 = 2;
-/// Bit set in addition to the other bits while the lock counts statistics.
+/// Bit set while the lock's statistics are on, alone or together with `HELD` and `FLAG`.
 const METERED: u64 = 4;
 
 const NAME: &str = "serve";
@@ -110,8 +110,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Takes the lock if it is free. `tried_ns` is the time of the first attempt, if this is a
-    /// repeated one.
+    /// Takes the lock if it is free. For statistics, `tried_ns` is the time of the caller's first
+    /// failed attempt, if any.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`. Relaxed: a failed attempt reads no protected
@@ -138,24 +138,23 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // The exchange above cleared `METERED`, and statistics were enabled at the same time.
-            // So the bit is set again.
+            // Another thread enabled statistics after `counts` was read. Taking the lock has
+            // cleared that thread's `METERED` bit, so set the bit again.
             self.meter();
         }
         Some(ServeGuard { lock: self })
     }
 
-    /// Sets the flag that makes the holder serve again. Returns false if the lock is free, or if
-    /// another thread has changed the lock's word.
+    /// Sets `FLAG`, so that the lock's holder runs another dispatch round. Returns false if the
+    /// lock is free, or if another thread changed `state` meanwhile.
     fn flag(&self) -> bool {
         // Release pairs with the Acquire of a `leave` that fails because of `FLAG`: the lock's
         // holder sees the work that this thread has queued.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // The exchange above failed although the lock is held: `FLAG` or `METERED` is already
-            // set. An older `FLAG` does not publish this thread's work, so a second exchange
-            // publishes it.
+            // The lock is held, and `FLAG` or `METERED` is already set. An older `FLAG` does not
+            // publish this thread's work, so this thread sets `FLAG` again.
             Err(found) => {
                 // Release pairs with the Acquire of `ServeGuard::leave` and `ServeGuard::stay`: the
                 // lock's holder sees this thread's work. Relaxed: the caller repeats a failed
@@ -254,8 +253,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         core::mem::forget(self);
         count::<M>(ended);
         if free == FREE && M::Meter::is_on() {
-            // The exchange above cleared `METERED`, and statistics were enabled at the same time.
-            // So the bit is set again.
+            // Another thread enabled statistics while this thread released the lock. The release
+            // has cleared that thread's `METERED` bit, so set the bit again.
             lock.meter();
         }
         None
@@ -264,9 +263,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
     /// Clears `FLAG` and keeps the lock, because a thread has left work for the lock's holder.
     #[inline]
     fn stay(self) -> Self {
-        // Acquire pairs with the Release of each thread that has set `FLAG` so far, or has found
-        // `FLAG` already set. The holder's next dispatch round sees the work that these threads
-        // have queued.
+        // Acquire pairs with the Release of each thread that has set `FLAG` after queueing work.
+        // The next dispatch round of the lock's holder sees that work.
         self.lock.state.fetch_and(!FLAG, Order::Acquire);
         self
     }

@@ -33,7 +33,7 @@ pub(crate) struct Waiter {
 pub struct TagSet<M: Machine> {
     map: Sbitmap<M>,
     requests: Box<[M::Line<Request<M>>]>,
-    /// Bitmap of the reserved tags, whose numbers start at the depth of `map`.
+    /// Bitmap of the reserved tags, whose numbers follow those of the ordinary tags.
     reserved: Sbitmap<M>,
     /// Length of `waiters`, kept here to be read without the lock.
     waiting: M::Word,
@@ -122,9 +122,8 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Frees a reserved tag at once. Any other tag is in another bitmap word than the tags
-    /// collected in `gather`: frees the collected tags, and starts a new batch in `gather` with
-    /// this tag.
+    /// Frees the tag of `rq` at once if the tag is reserved. Otherwise frees the tags collected in
+    /// `gather`, and begins a new batch in `gather` with the tag of `rq`.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -138,7 +137,7 @@ impl<M: Machine> TagSet<M> {
         gather.bits = bits;
     }
 
-    /// Frees the tag of an idle request. The tag must not be a reserved one.
+    /// Frees a single tag at once. The tag must not be reserved.
     #[inline(always)]
     pub(crate) fn give_one(&self, rq: RequestRef<M>) {
         let bits = rq.bits;
@@ -262,8 +261,8 @@ pub(crate) mod tests {
         fn look_for_tag(&self, _: u16) {}
     }
 
-    /// Creates an entry for the list of hardware queues that wait for a tag. The entry's drive no
-    /// longer exists, so a wake-up does nothing.
+    /// Creates an entry for the list of hardware queues that wait for a tag. Tests check only the
+    /// list, so the entry has no drive to wake.
     pub(crate) fn waiter(hctx: u16) -> Waiter {
         Waiter { drive: Weak::<GoneDrive>::new(), hctx }
     }
@@ -296,8 +295,8 @@ pub(crate) mod tests {
     fn a_tag_given_back_twice_in_a_batch_is_a_bug() {
         let tags = TagSet::<Native>::new(4);
         let rq = tags.take_one(&mut 0).expect("it is free");
-        // SAFETY: the second handle breaks the rule of `reclaim` on purpose, because `give` must
-        // detect this bug. Only this thread has the two handles, and only reads through them.
+        // SAFETY: `reclaim` forbids a second handle. This test makes one, so that `give` must
+        // detect a tag freed twice. Only this thread uses both handles, and only to read.
         let (second, mut batch) = (unsafe { tags.reclaim(rq.tag()) }, TagBatch::EMPTY);
         tags.give(&mut batch, rq);
         tags.give(&mut batch, second);

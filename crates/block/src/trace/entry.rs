@@ -16,8 +16,8 @@ use crate::trace::blktrace::{EventCode, NotifyKind};
 use crate::trace::note::TraceNote;
 
 pub(crate) type RingWord = [u64; 2];
-/// Largest number of words of one event: a group word, the driver's data and a step word. Instead
-/// of driver data, a remap has one word for its source.
+/// Maximum number of ring words for one event: one for time and device, one for sectors and event
+/// code, and between them the driver's data.
 pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
 
 /// Mask of the lower 60 bits of a ring word's first half; the upper 4 bits are the word's kind. 60
@@ -62,7 +62,7 @@ pub struct TraceEntry {
     pub note: Option<TraceNote>,
 }
 
-/// Events of an I/O that are recorded together: at the same time, or at two times close together.
+/// Events of one I/O that a single ring word records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TraceStep {
     One(EventCode),
@@ -99,7 +99,7 @@ impl TraceStep {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TraceSubject {
-    /// Device, tenant and categories, packed by [`group_of`].
+    /// Device number, tenant charged for the I/O, and blktrace categories, packed by [`group_of`].
     pub(crate) group: u64,
     /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub(crate) sector: u64,
@@ -124,8 +124,8 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns the ring word that precedes an event with a source. `sector` is the first sector before
-/// a remap, or identifies the flush that this flush joined.
+/// Returns the ring word in front of a remap or of a joined flush. `sector` is the sector before
+/// the remap, or identifies the flush that was joined.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]

@@ -25,8 +25,8 @@ pub enum TraceMessage {
     /// field is the maximum number of the queue's requests in flight in the drive; `u32::MAX` for
     /// no limit.
     Held(GroupId, WaitReason, u32),
-    /// New maximum numbers of reads and of other requests at the drive, for the hardware queue with
-    /// this number. Equal numbers apply to all requests together; `u32::MAX` means no limit.
+    /// New limits on a hardware queue's requests in flight: queue number, then limits for reads and
+    /// for other requests, equal if one limit is for both. `u32::MAX` means no limit.
     Depth(u16, [u32; 2]),
     /// Number of events that are missing before this note, because the thread's ring was full.
     Dropped(u32),

@@ -228,8 +228,8 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Number of events dropped by threads that have ended, minus the events dropped before the
-    /// recording began.
+    /// Number to add, wrapping, to the drop counters of the present `rings`: the counters of
+    /// removed rings, minus all counters at the start of the recording.
     dropped: M::Word,
     /// 1 if the clock is read for each event.
     exact: M::Word,
@@ -238,7 +238,7 @@ pub struct Tracer<M: Machine> {
 
 impl<M: Machine> Tracer<M> {
     /// Creates a tracer without rings. Each thread's ring has room for at least `events` events,
-    /// rounded up to a power of two; usually for more, because events of a batch share words.
+    /// rounded up to a power of two.
     #[must_use]
     pub fn new(events: usize) -> Arc<Tracer<M>> {
         Arc::new(Tracer {

@@ -122,7 +122,8 @@ fn raise<W: Word>(word: &W, size: Sector) {
     let mut old = word.load(Order::Relaxed);
     while old < size {
         // Release pairs with the Acquire of readers of the size: a thread that sees the size also
-        // sees the size that the driver has stored. Relaxed: after a failure the loop starts anew.
+        // sees the size that the driver has stored. Relaxed: a failed exchange only reads the size,
+        // to retry.
         match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,

@@ -33,7 +33,7 @@ pub enum Serving {
 }
 
 impl Serving {
-    /// All modes with their names in configurations and tables.
+    /// All serving modes, with their names in configurations and tables.
     pub const NAMES: [(Serving, &'static str); 4] = [
         (Serving::Inline, "inline"),
         (Serving::PerDrive, "per-drive"),
@@ -63,10 +63,9 @@ pub struct ServingConfig {
     /// Low watermark: smallest number of bios in a batch that workers serve. Submitters serve
     /// smaller batches. The Falcon paper (Kumar et al., ATC 2017) uses 16.
     pub plug_low: u32,
-    /// High pressure point: number of requests waiting for workers above which `submit` refuses
-    /// bios.
+    /// High pressure point: if more requests than this wait for workers, `submit` refuses bios.
     pub pressure_high: u32,
-    /// Low pressure point: number of requests waiting for workers at which `submit` accepts bios
+    /// Low pressure point: if at most this many requests wait for workers, `submit` accepts bios
     /// again.
     pub pressure_low: u32,
 }
@@ -78,10 +77,10 @@ impl ServingConfig {
         ServingConfig { serving, ..ServingConfig::default() }
     }
 
-    /// Checks the values.
+    /// Checks the watermarks and pressure points.
     ///
     /// # Errors
-    /// A description of the first wrong value, which begins with the value's key.
+    /// A text about the first invalid value. The text begins with the name of its key.
     pub fn validate(&self) -> Result<(), String> {
         let pairs = [
             ("plug-low", self.plug_low, "plug-high", self.plug_high),
@@ -134,16 +133,14 @@ const SETTLE_BATCHES: u64 = 4;
 /// Smallest number of bios that pass unmeasured after a change of the serving mode, as a multiple
 /// of the number of bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
-/// Number of measuring windows for which the faster mode is first kept before the slower one is
-/// tried again.
+/// Number of measuring windows before `auto` first tries the slower serving mode again.
 const STAY_FIRST: u32 = 32;
-/// Largest number of measuring windows for which the faster mode is kept before the slower one is
-/// tried again.
+/// Maximum number of measuring windows between two trials of the slower serving mode.
 const STAY_MOST: u32 = 1024;
 /// The trial of a slower serving mode ends early if it takes this many times as long as the faster
 /// mode would need for the same number of bios.
 const TRIAL_FACTOR: u64 = 2;
-/// Percentage by which workers must be faster to be chosen, because they use additional CPUs.
+/// Percentage by which workers must serve faster than submitters, because of their extra CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -195,7 +192,7 @@ impl Chooser {
     }
 }
 
-/// Shared state of the mode `auto`: the mode in use, and the measured rates.
+/// State of the serving mode `auto`: the threads that serve now, and the measured throughputs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServingChoice {
     /// True while workers serve, false while submitters do.
@@ -211,10 +208,9 @@ pub(crate) struct ServingChoice {
     channels: [u64; 2],
     /// True after a change of mode, until I/O of the new mode is measured.
     settling: bool,
-    /// Number of further measuring windows in the present mode before the other mode is tried.
+    /// Number of measuring windows left before `auto` changes between submitters and workers.
     stay: u32,
-    /// Number of measuring windows for which the faster serving mode is kept, after the next change
-    /// to that mode, before the slower mode is tried again.
+    /// Value of `stay` after the next return to the faster serving mode. Doubles at each return.
     patience: u32,
 }
 
@@ -316,8 +312,8 @@ impl ServingChoice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // The serving mode that is not in use is faster: the trial of a slower mode has ended,
-            // or the mode in use has become slower.
+            // Changes to the faster serving mode. The mode in use was only on trial, or has become
+            // slower.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);

@@ -231,8 +231,8 @@ impl<M: Machine> Cache<M> {
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            // A drive may always have one stranded page, because only a write can show that a
-            // failing drive works again.
+            // A failing drive may always have one dirty page, because only a write can show that
+            // the drive works again.
             _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
@@ -363,8 +363,7 @@ impl<M: Machine> Cache<M> {
             return Unwritten { pages, untried: pages, written };
         }
         let untried_of = |extent: &Extent| {
-            // A page whose last write to the volume timed out counts as untried, because the drive
-            // has not answered that write.
+            // A timed-out write does not count as failed, because the drive has not answered it.
             let has_timed_out = extent.failed.status == Status::TimedOut;
             let tried = if has_timed_out { 0 } else { extent.failed.pages };
             u64::from(((extent.dirty_bits() | extent.writing) & !tried).count_ones())
@@ -375,7 +374,7 @@ impl<M: Machine> Cache<M> {
     }
 
     /// Returns the indexes of the drives that have writes in flight and have completed none for a
-    /// second or more. The list is empty if the volume has only one drive.
+    /// second or more. A volume's only drive is never checked.
     #[must_use]
     pub fn stuck_drives(&self) -> Vec<usize> {
         (0..self.failed_writes.members.len())
@@ -383,8 +382,8 @@ impl<M: Machine> Cache<M> {
             .collect()
     }
 
-    /// Returns the acknowledged data that exist only in memory, or `None` if there are none. Walks
-    /// over all dirty pages.
+    /// Returns amount and place of the acknowledged data that exist only in memory, or `None` if
+    /// there are none. Walks over all dirty pages.
     #[must_use]
     pub fn at_risk(&self) -> Option<AtRisk> {
         if self.is_write_through() {

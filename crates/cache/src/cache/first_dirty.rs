@@ -28,8 +28,8 @@ impl<M: Machine> FirstDirty<M> {
         self.is_due.store(1, Order::Release);
     }
 
-    /// Runs the callback if it has not completed yet. Call it after pages became dirty and before
-    /// their writes are answered.
+    /// Runs the callback unless it has already run to its end. Must be called after pages became
+    /// dirty and before their writes are answered.
     #[inline]
     pub(crate) fn note(&self) {
         // Acquire pairs with the Release store in `run`: if `is_due` is 0, the callback has

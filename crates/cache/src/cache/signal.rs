@@ -23,8 +23,8 @@ impl<M: Machine> Signal<M> {
     }
 
     pub(crate) fn begin_wait(&self) {
-        // SeqCst: the store precedes the queue's next check of its shards. Pairs with the load in
-        // `wake`.
+        // SeqCst pairs with the load in `wake`: `waits` is set before the queue retries its blocked
+        // jobs. So the retry sees another thread's change, or that thread sees `waits`.
         self.waits.store(1, Order::SeqCst);
     }
 

@@ -38,10 +38,10 @@ pub(crate) struct CacheJob<M: Machine> {
     /// Pages still to be copied; after the copies of a FUA write, pages still to be written to
     /// disk.
     pub(crate) todo: Vec<Range<u64>>,
-    /// Remaining pages of a write-through request. The job copies these pages to memory once the
+    /// Pages of a write-through request that found no room in memory. Copied to memory once the
     /// request's earlier pages are on the volume.
     pub(crate) rest: Range<u64>,
-    /// Page after the last page of the request that the job has begun to write to the volume below.
+    /// Writes to the volume below have begun for the request's pages before this page.
     pub(crate) below_to: u64,
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,
@@ -92,7 +92,7 @@ impl<M: Machine> CacheJob<M> {
 }
 
 pub(crate) struct VolumeRead {
-    /// Job that waits for the read, or `None` for read-ahead.
+    /// Index of the queue's [`CacheJob`] that waits for the read; `None` for read-ahead.
     pub(crate) job: Option<usize>,
     pub(crate) page: u64,
     /// Frames that receive the data; empty if the request's memory receives the data directly.

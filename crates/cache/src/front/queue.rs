@@ -162,7 +162,7 @@ impl<M: Machine> CacheQueue<M> {
         self.done.push_back((job.tag, status));
     }
 
-    /// Completes a write that is in memory, at once or after a delay that limits the writer's pace.
+    /// Completes a write whose data are in the cache, with a delay if much of the cache is dirty.
     pub(crate) fn end_write(&mut self, rq: &Request<M>) {
         let cache = &self.cache;
         let (dirty, most) = (cache.live_pages(0), cache.dirty_max_pages());

@@ -49,7 +49,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         if is_below {
             let job = &self.jobs[at];
-            // A flush is needed unless this job wrote every page with FUA and no write failed.
+            // No flush is needed if this request wrote all its pages with FUA and no write failed.
             let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
             return match scope {
                 SyncScope::All => self.start_last(at, Bio::flush()),
@@ -108,8 +108,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // Without a started write, discards may have removed the last dirty data of the epoch after
-        // the first check of `is_below`. So the check is repeated.
+        // If no write was started, a discard may have dropped the last dirty data of `epoch` after
+        // the first call of `is_below`. So `is_below` is called again.
         !started && self.cache.is_below(epoch)
     }
 
@@ -150,14 +150,13 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // `todo` lists the request's pages that need a flush of the drives when the
-                    // request ends. If the extent became dirty only after `epoch`, the request does
-                    // not wait for the writes started here, so their pages stay in `todo`.
+                    // A page leaves `todo` (pages that need a final flush of the drives) if the
+                    // request awaits the page's write. Data that became dirty after `epoch` are not
+                    // awaited.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
-                    // A request without FUA also writes dirty pages of the extent outside its own
-                    // range, except pages that wait for a failing drive. A FUA request leaves those
-                    // pages out, because they need not be durable.
+                    // A FUA request writes only its own pages. A request without FUA also writes
+                    // the extent's other dirty pages, except pages that wait for a failing drive.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {

@@ -27,7 +27,7 @@ pub(crate) struct Extent {
     pub(crate) valid: [u8; EXTENT_PAGES],
     /// For each page, a mask of its eighths that are newer than on the volume below.
     pub(crate) dirty: [u8; EXTENT_PAGES],
-    /// Pages that were hit since the CLOCK eviction last passed them.
+    /// One bit for each page, set by an access and cleared when the CLOCK eviction passes the page.
     pub(crate) hit: u16,
     pub(crate) writing: u16,
     pub(crate) filling: u16,
@@ -49,16 +49,16 @@ pub(crate) struct DirtyStamp {
     pub(crate) at_ns: u64,
 }
 
-/// Pages of an extent that became dirty after the extent's epoch. A flush of that epoch need not
-/// wait for these pages.
+/// Pages of an extent that became dirty after a flush, while the extent still had dirty pages from
+/// before the flush. The flush need not wait for these pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YoungPages {
-    /// Epoch in which the first of `pages` became dirty.
+    /// Epoch (interval between two flushes) in which a bit of `pages` was first set.
     pub(crate) epoch: u64,
     /// One bit for each of the extent's 16 pages, set if the page became dirty after the epoch in
     /// `Extent::dirtied`. A page may have become clean again since.
     pub(crate) pages: u16,
-    /// Milliseconds from `Extent::dirtied` until the first of `pages` became dirty; saturates.
+    /// Milliseconds from `Extent::dirtied` until a bit of `pages` was first set; saturates.
     pub(crate) after_ms: u16,
     /// True if the extent's older dirty pages were written and only younger dirty pages remain. The
     /// extent then keeps its position in the dirty list, although `Extent::dirtied` now has the

@@ -70,9 +70,8 @@ impl WriteOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
     Pages(u16),
-    /// Write the pages in this bit mask now, even if two groups of the extent's pages
-    /// (`WriteEpochs`) are already in flight. Used while a drive is failing or has used up its
-    /// share.
+    /// Write the pages in this bit mask now, even if two earlier write-backs of the extent are in
+    /// flight. Used while a drive is failing or has its maximum of write-back data in flight.
     Beside(u16),
     /// Skip this extent and continue with the next one.
     Later,
@@ -316,9 +315,9 @@ impl Shard {
         }
     }
 
-    /// Takes dirty pages like `collect_one`, but even if two groups of the extent's pages are in
-    /// flight. Then the pages join the second group, which gets the older of the two epochs. Used
-    /// while other pages of the extent wait for a drive.
+    /// Takes dirty pages like `collect_one`, but also while two groups of the extent's pages
+    /// (`WriteEpochs`) are in flight. The second group then includes the pages, and gets the lowest
+    /// epoch of its pages.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {

@@ -46,11 +46,10 @@ impl<M: Machine> PendingHits<M> {
 
 impl<M: Machine> PendingHit<M> {
     fn rq<'a>(&self) -> &'a Request<M> {
-        // SAFETY: a request lies in its tag set, which outlives the queue.
-        // The request belongs to the queue until the queue completes the request's tag. Before
-        // that, `copy_next` empties the list of pending hits.
-        // No caller keeps the reference after its call into the queue (such as `queue_rq`) has
-        // returned.
+        // SAFETY: a request lies in its tag set, which outlives the queue. The queue owns the
+        // request until the queue completes its tag, and `copy_next` empties the list of pending
+        // hits before that. No caller keeps the returned reference after its call into the queue
+        // (such as `queue_rq`).
         unsafe { self.rq.as_ref() }
     }
 

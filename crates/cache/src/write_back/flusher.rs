@@ -25,9 +25,9 @@ const IN_FLIGHT_BYTES: u64 = 64 << 20;
 /// `IN_FLIGHT_BYTES` is a reserve: even if all other drives are stuck, a working drive still gets
 /// writes.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
-/// Nanoseconds between two collections of dirty pages. Maximum if each drive has its own list of
-/// writes (`WriteLists::PerDrive`). Minimum after a collection that found no page because drives
-/// had used up their shares (`SHARES_BYTES`).
+/// Interval, in nanoseconds, at which the flusher searches for dirty pages even while writes wait
+/// (only with `WriteLists::PerDrive`). Also the pause after a search that found none because drives
+/// have used up their shares (`SHARES_BYTES`).
 const LOOK_NS: u64 = 10_000_000;
 /// Time, in nanoseconds, by which the write-back of old pages is postponed while a flush waits for
 /// other pages.
@@ -56,7 +56,7 @@ pub struct Flusher<M: Machine> {
     /// Number of extents of a failing drive that the next probe (trial write) skips, because their
     /// pages were tried by earlier probes.
     probe_at: usize,
-    /// True if a client's write waits for memory, and no dirty pages were collected since.
+    /// Set when a client's write waits for memory; cleared by the next search for dirty pages.
     is_short: bool,
     /// Time before which the flusher does not look for dirty pages to write.
     look_ns: u64,
@@ -75,8 +75,8 @@ struct WriteRate {
 }
 
 impl WriteRate {
-    /// Returns the new write-back rate in bytes per second, or `None` if too little was written or
-    /// too little time has passed. `written` is the total of bytes; `under_way` is pages in flight.
+    /// Returns the new write-back rate in bytes per second, or `None` if it is too early for one.
+    /// `written` is the number of bytes written so far, `under_way` the number of pages in flight.
     fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
         let (last_ns, before) = core::mem::replace(&mut self.last, (now_ns, under_way));
         if before > 0 {
@@ -230,7 +230,7 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(nanoseconds(cache.config.dirty_age));
-        // While a flush waits, its pages come first: other pages are due `HURRY_NS` later.
+        // While a flush waits, pages that became dirty after it are due `HURRY_NS` later.
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };

@@ -55,7 +55,7 @@ struct WriteQueue {
     ready: VecDeque<usize>,
     inside: usize,
     pages: usize,
-    /// True if a write of this queue has ended since the last call of [`WriteQueues::turn`].
+    /// True if a write of this queue has ended since `moved_ns` was last updated.
     has_moved: bool,
     /// Time at which the queue last had no write in flight, or was found to have completed a write.
     moved_ns: u64,
@@ -74,7 +74,7 @@ impl WriteQueues {
         WriteQueues { of, places, lists: config.lists, first: 0 }
     }
 
-    /// Gives each drive its own list from now on, because writes no longer span several drives.
+    /// Gives each drive its own list of writes, so that a stuck drive delays no other drive.
     pub(crate) fn divide(&mut self) {
         self.lists = WriteLists::PerDrive;
     }
@@ -130,7 +130,7 @@ impl WriteQueues {
         Some(number)
     }
 
-    /// Puts a write that `next` returned back into its queue, for example if the channel is full.
+    /// Undoes a call of `next` that returned write `number`, for example if the channel is full.
     pub(crate) fn push_back(&mut self, queue: usize, number: usize) {
         let queue = &mut self.of[queue];
         queue.inside -= 1;

@@ -188,9 +188,9 @@ impl Writeout {
         }
     }
 
-    /// Sends writes to a channel of the volume, until the channel or the drives' slots are full.
-    /// `user_data` converts the index of a write to the `user_data` of its bio. Returns true if any
-    /// write was sent.
+    /// Sends writes to a channel of the volume, until the channel is full or all drives have their
+    /// maximum of writes in flight. `user_data` converts the index of a write to the `user_data` of
+    /// its bio. Returns true if any write was sent.
     pub(crate) fn send<M: Machine>(
         &mut self,
         (cache, below): (&Cache<M>, &mut Channel<M>),
@@ -218,8 +218,8 @@ impl Writeout {
                         has_sent = true;
                         if is_alone {
                             // The page's last write failed, so it must not share a write with other
-                            // pages. This flush keeps the channel from merging the write with the
-                            // next one.
+                            // pages. `flush` starts the write now, so that the channel cannot merge
+                            // the write with the next one.
                             below.flush();
                         }
                     }
@@ -292,8 +292,8 @@ impl Writeout {
                 else {
                     break;
                 };
-                // If the split is inside a page, the page is now in both writes, so one more write
-                // of the page must end.
+                // A page that the split divides is now in both writes, so one more write of the
+                // page is pending.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
                 }
@@ -394,8 +394,8 @@ impl WriteBio {
                 behind.push(Segment { start: piece.start.wrapping_add(take), len_bytes: rest });
             }
         }
-        // A write covers consecutive sectors, so the index of a page in the write follows from the
-        // distance of its sectors.
+        // A write covers consecutive pages, so the index of the page at `sector` is its distance in
+        // pages from the write's first page.
         let page_of = |sector: u64| (size.page_at(sector) - size.page_at(self.sector)) as usize;
         let pages = (self.pages.0 + page_of(sector), self.pages.1);
         self.pages.1 = self.pages.0 + page_of(sector - 1);

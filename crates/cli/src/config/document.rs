@@ -48,8 +48,8 @@ impl Document<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Records the name of a section that could not be read. References may have the name with or
-    /// without control characters, so both forms are recorded.
+    /// Records the name of a section that could not be read. The section's name may have been
+    /// refused for control characters that a reference lacks, so both forms are recorded.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
@@ -208,8 +208,8 @@ impl<'a> Section<'a> {
         items(entry.value).into_iter().filter_map(section).collect()
     }
 
-    /// Removes the remaining keys. Returns each with its line and value, in order of lines. Reports
-    /// keys whose value is a list or section.
+    /// Takes the section's keys that were not read yet: key, line and value, in order of lines.
+    /// Reports keys whose value is a list or section.
     pub fn rest(&mut self) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
         for entry in std::mem::take(&mut self.entries) {
@@ -258,7 +258,7 @@ impl<'a> Section<'a> {
         self.lines
     }
 
-    /// Reports each remaining section as unknown. References to these sections are not reported.
+    /// Reports unknown top-level sections, but not references to these sections.
     pub fn finish_root(self) {
         for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
             let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
@@ -336,8 +336,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// Stores the number that `parse` returns. For an integer, `parse` gets its digits and radix;
-    /// for a string, only its text.
+    /// Stores the number that `parse` returns. `parse` gets the text of a string, or the digits of
+    /// an integer and their radix.
     pub fn digits(
         self,
         place: &mut Option<u32>,

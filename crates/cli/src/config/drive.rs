@@ -149,8 +149,8 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // The key is in the configuration but missing in `rest`: its value was invalid, and an
-            // earlier pass of the loop has reported and removed it.
+            // Not a missing key: its value was invalid, so the key was already reported and removed
+            // from `rest`.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };

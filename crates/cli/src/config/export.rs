@@ -21,9 +21,9 @@ use super::listener::{self, allow};
 use super::volume::cache;
 use super::words::{self, SECOND_NS};
 
-/// Longest name or description of an export in bytes, by the NBD protocol.
+/// Maximum length of an export's name or description in bytes; a limit of the NBD protocol.
 const TEXT_BYTES_MAX: usize = 4096;
-/// Longest serial number in bytes, by virtio-blk.
+/// Maximum length of a serial number in bytes; a limit of virtio-blk.
 const SERIAL_BYTES_MAX: usize = 20;
 
 #[derive(Default)]

@@ -3,7 +3,7 @@
 //!
 //! This module owns the only table of a group's keys, with a parser and a formatter for each.
 //! Configurations (read by sections.rs) and changes of a running daemon use it. group/members.rs
-//! has the rules between groups. All functions are pure.
+//! checks the parents of groups and the groups that exports name. All functions are pure.
 
 pub mod members;
 pub mod targets;

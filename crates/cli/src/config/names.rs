@@ -41,8 +41,8 @@ impl<'a> SectionNames<'a> {
         SectionNames { kind, list, first, lost }
     }
 
-    /// Returns the index of the first section of a name, or `None` if that section could not be
-    /// read. The error for an unknown name suggests the most similar name.
+    /// Returns the index of the section with the name `wanted`, or `None` if that section could not
+    /// be read. The error for an unknown name suggests the most similar name.
     pub fn find(&self, wanted: &str) -> Result<Option<usize>, String> {
         if let Some((number, _)) = self.first.get(wanted) {
             return Ok(Some(*number));

@@ -97,8 +97,7 @@ const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
 /// Rewrites an error text for a user who started the daemon with flags, not with a configuration
-/// file. The name of the key is removed. Advice to choose another path or port names the flag there
-/// only, because the path may be a default that the user did not write.
+/// file. The text then names a flag instead of a key.
 fn with_flag(text: &str) -> String {
     let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
     let keys = [

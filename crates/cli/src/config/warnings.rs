@@ -68,9 +68,9 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Returns a warning for each group setting without effect on a volume that the group uses. Cached
-/// volumes ignore shares and latency targets. A latency target also needs a scheduler that keeps
-/// targets, and drives that are fast enough.
+/// Returns a warning for each group setting without effect on a volume whose exports name the
+/// group: shares and latency targets on cached volumes, and targets that the scheduler or the
+/// drives cannot keep.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {

@@ -91,8 +91,8 @@ pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Re
     Err(unknown_word(noun, text, &names))
 }
 
-/// Returns the text of a problem: setting and value from the file, then the error. An error about
-/// an unknown word already contains them.
+/// Puts a setting, such as `mode = "x"`, in front of an error text. An error text that begins with
+/// "unknown" already names the value.
 pub fn refusal(setting: &str, error: &str) -> String {
     match error.starts_with("unknown ") {
         true => error.to_owned(),

@@ -1,9 +1,9 @@
 //! `millrace ctl`: subcommands that send requests to a running daemon, and the table of the
 //! requests that a daemon answers.
 //!
-//! Each file in the `ctl` directory has one subcommand. If no other part of the daemon answers the
-//! subcommand's request, the file has the answer, too. If the daemon refuses a request, the
-//! subcommand fails with the daemon's reason.
+//! Each file in the `ctl` directory has one subcommand. A file may also have the daemon's function
+//! that answers the request. If the daemon refuses a request, the subcommand fails with the
+//! daemon's reason.
 
 mod acknowledge;
 mod clients;
@@ -68,7 +68,7 @@ enum Request {
     Get(get::GetArgs),
     /// Explain what I/Os of a volume wait for, group by group
     Why(why::WhyArgs),
-    /// Forget that an earlier daemon died with a dirty cache of a volume, once the data is checked
+    /// Clear the warning that an earlier daemon died with unwritten data in a volume's cache
     Acknowledge(acknowledge::Acknowledge),
     /// Show connected clients: number, export, group, requests, peer
     Clients(clients::ClientsArgs),
@@ -80,7 +80,7 @@ enum Request {
     Add(edit::AddArgs),
     /// Remove a drive, volume, export or group from what is served
     Remove(edit::RemoveArgs),
-    /// Write the configuration that is served to its file
+    /// Write the daemon's present configuration to its file
     Save(save::SaveArgs),
     /// Show or change how much the daemon logs
     LogLevel(log_level::LogLevel),

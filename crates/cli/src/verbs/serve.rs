@@ -85,7 +85,7 @@ pub struct Args {
     config: Option<PathBuf>,
     /// Check the configuration, change nothing, print what would be served, and exit: with 1 if it
     /// cannot start on this host, because a drive or socket is missing, in use or not allowed.
-    /// While its daemon runs: print what `millrace ctl reload` would change, and whether it can
+    /// While its daemon runs: print what `millrace ctl reload` would change, or why it would fail
     #[arg(long)]
     check: bool,
     /// Print the configuration and exit
@@ -137,8 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    // The handlers are installed before any thread starts, so that all threads inherit the blocked
-    // signals.
+    // `install` blocks the signals in this thread. Threads started later inherit that, so only the
+    // signal thread gets signals.
     let mut signals = Signals::install().context("cannot install signal handlers")?;
     output_queue::start(lost_output).context(FEW_THREADS)?;
     let startup = Arc::new(Startup::default());
@@ -267,8 +267,7 @@ fn stop(
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;
-        // An error is ignored: without this thread, `last_look` reports the failed I/Os after the
-        // stop.
+        // A failure to start the thread is ignored: `last_look` then reports the failed I/Os.
         let _ = thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
         let mut outcome = server.halt(DRAIN_TIMEOUT);
         if outcome.is_clean() {

@@ -61,10 +61,10 @@ pub struct Args {
     /// Add a row for each client of each volume: client-N, as traces name it
     #[arg(long)]
     clients: bool,
-    /// Print the I/O threads and queues of virtual machines instead
+    /// Print I/O threads and queues of virtual machines, instead of volumes and drives
     #[arg(long, conflicts_with_all = ["queues", "clients"])]
     guests: bool,
-    /// Print groups of clients and the reasons that held their I/Os instead
+    /// Print groups of clients and why their I/Os waited, instead of volumes and drives
     #[arg(long, conflicts_with_all = ["queues", "clients", "guests"])]
     groups: bool,
     /// Show idle volumes, too, if there are more than 64 volumes

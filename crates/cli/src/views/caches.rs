@@ -1,7 +1,7 @@
 //! Counters of volumes' caches, for the control socket and Prometheus.
 //!
-//! This module owns the rows of one cache's counters, and their JSON shape. `serve` fills them from
-//! the caches; `millrace stat` reads them back.
+//! This module owns the table of a cache's counters, and their JSON form. `serve` fills the table
+//! from the caches; `millrace stat` reads it back.
 
 use millrace::{Cache, Native};
 use millrace_console::cache::mode_word;

@@ -128,7 +128,7 @@ impl Client {
         (&self.version, self.pid, &self.path)
     }
 
-    /// Asks for the samples of the last `seconds`. Returns none if the daemon keeps no history.
+    /// Asks the daemon for its I/O history of the last `seconds`; empty if none is kept.
     pub fn history(&mut self, seconds: usize) -> anyhow::Result<History> {
         match self.knows(HISTORY.name) {
             true => self.ask(&HISTORY, &HistoryRange { seconds: Some(seconds) }),

@@ -12,7 +12,8 @@ pub const SERIES_MAX: usize = 32;
 /// counts shorter latencies, the last row also longer ones.
 pub const HEAT_ROWS: usize = 22;
 
-/// Answer to `history`. Samples and series end at the same second, newest last.
+/// Answer to `history`: totals of each second, and I/O rates of each busy volume, drive and group.
+/// The newest value of each list comes last, and is of the same second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
@@ -22,7 +23,8 @@ pub struct History {
     pub groups: Vec<Series>,
 }
 
-/// Totals of one second. Rates are scaled to a whole second, however long the sample took.
+/// I/O of the whole daemon in one second. Rates are scaled to a full second, however long the
+/// measurement took.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {

@@ -44,12 +44,13 @@ impl<Q, A> Verb<Q, A> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// All clients that can open the socket may use the verb, because it does not change how the
-    /// daemon serves its clients.
+    /// Verb for all clients that can open the socket, because it does not change how the daemon
+    /// serves its clients.
     Everybody,
-    /// Everybody may use the verb without arguments, to read. Only admins may use arguments.
+    /// Verb that all clients may use without arguments, to read a setting. Arguments change the
+    /// setting, and are for admins only.
     EverybodyToRead,
-    /// Only root, the daemon's user, and the members of `control-admin-group` may use the verb.
+    /// Verb for root, the daemon's user, and the members of `control-admin-group` only.
     Admins,
 }
 

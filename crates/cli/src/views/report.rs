@@ -106,7 +106,7 @@ pub struct Drive {
     /// Scheduler of the drive when the daemon was started.
     pub scheduler_configured: String,
     pub waiting: u64,
-    /// Current trouble as text, such as lost connections to its server; `None` if there is none.
+    /// Present problem of the drive as text, such as lost connections; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     pub failed_last_minute: u64,
@@ -286,7 +286,7 @@ impl OpTotals {
 }
 
 impl From<&OpTotals> for OpCounts {
-    /// Leaves the times of btt's stages empty, because only drives measure stages.
+    /// Leaves the times in btt's stages empty, because clients and groups have no such times.
     fn from(ended: &OpTotals) -> OpCounts {
         OpCounts {
             op: ended.op.clone(),

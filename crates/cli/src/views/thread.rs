@@ -30,7 +30,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 pub struct Sockets {
     pub control: Option<UnixSocket>,
-    /// Clients of the control socket that may change anything.
+    /// Users and groups that may change settings through the control socket.
     pub admins: AllowedPeers,
     pub metrics: Arc<MetricsListener>,
 }
@@ -62,7 +62,7 @@ impl Drop for ViewThread {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was already printed.
+            // The result is ignored, because a panic of the thread was already printed.
             let _ = thread.join();
         }
     }
@@ -117,9 +117,9 @@ impl ViewLoop {
         Some(left.min(Duration::from_nanos(LOOK_NS)))
     }
 
-    /// Waits until a socket is ready or the timeout has passed. Returns the readiness of the two
-    /// listeners, of the metrics change event, and of all sessions, in this order. Returns `None`
-    /// if the thread must end.
+    /// Waits until a file descriptor is ready or the timeout has passed. Returns readiness flags:
+    /// control listener, metrics listener, eventfd for a new metrics listener, all sessions.
+    /// Returns `None` if the thread must end.
     fn wait(
         &self,
         (wake, metrics): (&UnixStream, Option<&TcpListener>),

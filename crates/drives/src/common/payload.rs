@@ -19,7 +19,7 @@ pub fn copy_to_request<M: Machine>(rq: &Request<M>, from: &[u8]) {
     for_segments(rq, from.len(), |start, range| {
         let piece = &from[range];
         // SAFETY: the segments of a request in flight are valid memory of its bios.
-        // No reference to the segments' memory exists, so `from` does not overlap them.
+        // No Rust reference to a request's memory exists, so slice `from` is not part of it.
         unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), start, piece.len()) };
     });
 }

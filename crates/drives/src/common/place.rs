@@ -10,14 +10,14 @@ use std::path::Path;
 /// Identity of a drive's data, and whether the drive writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataPlace {
-    /// Two numbers that are equal for two drives with the same data: device and inode of a file,
-    /// number of a block device and 0, or two hashes of an NBD export or Ceph image.
+    /// Two numbers that are equal for two drives with the same data: (device, inode) of a file,
+    /// (device number, 0) of a block device, or two hashes of an NBD export or Ceph image.
     pub identity: (u64, u64),
     /// True if the drive rejects writes.
     pub read_only: bool,
 }
 
-/// Returns the identity of a file, which need not exist yet, or `None` if it cannot exist.
+/// Returns two numbers that identify a file, or its folder and name until the file exists.
 pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
     Some(match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_block_device() => (meta.rdev(), 0),

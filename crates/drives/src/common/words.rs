@@ -11,21 +11,21 @@ use millrace_reactor::Backend;
 /// Minimum similarity (Jaro-Winkler, 0 to 1) of a name that is suggested in place of a wrong one.
 const LIKENESS_MIN: f64 = 0.65;
 
-/// A setting with a name for each of its values.
+/// A type whose values have names, for settings and reports.
 pub trait Words: Copy + PartialEq + Sized + 'static {
-    /// Name of the setting in error texts: `unknown NOUN "word"`.
+    /// Noun for the type in error texts: `unknown NOUN "word"`.
     const NOUN: &'static str = "value";
-    /// All values of the setting, each with its name.
+    /// All values of the type, each with its name in settings and reports.
     const WORDS: &'static [(Self, &'static str)];
 
-    /// Returns the name of this value of the setting.
+    /// Returns the name of this value in settings and reports.
     #[must_use]
     fn word(self) -> &'static str {
         let known = Self::WORDS.iter().find(|(value, _)| *value == self);
         known.map_or("?", |(_, word)| word)
     }
 
-    /// Returns the value of the setting with the name `word`, or `None` if there is none.
+    /// Returns the value with this name in settings and reports, or `None` for an unknown name.
     #[must_use]
     fn from_word(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(_, known)| *known == word).map(|(value, _)| *value)

@@ -178,7 +178,7 @@ impl FaultControl {
         self.state.is_dead.store(false, Ordering::SeqCst);
     }
 
-    /// Lets all requests that are stuck now complete, at the next polls of their queues.
+    /// Releases all stuck requests: each completes at the next poll of its queue.
     pub fn release_stuck(&self) {
         self.state.releases.fetch_add(1, Ordering::SeqCst);
     }

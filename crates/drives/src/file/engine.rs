@@ -142,8 +142,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if operations may still use memory. On a thread that does not own the ring,
-    /// always returns true.
+    /// Returns true if I/O of the drive's queue is in flight, so that its memory must stay valid.
+    /// Always returns true on a thread that does not own the ring.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Engine::Ring(ring) if ring.is_here() => {
@@ -185,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// Returns the kernel's error if it refused to register lent memory since the last call.
+    /// Takes the error with which the kernel last refused to register a cache's memory.
     pub(crate) fn take_refusal(&self) -> Option<io::Error> {
         match self {
             Engine::Ring(ring) if !ring.get().arenas.is_empty() => ring.get().handle.take_refusal(),

@@ -285,8 +285,7 @@ mod tests {
         let readers = [true, true].map(|read_only| FileDriver::open(config(read_only)).unwrap());
         assert!(FileDriver::open(config(false)).is_err(), "beside two readers");
         drop(readers);
-        // A lock that no drive holds stands for another process, which unlocks the file while the
-        // drive waits.
+        // The test locks the file as another process would, and unlocks it while the drive waits.
         let other = open(&path, true);
         other.lock().unwrap();
         let letting_go = std::thread::spawn(move || {

@@ -55,7 +55,7 @@ pub(crate) struct Geometry {
     pub(crate) read_only: bool,
     /// Number of requests that a block device accepts before the kernel waits for a completion.
     pub(crate) tags: Option<u32>,
-    /// Device and inode of a file; device number and 0 of a block device.
+    /// Identity: (device, inode) of a file, (device number, 0) of a block device.
     pub(crate) identity: (u64, u64),
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct FileQueue {
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// The engine itself checks that it is used on its own thread.
+// `Engine` refuses calls from all threads but its own, even if the queue was moved.
 unsafe impl Send for FileQueue {}
 
 impl FileQueue {

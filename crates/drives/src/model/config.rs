@@ -31,7 +31,7 @@ pub struct ModelConfig {
     pub queues: u16,
     /// Number of tags of each queue, 1 to 65,536.
     pub depth: u32,
-    /// Storage of the drive's data.
+    /// Choice between dropping written data and keeping the data in memory.
     pub contents: ModelContents,
     /// Timing of the drive's operations.
     pub timing: ModelTiming,
@@ -131,7 +131,7 @@ pub struct ModelTiming {
     pub tail_ns: u64,
     /// Seed of all random decisions.
     pub seed: u64,
-    /// If set, the drive is a rotating disk with this timing, and all the times above are ignored.
+    /// Timing of a rotating disk. If set, the flash timing in the other fields is ignored.
     pub disk: Option<ModelDisk>,
 }
 

@@ -129,7 +129,7 @@ impl ControllerPort {
         ControllerPort { controller, index }
     }
 
-    /// Takes a tag. Returns false if none is free, or if other drives have precedence.
+    /// Takes a tag. Returns false if none is free, or if a drive with fewer tags waits for one.
     pub(crate) fn take(&self) -> bool {
         let tags = self.controller.limits.tags;
         if tags == 0 {

@@ -59,7 +59,7 @@ pub(crate) struct BookedTransfer {
 }
 
 impl BookedTransfer {
-    /// Combines the times of one transfer over two links at once: the slower link counts.
+    /// Returns the times of one transfer over two links at once: the slower link determines them.
     pub(crate) fn with(self, other: BookedTransfer) -> BookedTransfer {
         BookedTransfer {
             transfer_ns: self.transfer_ns.max(other.transfer_ns),

@@ -49,8 +49,8 @@ pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     })
 }
 
-/// Returns the usual service times of a spec's simulated drive while it is idle, or `None` for
-/// other drivers or invalid settings.
+/// Returns the usual service times of an idle simulated drive (`model`). Returns `None` if `spec`
+/// is of another driver or invalid.
 #[must_use]
 pub fn usual_times(spec: &Spec) -> Option<UsualTimes> {
     let config = (spec.driver == "model").then(|| config_of(spec).ok()).flatten()?;

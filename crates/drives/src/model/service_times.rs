@@ -13,8 +13,8 @@ use super::timing::Timing;
 const TRIES: usize = 129;
 /// Minimum pause between two sample I/Os, after which the drive is idle: 100 s in nanoseconds.
 const APART_NS: u64 = 100_000_000_000;
-/// Maximum random time added to each pause, in nanoseconds. Within that second, a rotating disk
-/// turns many times, so each sample I/O finds the disk at a random angle.
+/// Maximum random time added to each pause: 1 s in nanoseconds. A rotating disk turns many times in
+/// 1 s, so each sample I/O finds the disk at a random angle.
 const MORE_NS: u64 = 1_000_000_000;
 
 /// Median times of a 4 KiB read and write on an idle drive, in nanoseconds.

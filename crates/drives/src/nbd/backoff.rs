@@ -1,9 +1,9 @@
 //! `ReconnectBackoff`: how long a drive waits after a lost connection before it reconnects, and
 //! which losses are logged.
 //!
-//! All connections of a drive share one back-off, because the loss of one connection gives up all
-//! the others. The pause doubles while connections are short-lived, so that a server that closes
-//! each connection at its first request is not dialled without pause.
+//! All connections of a drive share one back-off: when one is lost, the drive closes them all. The
+//! pause doubles while connections are short-lived, so that a server that closes each connection at
+//! its first request is not dialled without pause.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Connects to an NBD server: opens a socket and negotiates, with a time limit.
 //!
 //! Connecting blocks, so it runs on the thread that opens drives, or on a reconnecting thread.
-//! Every error names the server as the spec does.
+//! Errors name the server by the text in the drive's spec.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;

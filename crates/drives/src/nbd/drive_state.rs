@@ -119,7 +119,7 @@ pub(crate) struct Durability {
     /// True if the next flush or FUA write must fail, because a server with unflushed writes was
     /// lost.
     pub(crate) owes_error: AtomicBool,
-    /// True if the last flush or FUA write was made to fail because of a lost server.
+    /// True if the drive failed the last flush or FUA write, because unflushed writes were lost.
     pub(crate) has_failed: AtomicBool,
     /// True while the daemon stops: a flush with nothing to flush then does not wait for a server.
     pub(crate) stopping: AtomicBool,
@@ -160,8 +160,7 @@ pub(crate) struct NbdState {
 }
 
 impl NbdState {
-    /// Returns true if requests fail at once until the server is back, because the time limit has
-    /// passed.
+    /// Returns true if the time limit for reconnecting has passed, so that requests fail at once.
     pub(crate) fn is_late(&self) -> bool {
         // Relaxed: no other memory access depends on this flag. A queue that reads an old value
         // waits once more.
@@ -319,8 +318,7 @@ impl NbdState {
     /// reports the drive's size or more. For a smaller size, returns the epoch before, so that the
     /// connection is replaced.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
-        // Acquire pairs with the Release in `revalidate`: the size read below is at least the size
-        // of this epoch.
+        // Acquire pairs with the Release in `revalidate`, which stores the size before `epoch`.
         let epoch = self.epoch.load(Ordering::Acquire);
         // Relaxed: `revalidate` stores the drive's size before it increments `epoch`, and `epoch`
         // was read with Acquire above.

@@ -79,9 +79,9 @@ impl Flight {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Takes a forwarded request out of this flight, to return it to the queue that has forwarded
-    /// it. `status` is the request's result; `None` means that the other queue must send the
-    /// request again. Returns `None` if the request belongs to this queue itself.
+    /// Takes out a request that another queue forwarded to this queue, to return it to that queue.
+    /// `status` is its result, or `None` if that queue must send the request again. Returns `None`
+    /// for a request of this queue itself.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
@@ -121,8 +121,7 @@ impl Flight {
         writes && self.request.flags & CMD_FLAG_FUA == 0
     }
 
-    /// Returns true for a flush, and for a FUA request, whose own data are durable when it
-    /// completes.
+    /// Returns true if the completion makes data durable: a flush, or a request with FUA.
     pub(crate) fn makes_durable(&self) -> bool {
         self.request.command == Command::Flush || self.request.flags & CMD_FLAG_FUA != 0
     }
@@ -154,10 +153,8 @@ impl Flight {
         let mut from = bytes;
         self.for_part(at, bytes.len() as u64, |start, len| {
             let (head, rest) = from.split_at(len);
-            // SAFETY: the memory segments of the request belong to a read in flight, and no other
-            // code uses them.
-            // The received bytes are in a buffer of the connection, so they do not overlap these
-            // segments.
+            // SAFETY: the segment at `start` belongs to a read in flight; no other code uses it.
+            // Received bytes lie in a buffer of the connection, apart from all segments.
             unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), start, len) };
             from = rest;
         });

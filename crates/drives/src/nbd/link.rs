@@ -361,8 +361,8 @@ impl NbdLink {
                     self.closed(context);
                 }
             }
-            // The current generation is newer, so another connection was made and lost since. The
-            // server was reached, so the time limit for reconnecting starts again.
+            // Each loss increments the drive's generation number. A newer number means that another
+            // connection was made and lost meanwhile, so this link starts to reconnect anew.
             LinkState::Away | LinkState::Late
                 if self.next.generation != context.shared.generation() =>
             {
@@ -547,7 +547,7 @@ impl NbdLink {
         let len = encode_request(&request, self.style, &mut header);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the header is alive, and at least `len` bytes long.
-        // If the send fails, the server sees the end of the stream instead of the request.
+        // A failed send does no harm, because closing the socket also tells the server.
         unsafe { libc::send(socket.as_raw_fd(), header.as_ptr().cast(), len, flags) };
     }
 

@@ -62,8 +62,8 @@ pub(crate) struct NbdQueue {
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// All other raw pointers in an `NbdQueue` lead to buffers that the queue owns. Its ring refuses
-// calls from other threads than its own.
+// Pointers of the connections lead to buffers that the `NbdQueue` owns. Its ring refuses calls from
+// threads other than its own.
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {

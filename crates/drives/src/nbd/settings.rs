@@ -63,7 +63,7 @@ fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
     Ok(NbdTls { files, hostname: spec.get("tls-hostname").map(Into::into) })
 }
 
-/// Refuses TLS keys without a TLS URI, because the data would be sent in plaintext.
+/// Refuses settings such as `tls-ca` without a TLS URI: the data would be sent in plaintext.
 fn no_tls(spec: &Spec) -> Result<Option<NbdTls>, SpecError> {
     match TLS_KEYS.into_iter().find(|key| spec.get(key).is_some()) {
         Some(key) => refuse_tls(spec, key)

@@ -90,8 +90,8 @@ pub(crate) enum QueueMessage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionSharing {
-    /// Several connections may be used: a flush on one of them covers the writes of all, or nothing
-    /// is written.
+    /// Several connections may be used: the drive is read-only, or a flush on one connection covers
+    /// the writes of all.
     WithOthers,
     /// Only one connection may be used, because the export has no `multi-conn`.
     Alone,
@@ -198,8 +198,8 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if a new connection may be used beside the open ones, of which it replaces
-    /// `own`. The answer is preliminary: `connection_up` decides.
+    /// Returns true if a new connection may probably be used. `own` is the number of open
+    /// connections that it replaces. `connection_up` makes the final decision.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
@@ -209,8 +209,8 @@ impl SiblingQueues {
         lock_unpoisoned(&self.state).is_sole
     }
 
-    /// Counts a connection of a queue as up. Returns false, without counting, if the connection may
-    /// not be used beside an open one.
+    /// Counts a connection of a queue as up. Returns false, without counting, if another connection
+    /// is open and only one is allowed.
     #[must_use]
     pub(crate) fn connection_up(
         &self,

@@ -65,8 +65,8 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     Ok(())
 }
 
-/// Returns the drive's number of connections. Returns an error if the settings ask for several
-/// connections that a flush does not cover together.
+/// Returns the drive's number of connections. Returns an error for several, unless the drive is
+/// read-only or the server announces `multi-conn` (a flush on one covers the writes of all).
 pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
     let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
     match config.connections {

@@ -30,8 +30,8 @@ pub(crate) struct ReconnectTrouble {
 }
 
 impl ReconnectTrouble {
-    /// Records a failed attempt. Returns a log line if no connection is up and the server's reason
-    /// for the refusal was not logged yet.
+    /// Records a failed attempt to reconnect. Returns a log line if the server has refused it for a
+    /// new reason, and no connection is up.
     pub(crate) fn failed(
         &mut self,
         why: &str,
@@ -70,8 +70,8 @@ impl ReconnectTrouble {
         }
     }
 
-    /// Returns a log line about missing connections. Returns `None` if their number has just
-    /// changed, or was logged already.
+    /// Returns a log line about missing connections, once two calls in a row have found the same
+    /// new number of connections.
     pub(crate) fn missing(&mut self, (up, all): (usize, usize)) -> Option<String> {
         let was_so = std::mem::replace(&mut self.seen_up, up) == up;
         let is_new = self.said_up != up && up > 0 && up < all;

@@ -21,13 +21,12 @@ use super::image::RbdImage;
 use super::{HeldImage, RbdState};
 use crate::common::units::size_text;
 
-/// Interval between two checks of an image without a watch, whose changes are not reported.
+/// Interval of checks for changes to an image without a watch: librbd reports no changes.
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
 /// Interval between two checks of an image with a watch. librbd reports changes of such an image,
 /// but the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time for which librbd waits for a check after a client has changed the image. The client
-/// waits as well.
+/// Maximum time that a client that changes an image waits until this drive has checked it.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the closing of all drives together waits for clusters that do not answer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +42,7 @@ pub(super) type Data = Option<Vec<Range<u64>>>;
 pub(super) enum ControlOrder {
     Look(Sender<Result<u64, Error>>),
     Data(Range<u64>, Sender<Data>),
-    /// Drops the reference to the image, so that no further check begins.
+    /// Drops the reference to the image, so that the image is not checked for changes again.
     EndLooks(Sender<()>),
     Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }

@@ -314,8 +314,8 @@ fn in_use(owner: &str) -> String {
     )
 }
 
-/// Returns the current size of an image that may have been resized. librbd notices a new size only
-/// with a watch, so the change is an error for an image without one.
+/// Returns the current size of an image that may have been resized. Without a watch, librbd keeps
+/// using the old size, so a new size is then an error.
 pub(super) fn size_now(
     config: &RbdConfig,
     shared: &RbdState,

@@ -214,7 +214,7 @@ fn status_of(errno: c_int, op: Op, known: &KnownImage) -> Status {
         // EINVAL: the request lies inside the size that the image had when it was opened, so the
         // image has shrunk.
         libc::EINVAL if op != Op::Flush => behind_the_end(op),
-        // A read without permission does not mean that the drive is read-only.
+        // A refused read does not show that writes are refused, so `ReadOnly` would be wrong.
         libc::EPERM | libc::EACCES if !op.is_write() => Status::IoError,
         libc::EACCES => Status::ReadOnly,
         _ => Status::from_errno(errno),

@@ -1,4 +1,4 @@
-//! Replaces the exports and listeners of a running server without disturbing other clients.
+//! Replaces exports and listeners of a running server. Clients of kept exports notice nothing.
 //!
 //! [`Server::prepare`] does everything that can fail: it validates the new lists and binds new
 //! sockets. [`Server::apply`] cannot fail. Clients of removed exports are disconnected once their

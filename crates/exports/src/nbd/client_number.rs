@@ -3,8 +3,8 @@
 //! The number is the tenant of the client's I/Os, and appears in logs, counters and traces. After
 //! the client has left, another client may get the number.
 
-/// Number of client numbers of each I/O thread, from 1. A thread with more clients also uses
-/// numbers of the next thread.
+/// Number of client numbers per I/O thread: 1 to 1000 for thread 0, and so on. A thread with more
+/// clients also uses numbers of the next thread.
 const CLIENTS_PER_THREAD: u16 = 1000;
 
 pub(crate) fn client_number(thread: usize, index: usize) -> u16 {

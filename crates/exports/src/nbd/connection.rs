@@ -84,8 +84,8 @@ pub(crate) struct Negotiation {
     /// Time, in nanoseconds, of the client's last request for an on-demand export, or of the answer
     /// to that request.
     pub(crate) asked_ns: Option<u64>,
-    /// Outcome of the negotiation, applied once all answers are sent: a session and its export. The
-    /// inner `None` means that the client ended the negotiation.
+    /// Outcome of the negotiation, applied once all answers are sent: the session and its export,
+    /// or `Some(None)` if the client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     pub(crate) counted: Option<NegotiationCount>,
 }
@@ -184,7 +184,7 @@ pub(crate) struct ListMembership {
     /// True if the I/O thread will check the connection before the next iteration of its event
     /// loop.
     pub(crate) touched: bool,
-    /// True if the socket, which has no operation, is checked regularly for a disconnect.
+    /// True if a timer checks for a disconnect, because no send or receive is outstanding.
     pub(crate) unwatched: bool,
 }
 
@@ -211,8 +211,7 @@ pub(crate) struct Connection {
     pub(crate) phase: ConnectionPhase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
     pub(crate) granted: Option<ExportSession>,
-    /// TLS session; `None` before TLS has begun. From then on, all bytes of the socket are TLS
-    /// records.
+    /// TLS session; `None` while the connection is in plaintext.
     pub(crate) tls: Option<Box<TlsSession>>,
     pub(crate) input: ReceiveBuffer,
     pub(crate) incoming: Option<IncomingPayload>,

@@ -71,8 +71,8 @@ impl ServedVolume {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if a client uses the volume or was granted an export of it. `grants` is read
-    /// first, because a thread opens the volume before the grant ends.
+    /// Returns true if a client uses the volume or was granted an export of it. `grants` must be
+    /// read before `lanes`: a granted client is added to `lanes` before it leaves `grants`.
     pub(crate) fn is_in_use(&self) -> bool {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }

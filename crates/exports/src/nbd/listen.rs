@@ -43,7 +43,7 @@ impl fmt::Display for Listen {
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixSocket),
-    /// A socket without a file, and its address with the port that the kernel chose, if any.
+    /// TCP, abstract Unix or inherited socket, and its address (TCP: with the actual port).
     Other(OwnedFd, Listen),
 }
 

@@ -23,7 +23,7 @@ use millrace_reactor::Handle;
 use self::budget::{MemoryBudget, MemoryPart, STUCK};
 use self::waiting_line::{GroupAccount, SIZE_CLASSES, Waiter, size_class};
 
-/// Size of the area of zeroes in bytes: all blocks that the longest read may touch.
+/// Size in bytes of the shared area of zeroes, enough for all blocks of the longest read.
 const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
 
 /// Returns unused heap memory to the kernel. The allocator would otherwise keep this memory after
@@ -172,7 +172,7 @@ impl BufferPool {
         Some(PoolBuffer { memory, account: waiter.account, is_stuck: false })
     }
 
-    /// Uses a free buffer, or maps a new region, if the budget permits.
+    /// Takes the free buffer `found`, or maps a new region, if the server's memory budget permits.
     #[cold]
     fn ask(
         &mut self,
@@ -297,8 +297,8 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // Every region counts in its size class here, none as stuck. Requests hold the buffers that
-        // drives may still use after a timeout, and a pool with requests is leaked, not dropped.
+        // Drives use no region any more, because a pool with requests in flight is leaked, not
+        // dropped. So all regions are counted in their size classes, and none as stuck.
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }

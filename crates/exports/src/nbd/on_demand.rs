@@ -115,7 +115,7 @@ impl fmt::Debug for ExportRequest {
 }
 
 impl ExportRequest {
-    /// Grants the client an export that was added to the server, under the name that it asked for.
+    /// Grants the server's export `export` to the client, under the name that the client requested.
     pub fn grant(mut self, server: &Server, export: &str) {
         match server.shared.exports().on_demand(export) {
             Some(export) => {
@@ -126,7 +126,7 @@ impl ExportRequest {
         }
     }
 
-    /// Refuses an export that exists, and tells the client why.
+    /// Refuses an export that exists but cannot be served, and tells the client the reason.
     pub fn refuse(mut self, why: impl Into<String>) {
         let name = self.name();
         self.client.answer(OnDemandState::Refused(name, Some(why.into())));

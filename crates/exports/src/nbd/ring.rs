@@ -169,7 +169,7 @@ pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
 
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     // SAFETY: the batch keeps the memory of a segment until the segment is taken (replies.rs).
-    // No drive writes to a buffer after a reply was made of it.
+    // Drives write to no buffer whose bytes are part of a reply.
     unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
 }
 

@@ -1,4 +1,4 @@
-//! State shared by the I/O threads of a server: limits, mailboxes, counters, the stop order.
+//! State shared by a server's I/O threads: limits, mailboxes, counters, the order to stop.
 //!
 //! Lock order: all locks are taken alone and briefly. Invariant: a connection counts against the
 //! limit from [`ServerState::admit`] to [`ServerState::dismiss`].
@@ -28,8 +28,7 @@ pub(crate) struct ShutdownState {
     pub(crate) flushed: AtomicUsize,
 }
 
-/// Guard of a thread's final flush. After it was dropped, by the flush or by a failure of the
-/// thread, the other threads no longer wait for the flush.
+/// Guard of a thread's final flush: other threads wait for the flush until the guard is dropped.
 pub(crate) struct FlushPart(pub(crate) Arc<ServerState>);
 
 impl Drop for FlushPart {
@@ -146,9 +145,8 @@ pub(crate) struct ServerState {
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Number of changes so far that make threads check their connections, for example because
-    /// memory or ranges were freed or are wanted. A thread compares it with the number that it saw
-    /// last.
+    /// Number of events so far after which all threads must check their connections, for example
+    /// freed memory. Each thread compares it with the number that it saw last.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }

@@ -38,8 +38,8 @@ pub(crate) struct Submitter {
     /// True if a bio was submitted since the thread last polled for completions.
     pub(crate) fresh: bool,
     pub(crate) retry: Vec<usize>,
-    /// True if a write that waited for its range lock was granted it, or if a lock table was
-    /// started. All threads then check their writes.
+    /// True if all threads must look at their writes: a waiting write got its range lock, or writes
+    /// to a volume now need range locks.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,

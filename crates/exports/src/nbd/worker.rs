@@ -227,8 +227,8 @@ impl Worker {
             return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
         }
         conn.moved(bytes);
-        // The remaining replies are sent first, so that the client can read them during further
-        // requests.
+        // Sends the rest of the replies before the thread takes further requests of the client. So
+        // the client can read replies while the thread works.
         if conn.out.has_rest() && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
@@ -360,8 +360,8 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        // Every time limit that `deadline` considers must be handled here; otherwise the thread
-        // would never sleep again.
+        // Every time limit that `deadline` considers must be handled here. Otherwise a past limit
+        // would prevent each later sleep.
         let now_ns = Native::now();
         let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
         if pause_ns > 0 {
@@ -424,8 +424,8 @@ impl Worker {
     }
 
     pub(crate) fn ring_others(&self) {
-        // The changed counter makes this thread run another loop iteration, too, because its own
-        // connections may wait for memory that was freed.
+        // The thread also notifies itself with `note_change`: its own connections may wait for
+        // memory that was freed.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -453,8 +453,8 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // Requests whose next bio was rejected at once are in `submitter.done` already. The attempt
-        // to submit has set `fresh`, so the thread polls and answers again.
+        // Requests whose next bio was rejected at once are in `submitter.done` already. The
+        // caller's loop answers them, because each submission makes it poll once more.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }

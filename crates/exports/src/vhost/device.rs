@@ -33,7 +33,7 @@ use super::ring::{RingAreas, RingFeatures};
 use crate::virtio::feature;
 
 const CONFIG_MAX: usize = 256;
-/// Time limit for requests in removed memory to complete, before the frontend gets the reply.
+/// Maximum delay of the reply to a removal of memory, while requests still use the memory.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
@@ -345,8 +345,8 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend has set up nothing yet. A QEMU that reconnects sets the
-    /// features before it reads the configuration, unlike a new frontend.
+    /// Returns true if the frontend is new. A QEMU that reconnects has set its features before it
+    /// reads the configuration; a new QEMU has not.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }

@@ -1,7 +1,7 @@
 //! Reports of virtual machines for operators, and disconnection of a frontend on request.
 //!
-//! An export has one frontend at a time. The frontend's number is the tenant of the export's I/Os,
-//! as in traces.
+//! An export has one frontend at a time. The frontend's number marks the export's I/Os in the block
+//! layer and in traces (tenant number).
 
 use millrace_block::SECTOR_SHIFT;
 use millrace_machine::{Machine, Native};

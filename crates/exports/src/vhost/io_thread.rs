@@ -142,7 +142,7 @@ struct PaceState {
 }
 
 impl IoThread {
-    /// Makes the calling thread the I/O thread with hardware queue `number` of the drives.
+    /// Makes the calling thread an I/O thread, which uses hardware queue `number` of each drive.
     pub(crate) fn new(
         common: &Arc<ExportContext>,
         state: &Arc<ThreadState>,
@@ -197,7 +197,7 @@ impl IoThread {
         let mut taken = 0;
         if available > 0 && !holds {
             taken = self.take();
-            // Requests that found the channel full must not count as new arrivals later.
+            // Requests left in the rings must not count as new arrivals in the next iteration.
             self.pace.waiting = available.saturating_sub(taken);
         }
         let mut moved = taken + self.poll();

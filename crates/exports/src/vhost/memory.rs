@@ -134,7 +134,7 @@ impl Region {
         Region::map(file, RegionAddress { guest, len_bytes, user, offset: 0 })
     }
 
-    /// Returns the addresses of the region.
+    /// Returns the region's addresses in guest and frontend, its length, and its file offset.
     #[must_use]
     pub fn address(&self) -> RegionAddress {
         self.address

@@ -317,8 +317,7 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // After a fault in truncated guest memory (SIGBUS), the queue stops and the thread
-                // fails the device.
+                // False if guest memory was truncated (SIGBUS): no further request is then taken.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {

@@ -372,7 +372,7 @@ impl<C: RingWords> SplitRing<C> {
     /// the guest perhaps sends no kick.
     #[inline]
     pub fn request_kick(&mut self) -> bool {
-        // Relaxed: the fence below orders these stores.
+        // Relaxed: the SeqCst fence orders the request for a kick before the load of avail.idx.
         if self.features.event_idx {
             let place = 2 + 4 * usize::from(self.size);
             self.areas.set_used(place, self.taken, Ordering::Relaxed);

@@ -76,8 +76,8 @@ impl Native {
         }
     }
 
-    /// Starts `count` threads at the same time and ends them again, to test if the limits on
-    /// threads allow so many more. Other processes may use up the limits afterwards.
+    /// Tests if the process may have `count` more threads at once: starts them, then ends them.
+    /// Other processes may use up the limits afterwards.
     ///
     /// # Errors
     /// Returns the number of threads that could be started, and the error of the next one.

@@ -21,7 +21,7 @@ pub(super) struct Blocks {
     free: [u64; WORDS],
     orders: u16,
     used: u16,
-    /// True if a block was given back since halves were last joined.
+    /// True if a block was given back since free buddy blocks were last joined.
     joinable: bool,
 }
 
@@ -76,8 +76,7 @@ impl Blocks {
         }
         for order in 0..WHOLE {
             for word in words(order) {
-                // Left bit of each buddy pair whose two blocks are both free. The bits of a pair
-                // are adjacent.
+                // Bits of left blocks that are free and whose buddy, the next bit, is free as well.
                 let mut pairs = self.free[word] & self.free[word] >> 1 & LEFT & bits(order);
                 self.free[word] &= !(pairs | pairs << 1);
                 while pairs != 0 {

@@ -20,7 +20,7 @@ use crate::assemble::{
 #[derive(Debug, Default)]
 pub struct Places {
     drives: Vec<String>,
-    /// Map from the identity of data to the drives that use the data.
+    /// Drives that use the same data. The key identifies the data, as a file's device and inode.
     users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
 
@@ -65,7 +65,7 @@ impl Places {
         Err(SetupError::SameFile { name, other: *other, other_name })
     }
 
-    /// Opens the next drive. A drive that cannot be opened is numbered, too.
+    /// Opens the next drive. A drive that fails to open also takes an index in `drives`.
     ///
     /// # Errors
     /// Fails as [`open_drive`] does, and with `SameFile` if the drive conflicts with an earlier

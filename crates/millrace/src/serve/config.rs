@@ -1,7 +1,7 @@
 //! Configuration of exports, listeners and I/O threads, as plain structs.
 //!
-//! This module also has the rules that concern several sections: the listener of each export, and
-//! the number of I/O threads for which a volume's drives have queues.
+//! This module also derives settings that depend on several sections: the exports of each NBD
+//! address, and the number of hardware queues that each drive needs.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use super::listeners::{ListenerConfig, TlsConfig};
 
 /// Default number of I/O threads. A machine with fewer CPUs has one per CPU.
 const THREADS_DEFAULT_MAX: usize = 4;
-/// Minimum default for the number of a guest's queues, even on a machine with fewer CPUs.
+/// By default, a guest has one queue for each CPU of the machine, but at least this number.
 const QUEUES_DEFAULT_MIN: usize = 16;
 
 const CLOSE_AFTER: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ pub enum OnDemand {
 pub struct ExportDirectory {
     /// Path of the directory.
     pub path: PathBuf,
-    /// Queue settings of the files' drives.
+    /// Queue settings of the drives that are opened for the directory's files.
     pub options: DriveOptions,
     /// Keys of the driver `file`, such as `direct`. `path`, `size` and `read-only` are not allowed.
     pub file_keys: Vec<(String, String)>,

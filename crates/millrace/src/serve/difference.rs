@@ -41,9 +41,9 @@ pub struct ConfigDifference {
     pub removed_listeners: Vec<Listen>,
     /// NBD addresses whose TLS changes, for clients that connect later.
     pub changed_listeners: Vec<Listen>,
-    /// Names of controllers to add.
+    /// Names of storage controllers (tags shared by several drives) to add.
     pub added_controllers: Vec<String>,
-    /// Names of controllers to remove.
+    /// Names of storage controllers to remove.
     pub removed_controllers: Vec<String>,
     /// Texts about changes that cannot be made while volumes are served.
     pub refused: Vec<String>,

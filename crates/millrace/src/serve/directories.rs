@@ -31,7 +31,7 @@ pub(super) struct FoundFile {
 }
 
 impl FoundFile {
-    /// Returns a path to exactly this file, which is valid as long as this value exists.
+    /// Returns a path that reaches the file even after a rename, while this value exists.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
     }

@@ -1,7 +1,7 @@
 //! `ServedGroups`: the groups of a running server, read and changed by name.
 //!
-//! `ServedGroups` knows the groups whose clients have groups of their own
-//! (`ExportConfig::group_each`), so that a change of such a group also affects its clients' groups.
+//! With `ExportConfig::group_each`, each client of an export has a child group of its own. A change
+//! of the parent group also affects all its child groups.
 
 use std::sync::Arc;
 

@@ -66,15 +66,15 @@ struct OpenFile {
 /// volumes are not served.
 pub type BeforeServing<'a> = &'a dyn Fn(&Opened) -> Result<(), String>;
 
-/// Exports on demand that a call of [`Server::finish`] or [`Server::close`] opened or closed, and
-/// failures.
+/// Result of [`Server::finish`] or [`Server::close`]: exports on demand that were opened or closed,
+/// and texts about failures.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FileChanges {
     /// Names of the exports that were opened.
     pub opened: Vec<String>,
     /// Names of the exports that were closed.
     pub closed: Vec<String>,
-    /// Failures, as text for the log.
+    /// Texts for the log about failures to open, close or list exports.
     pub failures: Vec<String>,
 }
 
@@ -122,8 +122,8 @@ impl FileTask {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
-    /// Records which file is already open under the requested name in the next directory, so that
-    /// [`FileTask::step`] does not open the file again. Call this right before `step`.
+    /// Looks up the file that is already served under the requested name, so that
+    /// [`FileTask::step`] does not open that file again. Call `prepare_step` right before `step`.
     pub fn prepare_step(&mut self, server: &Server) {
         if let (RequestedExport::Named(name), Some(next)) =
             (&self.request.wanted, self.directories.first_mut())
@@ -408,7 +408,7 @@ impl Server {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {
                 return Ok(key);
             }
-            // Another file of this name is open without clients, so that file is closed first.
+            // Close the export, which has no clients, because its file may have been replaced.
             let open = self.opened.volume(&key).map_err(|error| error.to_string())?;
             flush_and_wait(open, self.reactor())?;
             self.remove_file(&key, &mut changes.failures);

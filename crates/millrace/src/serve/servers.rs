@@ -39,11 +39,11 @@ pub struct Servers {
 struct RunningGuests {
     export: String,
     volume: String,
-    /// Queues of the volume's drives that the export's I/O threads own.
+    /// Range of hardware queue numbers, on each drive, that the export's I/O threads own.
     threads: Range<u16>,
 }
 
-/// Failures of an export's requests that were caused by drives.
+/// Number of an export's requests that failed because of a drive, with the last reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportFailures {
     /// Name of the export; empty if the export is not served.
@@ -54,11 +54,11 @@ pub struct ExportFailures {
     pub last: &'static str,
 }
 
-/// Read access to the servers' counters from other threads.
+/// Read access to the statistics of the NBD and vhost-user-blk servers, from any thread.
 pub struct Observers {
-    /// Counters of NBD.
+    /// Statistics of the NBD server and its clients. `None` if no NBD server runs.
     pub nbd: Option<Observer>,
-    /// Counters of virtual machines.
+    /// Statistics of the vhost-user-blk server and its clients, which are virtual machines.
     pub vhost: VhostObserver,
     /// Groups of clients.
     pub groups: ServedGroups,
@@ -144,8 +144,8 @@ impl NbdParts {
         let mut listeners = config.load_listeners()?;
         for listener in &mut listeners {
             for export in &mut listener.exports {
-                // Converts an index in the configuration to an index in `exports`. The index is
-                // always in `places`, because an export on a listener is served over NBD.
+                // Converts an index in the configuration to an index in `exports`. The search
+                // always succeeds, because `exports` has every export that a listener serves.
                 *export = places.binary_search(export).unwrap_or(0);
             }
         }
@@ -244,7 +244,7 @@ impl Servers {
         self.requests.clone()
     }
 
-    /// Returns read access to the counters.
+    /// Returns read access to the statistics of the NBD and vhost-user-blk servers.
     #[must_use]
     pub fn observers(&self) -> Observers {
         Observers {

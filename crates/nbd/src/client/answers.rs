@@ -66,7 +66,7 @@ pub enum Answer {
 /// Payload of a read that must be received next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Payload {
-    /// Index of the request.
+    /// Index of the read request, as passed to [`Answers::expect`].
     pub index: u32,
     /// Position of the next byte, in bytes from the start of the request.
     pub at: u64,

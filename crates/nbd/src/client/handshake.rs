@@ -48,9 +48,8 @@ pub struct ClientSession {
 pub enum ClientProgress {
     /// Send the output to the server; more input is needed.
     NeedMore,
-    /// Start TLS: the next byte of either side belongs to TLS. Then call
-    /// [`ClientHandshake::secured`]. This progress is returned only after
-    /// [`ClientHandshake::with_tls`].
+    /// Do the TLS handshake with all bytes from now on, then call [`ClientHandshake::secured`].
+    /// Clients reach this state only after [`ClientHandshake::with_tls`].
     StartTls,
     /// The negotiation has succeeded, and requests may be sent.
     Ready(ClientSession),

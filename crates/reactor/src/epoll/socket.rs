@@ -1,9 +1,9 @@
 //! One nonblocking attempt at an operation that may have to wait for a peer (epoll back end).
 //!
-//! An attempt that returns `None` would block, and must be repeated when its descriptor is ready.
-//! Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are (except that a listener
-//! becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the slot counts the bytes
-//! moved so far.
+//! An attempt that would block returns `None`, and is repeated when its descriptor is ready.
+//! Operations on sockets pass `MSG_DONTWAIT`, so only listening sockets are made nonblocking. A
+//! `MSG_WAITALL` operation on a stream may need several attempts; its `OperationSlot` counts the
+//! bytes moved so far.
 
 #![allow(unsafe_code)]
 

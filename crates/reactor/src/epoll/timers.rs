@@ -19,7 +19,7 @@ impl Timers {
         self.heap.push(Reverse((deadline_ns, key)));
     }
 
-    /// Records that the operation of one entry was cancelled, which makes the entry stale.
+    /// Counts a cancelled timer. Removes cancelled timers from the heap once they are the majority.
     pub(crate) fn note_cancelled(&mut self, table: &mut Table) {
         self.stale += 1;
         if self.stale > 64 && self.stale * 2 > self.heap.len() {

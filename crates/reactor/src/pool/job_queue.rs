@@ -25,7 +25,7 @@ struct JobLane {
     /// True if the lane (a drive's job queue) is closed. The lane is freed after its last job.
     retired: bool,
     reserved: bool,
-    /// Time, in nanoseconds, since which jobs of the drive wait and none is running.
+    /// Time, in nanoseconds, at which the drive's jobs began to wait without a running job.
     starved_since_ns: u64,
     listed: Option<LaneTurn>,
 }
@@ -127,8 +127,8 @@ impl JobQueue {
         self.lanes[lane as usize].reserved = true;
     }
 
-    /// Returns the number of threads that never end: one for each drive that needs any, up to
-    /// [`PoolLimits::kept`].
+    /// Returns the number of threads that the pool keeps even while idle: one for each drive that
+    /// reserved a thread, up to [`PoolLimits::kept`].
     pub(super) fn kept(&self) -> usize {
         self.lanes.iter().filter(|lane| lane.reserved).take(self.limits.kept).count()
     }
@@ -161,8 +161,8 @@ impl JobQueue {
         std::mem::swap(&mut self.inboxes[inbox as usize].results, into);
     }
 
-    /// Requests a wake-up of the reactor that owns the inbox at the next result. Returns false if
-    /// results are waiting.
+    /// Makes the next result wake the reactor that owns the inbox. Returns false, without effect,
+    /// if results are waiting already.
     pub(super) fn sleep(&mut self, inbox: u32) -> bool {
         let at = &mut self.inboxes[inbox as usize];
         at.asleep = at.results.is_empty();

@@ -11,17 +11,17 @@
 //! single window may be lucky on a busy CPU. The trial is repeated after a while, or soon if a
 //! window moves twice or half as many bytes as the windows of the last trial.
 
-/// Minimum length of a measuring window, in nanoseconds and in waits.
+/// A measuring window ends once it has lasted for this time and had this number of waits.
 const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
 /// Number of measuring windows (intervals of time) in a trial. Windows with spins and without spins
 /// alternate; two successive windows form a pair.
 const TRIAL: u32 = 12;
-/// Number of window pairs of a trial in which spinning must have the higher byte rate: to be turned
-/// on, and to stay on.
+/// Number of wins, in the six window pairs of a trial, after which a thread spins: if it did not
+/// spin before the trial, and if it did.
 const WINS: [u32; 2] = [5, 4];
-/// Number of measuring windows between two trials. Once the byte rate has doubled or halved, at
-/// most `HOLD_CHANGED` windows remain until the next trial.
+/// Number of measuring windows until spinning is compared with sleeping again. If the byte rate
+/// doubles or halves meanwhile, at most `HOLD_CHANGED` windows remain.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the byte rate with spins to the byte rate without: 9 / 8.
@@ -50,7 +50,7 @@ impl ByteRate {
 #[derive(Clone, Copy, Debug, Default)]
 struct TrialWindow {
     start_ns: u64,
-    /// Total number of bytes moved before the window began.
+    /// Bytes that the reactor had transferred in total when the measuring window began.
     start_bytes: u64,
     waits: u32,
 }
@@ -92,7 +92,7 @@ impl SpinTrial {
         self.spins
     }
 
-    /// Records a short wait. `bytes` is the total number of bytes moved so far.
+    /// Records a short wait for completions. `bytes` is the reactor's total of transferred bytes.
     pub(super) fn waited(&mut self, now_ns: u64, bytes: u64) {
         self.window.waits += 1;
         let ns = now_ns.saturating_sub(self.window.start_ns);

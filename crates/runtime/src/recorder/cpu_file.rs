@@ -204,9 +204,8 @@ pub(super) struct DropCounts {
 }
 
 impl DropCounts {
-    /// Returns how many of the `events` that a thread's ring dropped must be reported now. Some of
-    /// the drops may be older than this recording, so the result is at most the number of
-    /// unreported drops.
+    /// Takes the number of events that a thread's ring dropped. Returns how many to report now: at
+    /// most the unreported drops of this recording, because `events` may include older drops.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;

@@ -10,7 +10,7 @@ use super::RECORD_BYTES;
 pub const INPUT_BYTES: usize = 264 * 1024;
 /// Size of the output buffer in bytes: eight full records.
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
-/// Maximum length of a record in bytes, with header, tag, and a key update before the record.
+/// Output space in bytes that sealing one record may need, including a preceding key update.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
 /// Number of unconsumed bytes below which a receive first moves the bytes to the buffer's front.
 const MOVE_BYTES_MAX: usize = 4096;
@@ -65,8 +65,8 @@ impl Incoming {
         &mut self.buffer[self.start..self.shown]
     }
 
-    /// Extends the bytes that are passed to rustls by one record, or by the received part of it.
-    /// Returns false if there are no more bytes.
+    /// Lets rustls see one more TLS record, or the part received so far. Returns false if no bytes
+    /// are left.
     pub(super) fn show_more(&mut self) -> bool {
         let before = self.shown;
         self.shown = self.end;

@@ -169,8 +169,7 @@ impl Engine {
     /// call would parse the invalid bytes again, and rustls allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
         if matches!(self, Engine::RecordLayer(_)) {
-            // Returns nothing, because the record layer returned its messages to the peer together
-            // with the error.
+            // The record layer already returned its messages to the peer with the error.
             return Vec::new();
         }
         self.turn(incoming, (&mut [], &mut Vec::new()), WriteAction::Nothing).control
@@ -241,7 +240,7 @@ fn handle<Data>(
             turn.peer_closed = true;
             turn.step = Ok(TurnOutcome::Blocked);
         }
-        // The state is early data, which is not enabled, or one of a later version of rustls.
+        // Other states are early data (not enabled), or belong to later versions of rustls.
         Ok(_) => turn.step = Ok(TurnOutcome::Blocked),
     }
     (discard, turn)

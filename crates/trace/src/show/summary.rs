@@ -136,8 +136,7 @@ impl TraceCounts {
             EventCode::Issue => counts.issued.add(bytes),
             EventCode::Requeue => {
                 counts.requeued.add(bytes);
-                // Subtracts the request's bytes, because the request will be issued and counted
-                // again.
+                // A requeued request is issued again later, and must count as issued only once.
                 counts.issued.take(bytes);
             }
             EventCode::Complete => counts.completed.add(bytes),

@@ -1,12 +1,11 @@
-//! `millrace-lab bench`: runs workloads on drives or against a server, and prints a row for each.
+//! `millrace-lab bench`: measures workloads on drives or against a server.
 //!
-//! This module owns the order of a run: the arguments become a plan of rows (plan.rs), each row
-//! runs on a volume of its own (rows of simulated machines: machine.rs; of servers: connect.rs),
-//! and tables (table.rs, states.rs, row_locks.rs) or JSON are printed at the end. Other modules
-//! replace this order for `--client` (contention.rs), `--vm` (vm.rs), `--jobfile` (jobfile.rs) and
-//! `--program` (program.rs); beside.rs runs a row in turn with other programs. Ctrl-C ends the
-//! current row, and the results so far are printed. The verb reads nothing but its arguments and
-//! the machine file that they name, and creates no file but those that a `file:` spec names.
+//! The arguments become a list of configurations (plan.rs). Each configuration is measured on a
+//! volume of its own, on a simulated machine (machine.rs) or against a server (connect.rs). Results
+//! are printed at the end as tables (table.rs, states.rs, row_locks.rs) or JSON. Other modules
+//! measure for `--client` (contention.rs), `--vm` (vm.rs), `--jobfile` (jobfile.rs), `--program`
+//! (program.rs), `--calibrate` (calibration.rs) and `--beside` (beside.rs). Ctrl-C ends the current
+//! measurement, and the results so far are printed.
 
 mod args;
 mod beside;

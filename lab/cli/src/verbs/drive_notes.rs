@@ -63,7 +63,7 @@ impl Drop for DriveNotes {
     fn drop(&mut self) {
         self.done = None;
         if let Some(thread) = self.thread.take() {
-            // Ignore a panic of the thread: it has printed all notes.
+            // Ignore a panic of the thread, which only prints notes.
             let _ = thread.join();
         }
     }

@@ -1,10 +1,10 @@
 //! `millrace-lab explore`: runs the scenarios of many seeds on the simulated machine, and reports
 //! violations.
 //!
-//! This module owns the order of a run: distributing seeds to workers (worker_pool.rs, worker.rs),
-//! shrinking the first violation of each kind (reduction.rs), and the report. millrace-experiments
-//! has the scenarios and the checks. Exit status: 0 for no violation, 1 for violations, 2 if the
-//! scenario could not be run, 130 after Ctrl-C.
+//! This module distributes seeds to worker processes (worker_pool.rs, worker.rs), shrinks the first
+//! violation of each kind (reduction.rs), and prints the report. millrace-experiments has the
+//! scenarios and the checks. Exit status: 0 for no violation, 1 for violations, 2 if the scenario
+//! could not be run, 130 after Ctrl-C.
 
 mod args;
 mod reduction;

@@ -277,7 +277,7 @@ fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> Path
     if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
 
-/// Checks that the pages of `papers` papers can be written to `output`, before a run of minutes.
+/// Fails early if the pages of this number of papers cannot be written to `output`.
 fn check_output(output: &Path, papers: usize) -> Result<()> {
     if output.is_dir() {
         return Ok(());

@@ -45,7 +45,7 @@ pub struct RingOptions {
     pub size: u16,
     /// Maximum number of requests in flight, each with a slot; 1 or more.
     pub depth: u16,
-    /// Size of each slot's buffer in bytes.
+    /// Size in bytes of the buffer of each request in flight.
     pub data_bytes: u32,
     /// Placement of the requests' descriptors.
     pub descriptors: Descriptors,
@@ -75,7 +75,7 @@ pub enum LayoutError {
         depth: u16,
         /// Number of entries of the ring.
         size: u16,
-        /// Maximum depth that fits.
+        /// Maximum number of requests in flight that fit into this ring.
         most: u16,
     },
 }

@@ -37,7 +37,7 @@ pub(super) struct SharedConnection {
     pub(super) _stream: UnixStream,
 }
 
-/// Numbers of a queue's notifications in both directions, and of the system calls for them.
+/// Counts of a queue's kicks, interrupts and system calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Number of kicks written.
@@ -229,7 +229,7 @@ impl Queue {
         self.call(Request { kind, sector: 0, bytes: RANGE_BYTES as u32 })
     }
 
-    /// Copies bytes into a free slot's buffer, before a write.
+    /// Copies data into the buffer of the free request slot `slot`, before the request.
     ///
     /// # Panics
     /// Panics if the slot is in flight, or if its buffer is shorter than `bytes`.
@@ -237,7 +237,7 @@ impl Queue {
         self.ring.write_data(slot, bytes);
     }
 
-    /// Copies bytes out of a free slot's buffer, after a read.
+    /// Copies data out of the buffer of the request slot `slot`, after the request.
     ///
     /// # Panics
     /// Panics like [`Queue::write_data`].

@@ -82,8 +82,8 @@ impl Request {
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// Initial shape of a ring slot's data, unequal to the shape of any request. So the first
-    /// request in the slot writes the slot's descriptors.
+    /// Value that no request's direction and length encode to. A request slot of the ring begins
+    /// with this value, so that its first request writes the descriptors.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;

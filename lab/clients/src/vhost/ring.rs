@@ -252,16 +252,16 @@ impl DriverRing {
         u16::from_le(self.used_index_word().load(Relaxed)) != self.next_used
     }
 
-    /// Passes the slot and the status of each completed request to `done`, in the device's order.
-    /// The slot is free from then on. Returns the number of completions.
+    /// Passes each completed request to `done`: the number of its slot (descriptors and buffer),
+    /// which is free from then on, and its status. Returns the number of completions.
     ///
     /// # Errors
     /// Fails if the device completed a request that is not in flight. The ring must not be used
     /// after an error.
     #[inline(always)]
     pub fn reap(&mut self, mut done: impl FnMut(u16, Status)) -> Result<u16, RingError> {
-        // Acquire pairs with the device's Release store of the index, for entries, statuses and
-        // data.
+        // Acquire pairs with the device's Release store of the used index: the used entries,
+        // statuses and data that the device wrote before are visible.
         let to = u16::from_le(self.used_index_word().load(Acquire));
         let (from, in_flight) = (self.next_used, self.in_flight);
         let count = to.wrapping_sub(from);
@@ -273,8 +273,7 @@ impl DriverRing {
         }
         for _ in 0..count {
             let index = usize::from(self.next_used & (self.options.size - 1));
-            // Relaxed, here and for the status: the Acquire load of the used index orders both
-            // loads.
+            // Relaxed: the Acquire load of the used index makes used entries and statuses visible.
             let entry = self.word32(self.layout.used + 4 + 8 * index).load(Relaxed);
             let id = u32::from_le(entry);
             match self.slots.get_mut(id as usize) {
@@ -308,20 +307,20 @@ impl DriverRing {
         !self.has_done()
     }
 
-    /// Copies bytes into a free slot's buffer.
+    /// Copies data into the buffer of the free request slot `slot`, before the request.
     ///
     /// # Panics
-    /// Panics if the slot is in flight, or if its buffer is shorter than `bytes`.
+    /// Panics if a request in the slot is in flight, or if its buffer is shorter than `bytes`.
     pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
         let to = self.data(slot, bytes.len());
         // SAFETY: `data` checked that the buffer has room; the device leaves free slots alone.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
     }
 
-    /// Copies bytes out of a free slot's buffer.
+    /// Copies data out of the buffer of the request slot `slot`, after the request.
     ///
     /// # Panics
-    /// Panics if the slot is in flight, or if its buffer is shorter than `bytes`.
+    /// Panics if a request in the slot is in flight, or if its buffer is shorter than `bytes`.
     pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
         let (from, len) = (self.data(slot, bytes.len()), bytes.len());
         // SAFETY: as in `write_data`; what a hostile device does meanwhile changes bytes only.
@@ -399,14 +398,14 @@ impl DriverRing {
 
     fn set_used_event(&mut self, event: u16) {
         self.used_event = event;
-        // Relaxed: the store must be visible in time only before a sleep, when `prepare_sleep`
-        // executes a fence.
+        // Relaxed: the device need not see the new used event before the driver sleeps, and then
+        // `prepare_sleep` executes a fence.
         self.used_event_word().store(event.to_le(), Relaxed);
     }
 
     fn set_flags(&self, flags: u16) {
-        // Relaxed: the store must be visible in time only before a sleep, when `prepare_sleep`
-        // executes a fence.
+        // Relaxed: the device need not see the new flags before the driver sleeps, and then
+        // `prepare_sleep` executes a fence.
         self.word16(self.layout.available).store(flags.to_le(), Relaxed);
     }
 

@@ -143,8 +143,8 @@ fn stop(state: &RunState, channels: std::ops::Range<usize>) {
     }
 }
 
-/// Watchdog: panics if an I/O takes longer than the scenario allows, because threads that poll for
-/// each other would never end. Returns when all submitters are done.
+/// Watchdog: panics if an I/O takes longer than the scenario allows, as in a livelock of polling
+/// threads. Returns when all submitters are done.
 pub(super) fn watch(state: &RunState) {
     let bound_ns = state.scenario.bound_ns();
     while state.busy() > 0 {

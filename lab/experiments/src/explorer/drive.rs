@@ -1,10 +1,10 @@
 //! `ModelDrive`: a model driver for the simulated machine that stores data and injects faults.
 //!
-//! Its queues check every request against the limits that the driver stated, read and write one
-//! stamp per sector, complete requests in the order of random deadlines, and are busy, slow, stuck
-//! or dead as the scenario says. The drive's content is in the oracle. The block layer calls a
-//! queue under the queue's serve lock. Invariant: no thread holds the oracle's lock while it calls
-//! the machine.
+//! The drive's queues check every request against the driver's limits, and complete requests in the
+//! order of random deadlines. As the scenario says, queues are busy, slow, stuck or dead. A
+//! sector's content is a number (stamp) that names the writing bio. `Oracle`, the model of a
+//! correct run, holds the contents. The block layer calls a queue under its serve lock. Invariant:
+//! no thread holds the oracle's lock while it calls the machine.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

@@ -170,8 +170,8 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // Poll the queues (`sweep`) only without a page cache: a cache's channels serve the drives
-    // until the drives are idle.
+    // `sweep` completes requests that no thread polls any more. A page cache leaves no such
+    // requests: its channels serve the drives until the drives are idle.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }

@@ -20,9 +20,8 @@ use super::serving::{ModeSpec, ServingSpec};
 /// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
 /// cache notices the hang after at most two seconds. Pages already sent take one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Longest time, in nanoseconds, by which each page of the I/Os in flight prolongs an I/O through
-/// the cache, if pages of failed writes take up almost all of the dirty limit. The cache retries
-/// the failed writes every 0.1 s.
+/// Longest delay of an I/O through the cache, in nanoseconds, for each page in flight. Applies if
+/// failed writes, which are retried every 0.1 s, fill almost the whole dirty limit.
 const HELD_BY_FAILURES_NS: u64 = 200_000_000;
 /// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
@@ -348,8 +347,8 @@ impl Scenario {
         serde_json::to_string(self).expect("plain data always serializes")
     }
 
-    /// Adds a disturbance on a random CPU, at a random time up to one of the values in `until`
-    /// (microseconds).
+    /// Adds a disturbance at a random time on a random CPU. The latest possible time, in
+    /// microseconds, is picked at random from `until`.
     pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
         let most = random.pick(until);
         let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
@@ -481,9 +480,8 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // A thread may wait for a tag that a request in another queue, or a plugged request, holds.
-        // Nothing wakes the thread when such a tag becomes free. The thread polls up to a
-        // millisecond later.
+        // If several queues share tags, or requests are plugged, a freed tag does not always wake
+        // the thread that waits for it. The thread polls up to a millisecond later.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -507,8 +505,8 @@ impl Scenario {
             _ => 0,
         });
         let stopped_ns = stopped_us.sum::<u64>() * 1_000;
-        // Without request timeouts, a queue's owner polls only once a second, and finds the
-        // completion of a stuck request late.
+        // A stuck request wakes no thread when it completes. With request timeouts off, the queue's
+        // owner polls only once a second.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
         let fails = self.drives.iter().any(|d| d.faults.errors > 0 || d.faults.bad.is_some());
         let block = u64::from(self.block_sectors());
@@ -561,7 +559,7 @@ impl Scenario {
         };
         let parts: u64 =
             self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * parts_max(c)).sum();
-        // The page cache may write each page with a request of its own.
+        // Adds one request for each 4 KiB page of the cache, which may be written by itself.
         parts + self.cache.map_or(0, |cache| u64::from(cache.size_kib / 4))
     }
 }

@@ -1,8 +1,8 @@
 //! `SchedulerSpec`: the scheduler of a drive in a scenario.
 //!
-//! The choices include the deadline scheduler with expiries of microseconds, and a test scheduler
-//! that delays each chain of bios although the drive is free, to exercise the block layer's timers.
-//! generator.rs, scenario.rs and disturbance.rs call this file.
+//! The choices include the deadline scheduler with expiries of microseconds. A test scheduler holds
+//! back I/O although the drive is free, to exercise the block layer's timers. generator.rs,
+//! scenario.rs and disturbance.rs call this file.
 
 use std::collections::VecDeque;
 
@@ -34,8 +34,7 @@ pub enum SchedulerSpec {
 }
 
 impl SchedulerSpec {
-    /// Returns the longest time, in microseconds, for which the scheduler may hold back a chain of
-    /// bios.
+    /// Returns the longest time, in microseconds, for which the scheduler may hold back an I/O.
     pub(super) fn longest_us(self) -> u64 {
         match self {
             SchedulerSpec::None => 0,

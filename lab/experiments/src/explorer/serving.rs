@@ -1,7 +1,7 @@
 //! `ServingSpec`: serving mode and workers of a scenario's drives.
 //!
-//! The part of a `Scenario` with the serving mode, watermarks, pressure points, and CPUs of
-//! workers. This file also computes the bounds on the delay that a stalled drive causes.
+//! A `ServingSpec` also has the limits of plugging and of back pressure. The file computes the
+//! bounds on the delay that a stalled drive causes.
 
 use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,7 @@ pub enum ModeSpec {
     Auto,
 }
 
-/// Threads that serve the drives of a scenario's volume (mode and workers), and thresholds of
-/// waiting requests.
+/// Settings of the threads that serve the drives of a scenario's volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServingSpec {
@@ -35,7 +34,8 @@ pub struct ServingSpec {
     pub mode: ModeSpec,
     /// Low and high watermark of requests that are held back (plugged).
     pub plug: [u32; 2],
-    /// Low and high pressure point, in requests: bios are rejected while too many requests wait.
+    /// Low and high limit of waiting requests per drive. Above the high limit, bios are rejected
+    /// until the number has fallen to the low limit.
     pub pressure: [u32; 2],
     /// CPU of each worker; drives are assigned to workers round robin.
     pub workers: Vec<u32>,

@@ -18,7 +18,7 @@ use super::scenario::{
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::ServingSpec;
 
-/// Time, in nanoseconds, after which all groups have I/O waiting.
+/// Start of the measurement of fair shares, in ns: all groups are assumed to compete by then.
 const FAIR_START_NS: u64 = 2_000_000;
 const FAIR_WINDOW_IOS: f64 = 80.0;
 

@@ -1,3 +1,3 @@
-//! The unit of the times in a scenario, for conversion to the machine's nanoseconds.
+//! Scenarios give times in microseconds; the constant converts a time to nanoseconds.
 
 pub(super) const NS_PER_US: u64 = 1_000;

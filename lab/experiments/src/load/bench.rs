@@ -1,4 +1,4 @@
-//! Runs one row of a benchmark: starts the jobs, measures the time, and sums the results.
+//! Measures one configuration of a benchmark: starts the jobs, and sums up times and results.
 //!
 //! The caller of `run_row` creates the volume. `run_row` starts each job on a thread of its own,
 //! lets the jobs run for the given time or number of I/Os, and adds up their results.
@@ -154,8 +154,8 @@ pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: &mut dyn FnMut(f
     }
 }
 
-/// Runs one row on a volume that was created for it, so that the volume's accounting starts at
-/// zero. Starts the workers that the volume's disks expect.
+/// Measures one configuration on a volume that was created for the measurement, so that the
+/// volume's accounting starts at zero. Starts the workers that the volume's disks expect.
 ///
 /// # Errors
 /// If the workload does not fit the volume, or a thread cannot be set up.
@@ -351,7 +351,7 @@ pub(crate) fn client_row(
     Ok((row_of(plan, &results, times, &latency), results))
 }
 
-/// Sums up the jobs' results in a row. The caller must set the row's `queues`.
+/// Adds up the results of all jobs. The caller must set `Row::queues` afterwards.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);

@@ -78,7 +78,7 @@ pub struct ContentionPlan {
     pub cost: CostModel,
     /// Groups of the clients: the first is `GroupId(1)`, and so on.
     pub groups: Vec<GroupConfig>,
-    /// Clients of the plan, 1 to [`CLIENTS_MAX`].
+    /// List of the 1 to [`CLIENTS_MAX`] clients that share the drives.
     pub clients: Vec<Client>,
     /// Phases of the run.
     pub phases: Phases,

@@ -20,8 +20,8 @@ pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
 
-/// Thread that takes part in a barrier. The barrier counts the thread as busy until the thread
-/// calls `linger` or drops the member.
+/// Membership of one thread in a barrier. The barrier counts the thread as busy until `linger` is
+/// called or the membership is dropped.
 pub(crate) struct DrainMember<'a> {
     barrier: &'a DrainBarrier,
     is_at_work: bool,

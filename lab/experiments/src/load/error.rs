@@ -1,4 +1,4 @@
-//! `BenchError`: the reason why a row, a replay or an experiment has no result.
+//! `BenchError`: the reason why a benchmark, a replay or an experiment has no result.
 //!
 //! The error texts include advice where there is any. The load generator and the modules above it
 //! return these errors; the binary's verbs print them.
@@ -6,7 +6,7 @@
 use millrace_block::ErrorKind;
 use millrace_drives::{Spec, SpecError};
 
-/// Reason why a row has no result.
+/// Reason why a benchmark, a replay or an experiment has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {

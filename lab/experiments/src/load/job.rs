@@ -63,7 +63,7 @@ pub(crate) trait CompletionHandler<Io> {
 /// Target of a job's I/Os. Counterpart: `ioengine_ops` of fio.
 pub(crate) trait Target {
     type Io: JobIo;
-    /// Returns the number of submitted I/Os that `turn` has not reported as completed.
+    /// Returns the number of submitted I/Os whose completions the handler has not received yet.
     fn in_flight(&self) -> u32;
     /// Submits up to `most` idle I/Os. Before that, the callback `aim` sets the operation and
     /// offset of each. Returns the number of accepted I/Os.

@@ -1,6 +1,6 @@
-//! Runs one row of a benchmark against an NBD server, with a connection for each job.
+//! Runs a benchmark against an NBD server, with a connection for each job.
 //!
-//! Checks that the row fits the export, and implements `Client` for a connection. job.rs and
+//! Checks that the workload fits the export, and implements `Client` for a connection. job.rs and
 //! client.rs have the loop; the clients crate has the NBD client.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::load::bench::{BenchError, Plan, Progress, check_capacity, check_verif
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
 
-/// Runs one row against the export that `uri` names.
+/// Measures one configuration against the export that `uri` names.
 ///
 /// # Errors
 /// If the server cannot be reached or breaks the protocol, or the workload does not fit the export.

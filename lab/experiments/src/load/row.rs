@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::load::workload::Rw;
 
-/// Latencies of one row in nanoseconds, from queueing (Q) to completion (C). Percentiles are
-/// accurate to an eighth, the width of a histogram bucket.
+/// Statistics of a latency in nanoseconds. Percentiles are accurate to an eighth, the width of a
+/// histogram bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyNs {
     pub samples: u64,
@@ -28,7 +28,7 @@ pub struct LatencyNs {
 }
 
 impl LatencyNs {
-    /// Returns the latencies of a histogram.
+    /// Computes mean, percentiles and maximum of a latency histogram.
     pub fn of(snapshot: &Snapshot) -> LatencyNs {
         LatencyNs {
             samples: snapshot.count(),
@@ -44,7 +44,7 @@ impl LatencyNs {
     }
 }
 
-/// Settings of the queues that a row's I/Os used.
+/// Stack, scheduler and placement of the queues in a measured configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
     /// Stack: `mq`, `sq` or `raw` for a volume, `nbd` for a connection, and `vhost-poll` or
@@ -75,7 +75,7 @@ pub struct Cost {
     pub notifications: Option<Notifications>,
 }
 
-/// Notifications between the client of a virtqueue and its server.
+/// Numbers of notifications per I/O between the client of a virtqueue and the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Notifications {
     /// Number of kicks that the client wrote to the virtqueue, per I/O.
@@ -117,7 +117,7 @@ pub struct DriveStates {
     /// Number of requests that the driver accepted.
     pub dispatch: u64,
     pub complete: u64,
-    /// Latency of each stage between start and dispatch.
+    /// Latency of each stage from the submission of a bio to its dispatch to the driver.
     pub stages: StackStages,
     /// Latency from start to dispatch.
     pub stack_ns: LatencyNs,
@@ -185,7 +185,7 @@ pub struct MachineRow {
     /// machine.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub irq: String,
-    /// Largest number of I/Os that a job submitted together, if the user set one.
+    /// Limit on the I/Os that a job submits together; `None` if the user set no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
     /// Values of `bench --inside`, of `--kernel`, and of the options for raw I/O as in Linux 2.4.

@@ -1,7 +1,7 @@
-//! Threads of a run: their end, their shared results, and the simulation that they run in.
+//! Helpers for threads: joining, locking, and running a simulation.
 //!
-//! `simulate` runs the main thread of a simulation. The result leaves the simulation through shared
-//! memory, so that the caller drops the result's volumes outside of virtual time.
+//! `simulate` returns the result of the simulation's main thread. So volumes in the result are
+//! dropped after the simulation, outside of virtual time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

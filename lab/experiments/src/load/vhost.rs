@@ -1,7 +1,7 @@
-//! Runs one row of a benchmark against a vhost-user-blk server, with a virtqueue for each job.
+//! Runs a benchmark against a vhost-user-blk server, with a virtqueue for each job.
 //!
-//! Checks that the row fits the server's disk, and implements `Client` for a virtqueue. job.rs and
-//! client.rs have the loop. The process acts as the guest, with all queues on one connection.
+//! Checks that the workload fits the server's disk, and implements `Client` for a virtqueue. job.rs
+//! and client.rs have the loop. The process acts as the guest, with all queues on one connection.
 
 use std::path::Path;
 use std::sync::Mutex;

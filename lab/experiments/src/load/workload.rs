@@ -51,7 +51,7 @@ impl Rw {
         }
     }
 
-    /// Returns true if I/Os go through the device in order.
+    /// Returns true for I/Os at ascending offsets, false for I/Os at random offsets.
     pub fn is_sequential(self) -> bool {
         matches!(self, Rw::Read | Rw::Write)
     }
@@ -124,9 +124,9 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Creates the offsets of job number `job` of `jobs`, on a device of `blocks` blocks. Random
-    /// offsets cover the whole device. Sequential and verified offsets cover only the job's own
-    /// part.
+    /// Creates the generator for job `job` (from 0) of `jobs` jobs, on a device of `blocks` blocks.
+    /// Random offsets cover the whole device. With sequential I/O or `verify`, offsets cover only
+    /// the job's own part of the device.
     pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64)) -> Self {
         let share = (blocks / jobs).max(1);
         let whole = !workload.verify && !workload.rw.is_sequential();

@@ -8,7 +8,7 @@ use super::plot;
 
 const STEPS: usize = 8;
 
-/// Counts of a heat map.
+/// Grid of a heat map, with the number of I/Os in each cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeatCells {
     /// Edges of the columns along the x axis, one more than there are columns.

@@ -13,7 +13,7 @@ use super::Page;
 pub struct Constant {
     pub name: String,
     pub value: String,
-    /// Text about the value's origin, which begins with one of [`ORIGINS`].
+    /// Origin of the constant, as text that begins with one of [`ORIGINS`].
     pub origin: String,
 }
 
@@ -41,7 +41,7 @@ impl Source {
     /// Returns the kind of origin that a text such as `published: TEXT` names. `None` for an
     /// unknown word, or if TEXT is empty.
     pub fn of(origin: &str) -> Option<Source> {
-        // A constant counts as cited if any part of its value was cited from memory, not looked up.
+        // A value quoted from memory, even in part, may be wrong: the origin is then `Cited`.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
         let (word, what) = origin.split_once(':')?;
         if what.trim().is_empty() {

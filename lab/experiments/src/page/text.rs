@@ -70,8 +70,7 @@ impl PanelUnit {
     }
 }
 
-/// Renders a panel's numbers as a table, or as several tables if the columns do not fit side by
-/// side.
+/// Renders the numbers of a plot as one table, or as several tables if one would be too wide.
 fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     let labels: Vec<String> = panel.series.iter().map(|series| series.label()).collect();
     let all = rows(panel);

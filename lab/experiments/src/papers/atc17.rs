@@ -47,8 +47,8 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Bytes in flight for each drive, as many as the block layer accepts. At 4 KiB per bio, 2,048 bios
-/// are twice the default high pressure point.
+/// Bytes that the load keeps in flight for each drive. At 4 KiB per bio, 2,048 bios are twice the
+/// default `pressure_high`, so back pressure limits the I/Os in flight.
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// I/Os in flight for each drive in simulations that compare drives, sample the tags in use, or let
 /// `auto` choose between the serving modes inline and per-drive.
@@ -61,7 +61,7 @@ const LONG_NS: u64 = 1_000_000_000;
 /// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
 const TAGS_SHOWN_NS: u64 = 2_000_000;
-/// Number of runs, with different seeds, for rows whose rate depends much on the seed.
+/// Number of runs, with different seeds, for settings whose I/O rate depends much on the seed.
 const DRAWS: u64 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

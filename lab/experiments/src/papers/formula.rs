@@ -24,7 +24,7 @@ pub(super) enum Formula {
 pub(super) trait Names {
     fn formula(&self, name: &str) -> Option<&Formula>;
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
-    /// Returns the metric that a point measured, or `None` if the point was not run.
+    /// Returns a metric of the simulation with these settings; `None` if it was not run.
     fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>>;
 }
 

@@ -1,8 +1,8 @@
 //! `Mechanism`: a part of the model of a machine or kernel that can be switched off, to measure how
 //! much a result depends on it.
 //!
-//! This file switches off a machine's mechanisms, in the machine's `Model`. The points of a paper
-//! switch off the mechanisms of their guest, host adapter or old kernel. points.rs calls this file.
+//! Mechanisms of a machine are switched off here, in the machine's `Model`. The modules of papers
+//! switch off mechanisms of a guest, host adapter or old kernel. points.rs calls this file.
 
 use millrace_drives::Words;
 use millrace_simulator::Model;

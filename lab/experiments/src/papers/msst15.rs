@@ -40,8 +40,8 @@ pub(super) fn paper() -> Paper {
 
 /// Longest time that an I/O thread polls, in nanoseconds: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;
-/// Measured time of a row, long enough for rare events: a vCPU that holds a lock is preempted only
-/// some hundred times a second.
+/// Measured time of a simulation in ns, long enough for rare events: a vCPU that holds a lock is
+/// preempted only some hundred times a second.
 const LENGTH_NS: u64 = 300_000_000;
 const DEPTH: u32 = 32;
 /// CPUs of the host in the order in which Linux assigns them to processes: first one CPU of each
@@ -149,7 +149,7 @@ impl Point {
             workload: self.workload(seed),
             length: Length::Time(LENGTH_NS),
             stamp: Stamp::Batch,
-            // `LibaioFixed`, because Linux 3.17 has \[MQ\]'s fixes of libaio.
+            // Linux 3.17 contains the libaio changes of Bjorling et al., SYSTOR 2013.
             interface: InterfaceKind::LibaioFixed,
             batch: Some(1),
             irq: if self.device == Device::Nvme { Irq::Poller } else { Irq::Submitter },

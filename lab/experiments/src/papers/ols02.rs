@@ -100,7 +100,7 @@ struct Step {
     lock: LockScope,
     #[serde(deserialize_with = "word")]
     drivers: LockScope,
-    /// True if all elements of a vector are submitted as one I/O.
+    /// True if the elements of a readv(2) vector are submitted together, not one by one.
     #[serde(default)]
     vectors: bool,
 }

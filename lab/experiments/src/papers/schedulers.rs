@@ -1,10 +1,9 @@
 //! `schedulers`: how I/O schedulers share a drive between clients, and the cost of scheduling, on
 //! simulated machines.
 //!
-//! The experiment is not from a paper. \[MQ\] leaves I/O scheduling to the software queues, where
-//! this experiment measures millrace's schedulers. A `Point` is one simulation of clients that
-//! share a drive under a scheduler, with settings from `papers/schedulers.toml`. `limit_accuracy`
-//! measures how exactly a rate limit is kept.
+//! The experiment is not from a paper. A `Point` is one simulation of clients that share a drive
+//! under a scheduler, with settings from `papers/schedulers.toml`. `limit_accuracy` measures how
+//! exactly a rate limit is kept.
 
 mod limit_accuracy;
 
@@ -50,12 +49,11 @@ struct Settings {
     #[serde(deserialize_with = "word")]
     scheduler: SchedulerKind,
     clients: Vec<Load>,
-    /// Name of the only kind of clients that takes part; `None` means all kinds.
+    /// Name of the only entry of `clients` that is simulated; `None` simulates all entries.
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients of each kind (`Load`). Kinds with the flag `Load::others` take their
-    /// number from the field `others`.
+    /// Number of clients for each entry of `clients`, except entries with `others = true`.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]

@@ -1,10 +1,9 @@
-//! `Sheet`: the content of a paper's file: parts with their points, figures, tables and checks.
+//! `Sheet`: the content of `papers/NAME.toml`, from which a paper's result page is made.
 //!
-//! `papers/NAME.toml` lists the points to run, the formulas over their metrics for figures and
-//! tables, and the paper's own numbers. A type that implements `Point` turns the settings of a
-//! point into a simulation. The texts of a file are templates (`formula`). This file renders the
-//! pages of all papers; `repeat` calls it. Settings with names that begin with an underscore are
-//! only for templates.
+//! The file lists the simulations to run, formulas over their metrics for figures and tables, and
+//! the paper's own numbers. A type that implements `Point` turns settings into a simulation. Texts
+//! are templates (`formula`). Settings whose names begin with an underscore are only for templates.
+//! `repeat` calls this file for every paper.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +39,8 @@ pub(crate) struct Sheet {
     /// NAME, or tables of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Combinations of settings, to which axes refer by name. Each inner `Vec` yields every
-    /// combination of the values of its axes.
+    /// Further lists of settings, by name. Each inner `Vec` adds every combination of the settings
+    /// in its lists (`Axis`).
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
     /// For each setting, a table from names to the values that the names stand for.
@@ -82,7 +81,7 @@ struct Part {
 #[serde(deny_unknown_fields)]
 struct FigureSpec {
     part: String,
-    /// Axes of settings. Each combination of their values gives a figure.
+    /// Lists of settings. The page has a figure for each combination of settings.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -98,7 +97,7 @@ struct PanelSpec {
     #[serde(default)]
     each: Vec<Axis>,
     title: String,
-    /// Name of the list whose values are on the x axis, and the label of the axis.
+    /// Name of the setting that varies along the x axis, and the label of the axis.
     x: (String, String),
     y: (String, Unit, Scale),
     #[serde(rename = "line")]
@@ -119,8 +118,7 @@ struct LineSpec {
     only: Table,
     name: String,
     y: Option<Formula>,
-    /// Formulas for the x and y values of the line's points. An alternative to `y`, which takes its
-    /// x values from the panel.
+    /// Formulas for the x and y values of points whose x values do not come from `PanelSpec::x`.
     #[serde(default)]
     points: Vec<(Formula, Formula)>,
     #[serde(default = "ours")]
@@ -152,7 +150,7 @@ struct RowSpec {
     each: Vec<Axis>,
     #[serde(default)]
     cells: Vec<String>,
-    /// Name of a table that the paper's module computes, used instead of `cells`.
+    /// Name of rows that the paper's module computes; empty if `cells` gives the row.
     #[serde(default)]
     from: String,
 }
@@ -172,7 +170,7 @@ struct CheckSpec {
     ours: Option<Formula>,
     /// Template for our result in words. Without a template, the numbers are shown.
     text: Option<String>,
-    /// Formula that is nonzero if the check holds. Without a formula, the tolerance decides.
+    /// Formula, nonzero if our result agrees with the paper. `None` applies `TOLERANCE`.
     holds: Option<Formula>,
     #[serde(default)]
     note: String,

@@ -102,8 +102,8 @@ pub(super) fn paper() -> Paper {
     }
 }
 
-/// Measures both drives and returns the page. The callback `tell` reports progress, and may end the
-/// run early. If so, the page lacks the drives whose measurement had not begun.
+/// Measures a modelled NVMe drive and a file, and returns the page. If the callback `tell` ends the
+/// run early, the page has only the drives measured so far.
 fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let seed = wanted.seed;
     let folder = TempFolder::new()?;

@@ -74,8 +74,8 @@ fn node() -> Spread {
 }
 
 impl Point {
-    /// Returns the number of threads that may dispatch from a hardware queue at a time: one by
-    /// default, and all CPUs of the queue on the paper's machines, as in the kernel of 2013.
+    /// Returns the number of threads that may dispatch from a hardware queue at a time. On the
+    /// paper's machines, any number may do so with the stack `mq`, as in the kernel of 2013.
     fn inside(&self) -> Inside {
         match self.stack == Stack::Mq && self.machine != TODAY {
             true => Inside::Each,
@@ -115,8 +115,8 @@ impl Point {
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,
-            // With a ring, all free I/Os are submitted together. The other interfaces take one
-            // system call per I/O.
+            // With a ring, a job submits together all I/Os that its depth allows. The other
+            // interfaces take one system call per I/O.
             batch: (interface != InterfaceKind::Ring).then_some(1),
             irq: Irq::Submitter,
             watch: Watch::default(),

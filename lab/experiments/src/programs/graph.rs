@@ -1,10 +1,10 @@
 //! `Graph`: PageRank over a graph with its vertices in memory and its edges on the volume.
 //!
 //! Vertices and their ranks are in memory. A file holds the edges, four bytes each, sorted by their
-//! source vertex. Each pass reads every vertex's list of edges in the order of the file. A read
-//! covers the pages of a list that were not read for the list before. Since few vertices have many
-//! edges, most reads are small and a few are large. The computation for an edge is not modelled:
-//! engines have other threads for the computation.
+//! source vertex. Each pass reads every vertex's list of edges in the order of the file. A page
+//! that two lists share is read once. Since few vertices have many edges, most reads are small and
+//! a few are large. The computation for an edge is not modelled: engines have other threads for the
+//! computation.
 //!
 //! The graph is R-MAT with a = 0.57, b = 0.19, c = 0.19 and d = 0.05 (Chakrabarti, Zhan, Faloutsos,
 //! SDM 2004, with Graph500's parameters), 2^18 vertices and 32 edges for each.

@@ -75,8 +75,8 @@ impl Utility {
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // The tree's files begin after their inodes. `owed` is the number of pages that tar must
-        // still write to the archive, or that untar must still read from it.
+        // Inodes fill the first pages of the volume, and file data follows. `owed` is the number of
+        // pages that tar must still write to the archive, or that untar must still read from it.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {

@@ -307,8 +307,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     }
 
     /// Returns the next I/O of the trace; `None` if none has been read yet, or at the end of the
-    /// trace. Damage or the limit on the number of I/Os also ends the trace, and I/Os taken before
-    /// still complete.
+    /// trace. Damage, or the limit on the number of I/Os, also ends the trace.
     fn take(&mut self) -> Option<Routed> {
         loop {
             if self.settings.limit.is_some_and(|limit| self.tally.counts.traced_ios >= limit) {
@@ -358,8 +357,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // If the engine had no room for another I/O when this I/O was due, let `held` differ
-            // from the engine's: the I/O then counts as one that waited for room.
+            // If the engine was full when the I/O became due, count the I/O as one that waited for
+            // room, by a `held` that differs from `Engine::held`.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -462,8 +461,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // A next I/O that is already due was not taken, because the engine holds its maximum of
-        // I/Os. Only a completion makes room, so this due time does not limit the wait.
+        // Wake up when the trace's next I/O becomes due. If the I/O is due already, the engine is
+        // full until a completion, so the due time must not end the sleep.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

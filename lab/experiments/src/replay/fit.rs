@@ -42,8 +42,8 @@ pub(crate) enum FittedRange {
     TooLong,
 }
 
-/// Maps a range of at least 1 byte to the target. `extent_bytes` is the size of the trace's address
-/// range, for `Fit::Scale`.
+/// Maps the byte range of a trace's I/O, at least 1 byte, to a range on the volume or server
+/// `lane`. `extent_bytes` is the size of the trace's address range, for `Fit::Scale`.
 pub(crate) fn place(
     lane: &Lane,
     (fit, extent_bytes): (Option<Fit>, u64),

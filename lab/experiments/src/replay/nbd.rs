@@ -1,7 +1,7 @@
-//! NBD servers as the target of a replay: one lane, with one connection, for each export. A lane
-//! refuses operations that the server does not offer.
+//! NBD servers as the target of a replay, with one connection for each export.
 //!
-//! The server's size, block sizes and transmission flags become the lane's limits.
+//! The export's size, block sizes and transmission flags become limits on requests. Operations that
+//! the server does not offer are refused.
 
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{ClientSession, NbdUri};

@@ -22,7 +22,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Computes the latencies of a histogram; `None` if the histogram is empty.
+    /// Computes mean, percentiles and maximum of a latency histogram; `None` if it is empty.
     pub fn of(snapshot: &Snapshot) -> Option<Latency> {
         (snapshot.count() > 0).then(|| Latency {
             samples: snapshot.count(),
@@ -67,7 +67,7 @@ pub const LATE: [(u64, &str, &str); 5] = [
 /// Delays from the time at which I/Os are due to their submission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Delays of all I/Os that were sent.
+    /// Statistics of the delay from due time to submission, over all I/Os that were sent.
     pub all: Option<Latency>,
     /// Number of I/Os that were sent later than each threshold in [`LATE`].
     pub over: [u64; LATE.len()],
@@ -91,8 +91,8 @@ pub struct WaitCounts {
     pub for_overlap: u64,
     /// Number of flushes that waited for writes before them.
     pub for_writes: u64,
-    /// Number of I/Os that waited because the I/O depth was reached or the target had no room. 0
-    /// for a replay as fast as possible.
+    /// Number of I/Os that waited because the I/O depth was reached, or because the volume or
+    /// server accepted no more. 0 for a replay as fast as possible.
     pub for_room: u64,
 }
 
@@ -163,7 +163,7 @@ pub struct Counts {
     /// Number of I/Os that completed with an error.
     pub errors: u64,
     pub first_error: Option<String>,
-    /// Number of I/Os that were not sent, or not completely, because the replay was stopped.
+    /// Number of I/Os that were not yet sent, or only in part, when the replay was stopped.
     pub unsent: u64,
     /// Number of I/Os that the target had not answered when the replay ended. The target may or may
     /// not have done them.

@@ -46,7 +46,7 @@ impl ReplaySeries {
         let rate = |first: usize| {
             let last = (first + each).min(self.ios.len());
             let ios: u64 = self.ios.get(first..last).unwrap_or_default().iter().sum();
-            // The last span may be shorter than the others.
+            // The last column may cover less time than the other columns.
             let begin_ns = (first as u64).saturating_mul(self.interval_ns);
             let whole_ns = (each as u64).saturating_mul(self.interval_ns);
             let span_ns = total_ns.saturating_sub(begin_ns).clamp(1, whole_ns);

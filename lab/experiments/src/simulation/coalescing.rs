@@ -108,8 +108,8 @@ pub(super) struct QueueInterrupts {
 }
 
 impl QueueInterrupts {
-    /// Polls the drive's queue if an interrupt has reported its next completion. Otherwise requests
-    /// a poll at the time of the next interrupt.
+    /// Polls the drive's queue. If the interrupt for the next completion is still to come, instead
+    /// requests a poll at the time of the interrupt.
     pub(super) fn poll<M: Machine>(
         &mut self,
         inner: &mut dyn DriverQueue<M>,

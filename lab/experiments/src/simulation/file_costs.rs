@@ -2,8 +2,8 @@
 //! machine charges.
 //!
 //! The constants and their origins come from `machines/linux-4.4.toml`. job.rs adds them to direct
-//! I/O to a file, program/access.rs to the system calls of simulated programs. A paper's page shows
-//! them in a table beside the machine's constants.
+//! I/O to a file, program/access.rs to the system calls of simulated programs. The result page of a
+//! paper lists the constants.
 
 use millrace_block::Op;
 use millrace_simulator::Cost;

@@ -36,7 +36,7 @@ pub struct HostAdapterConfig {
     pub lookup_lock: bool,
     /// Models the mid-layer's command count, which changes twice per command.
     pub host_busy: bool,
-    /// Models a lock around all code of a controller's driver, as in isci.
+    /// If true, one lock guards all code of a controller's driver, as in isci.
     pub controller_lock: bool,
     /// Models interrupt coalescing: one interrupt for many completions, as in isci.
     pub coalescing: bool,
@@ -67,11 +67,11 @@ struct Lookup<M: Machine> {
     free: M::Line<FreeEntries>,
 }
 
-/// Words beside the lock: the pointer to the table, 16 bytes before the lock, and the list head, 8
-/// bytes after. For 5 of the 8 possible offsets of the lock in a cache line, all three share the
-/// line. A CPU that identifies an interrupt (`_base_get_cb_idx`) or clears an entry reads the line,
-/// which every lock holder writes. The simulated lock has a line of its own, so two lines move, and
-/// the lock is more expensive than the kernel's.
+/// Cache line of two words beside `scsi_lookup_lock`: the pointer to the table of commands, 16
+/// bytes before the lock, and the head of the free list, 8 bytes after. A CPU reads the line to
+/// identify an interrupt (`_base_get_cb_idx`) or to clear an entry. In the kernel, the words share
+/// the lock's line for 5 of 8 offsets of the lock. The simulated lock has its own line, and so is
+/// more expensive.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {

@@ -4,13 +4,13 @@
 //! An `IrqDriver` wraps a drive's driver. Only a handler thread finds completions; it runs on CPU 0
 //! or on the first CPU of the hardware queue's socket. For each completion, the handler spends the
 //! time of an interrupt, adds the completion to the hardware queue's list, and interrupts the CPU
-//! that submitted the request, unless this is its own CPU. It then wakes the jobs of that CPU,
-//! which take the completion through the block layer. So each I/O costs two interrupts and two
-//! context switches, as \[MQ\] section 2.2 counts them. A lock protects the drive's queue, as in
-//! the NVMe driver of 2013, and is taken by submitters and the handler. Not modelled: an interrupt
-//! does not take the CPU from a running job (the handler runs when that job waits), interrupts are
-//! not coalesced, and a submitter whose I/O completes earliest of all pays for setting the
-//! handler's alarm. Lock order: the device lock before the lock of the filed completions.
+//! that submitted the request, unless this is its own CPU. The handler then wakes that CPU's
+//! submitters, which take the completion through the block layer. So each I/O costs two interrupts
+//! and two context switches (Bjorling et al., SYSTOR 2013, section 2.2). A lock protects the
+//! drive's queue, as in the NVMe driver of 2013; submitters and the handler take it. Not modelled:
+//! an interrupt does not take the CPU from a running job (the handler runs when the job waits),
+//! interrupts are not coalesced, and the submitter of the I/O that completes first pays for setting
+//! the handler's alarm. Lock order: the device lock before the lock of the filed completions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -81,8 +81,8 @@ struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
     vectors: M::Lock<Vec<Arc<Vector<M>>>>,
-    /// Time at which the handler polls without a wake-up. Models hardware, so access takes no
-    /// virtual time.
+    /// Time of the handler's next poll of the drives, if nobody wakes it earlier. Access takes no
+    /// virtual time, because hardware would set the alarm.
     alarm_ns: AtomicU64,
     stop: AtomicBool,
 }

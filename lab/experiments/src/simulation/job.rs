@@ -93,8 +93,8 @@ impl<M: Host> RowState<M> {
         })
     }
 
-    /// Opens a channel for `depth` bios to the volume of job `number`. Also returns the job's
-    /// offsets.
+    /// Opens a channel for `depth` bios to the volume of job `number`. Also returns the generator
+    /// of the job's I/O offsets.
     pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
         let (plan, volumes) = (&self.plan, &self.volumes);
         let at = number as usize % volumes.len();

@@ -1,10 +1,10 @@
-//! `Linux24`: settings that make a benchmark row do its I/O as the raw devices of Linux 2.4 did.
+//! `Linux24`: settings that make a benchmark do its I/O as the raw devices of Linux 2.4 did.
 //!
 //! The settings are the size of the bios into which an I/O is split, the handling of vectors,
 //! copies to low memory (bounce buffers), and the scope of the request queue's lock. `Kernel` makes
 //! a simulated machine spend the time of Linux 2.4's work outside of the block layer: buffer heads,
 //! bounce buffers, and the adapter's driver under its lock. raw_job.rs charges the time of the
-//! submitters' work, irq.rs the time of the drives' work. Source: \[OLS\]; Linux 2.4.17,
+//! submitters' work, irq.rs the time of the drives' work. Source: the OLS 2002 paper; Linux 2.4.17,
 //! ll_rw_blk.c, scsi.c, highmem.c, raw.c.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
@@ -42,7 +42,7 @@ impl Words for LockScope {
     ];
 }
 
-/// Submission of the elements of an I/O's vector.
+/// Rule for submitting the elements of a readv(2) vector: all together, or one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readv {
     /// All elements of the vector are submitted together, and the job waits once for all of them.
@@ -99,7 +99,7 @@ impl Linux24 {
         drive.get("controller").or(drive.controller.as_deref())
     }
 
-    /// Returns two lengths in bytes: of an element of the I/O's vector, and of a bio.
+    /// Returns the bytes of data in an element of the I/O's vector, and in a bio.
     pub(super) fn pieces(&self, bs_bytes: u32) -> (u32, u32) {
         let element = bs_bytes / self.iovecs.unwrap_or(1).max(1);
         (element, self.unit_bytes.unwrap_or(element).min(element))
@@ -261,7 +261,7 @@ pub enum TimeUse {
 }
 
 impl TimeUse {
-    /// All kinds of work, each with its name in reports.
+    /// Kinds of CPU work in the model of Linux 2.4, each with its name in reports.
     pub const NAMES: [(TimeUse, &'static str); 7] = [
         (TimeUse::Submit, "buffer heads, submission"),
         (TimeUse::Dispatch, "dispatch of commands"),

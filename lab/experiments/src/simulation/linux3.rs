@@ -49,7 +49,7 @@ pub struct Linux3 {
 /// Kernel whose shared counters a benchmark models, by its name in the options of `bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelKind {
-    /// Only the counters of millrace's own block layer.
+    /// Millrace itself, without the additional counters of Linux 3.13.
     #[default]
     Own,
     /// The counters of Linux 3.13 for hardware queues and for direct I/Os, in addition to
@@ -84,16 +84,16 @@ impl Linux3 {
     }
 }
 
-/// Kinds of direct I/O that increment the inode's count of direct I/Os in flight.
+/// Kinds of direct I/O that increment `i_dio_count`, the inode's number of direct I/Os in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DioCount {
-    /// Only I/Os through the interface `libaio` increment the count.
+    /// Only I/Os through the interface `libaio` increment the inode's `i_dio_count`.
     #[default]
     Asynchronous,
-    /// All direct I/Os, also synchronous ones, increment the count, as in `do_blockdev_direct_IO`
-    /// and `dio_complete` of Linux 3.x.
+    /// All direct I/Os, also synchronous ones, increment the inode's `i_dio_count`, as in
+    /// `do_blockdev_direct_IO` and `dio_complete` of Linux 3.x.
     All,
-    /// No I/O increments the count. A comparison with `All` shows the cost of counting.
+    /// No I/O increments the inode's `i_dio_count`, to show the cost of counting.
     None,
 }
 
@@ -203,7 +203,7 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
 }
 
 pub(super) struct Noise {
-    /// Time from the window's start to the thread's wake-up. None after the wake-up.
+    /// Time from the start of the measurement to the kernel thread's wake-up; `None` once awake.
     after_ns: Option<u64>,
     takes_ns: u64,
 }

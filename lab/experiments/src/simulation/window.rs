@@ -25,13 +25,12 @@ const IOS_MIN: u64 = 400;
 /// 100 per job, comes before the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
-    /// The window ends after 20 I/Os for each I/O in flight, but at least 400 I/Os per job.
+    /// Measurement of 20 I/Os for each I/O in flight, but at least 400 I/Os per job.
     #[default]
     Rounds,
-    /// The window lasts for a number of nanoseconds, by the machine's clock, instead of a number of
-    /// I/Os.
+    /// Measurement for a number of nanoseconds, by the machine's clock.
     Time(u64),
-    /// The window ends after a number of I/Os per job, on average.
+    /// Measurement of a number of I/Os per job, on average.
     Ios(u64),
 }
 
@@ -60,8 +59,7 @@ pub(crate) struct Window {
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os below which the window cannot begin or end, so that jobs need not
-    /// check.
+    /// Number of completed I/Os before which the measured window neither begins nor ends.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,

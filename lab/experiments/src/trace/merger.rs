@@ -129,8 +129,8 @@ impl AnySource {
         }
     }
 
-    /// Also measures the spans of a recording during reading. Times then count from the first event
-    /// instead of the first I/O.
+    /// Also measures the times between the events of each I/O (spans). I/O times then count from
+    /// the first event instead of the first I/O.
     pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
         self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));
         self.genesis_ns = self.spans().map(|_| GENESIS_NS);
@@ -157,8 +157,8 @@ impl AnySource {
         }
     }
 
-    /// Fills a stream's window and queues the stream's earliest I/O. If the stream has ended
-    /// because of damage, records the damage.
+    /// Reads ahead in stream `number` and queues the stream's earliest I/O. Records the damage if
+    /// the stream ended because of damage.
     fn queue(&mut self, number: usize) {
         let stream = &mut self.streams[number];
         stream.fill((self.window, self.span_ns), &mut self.devices);
@@ -168,8 +168,8 @@ impl AnySource {
         }
     }
 
-    /// Returns the files that could not be read to their end so far, each with position and reason.
-    /// The I/Os of the other files are still read.
+    /// Returns a text for each damaged file found so far, with position and reason. I/Os after the
+    /// damage are left out; other files are read on.
     pub fn damage(&self) -> Vec<String> {
         let left_out =
             |error: &ReadError| format!("{}; everything from there on is left out", error.text());

@@ -19,8 +19,8 @@ pub(super) trait TraceParser: Send {
     /// Reads one line or record. After an error, the reader has no more I/Os.
     fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
-    /// Returns the next I/O that need not be held back until its completion record. The I/O's time
-    /// is by the format's own clock.
+    /// Returns the next I/O whose latency is known, or no longer awaited. The I/O's time is by the
+    /// format's own clock.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
     fn notes(&self) -> Vec<String> {
@@ -65,9 +65,9 @@ pub(super) enum LineKind {
     /// A line that proves the format, because the line occurs in no other.
     Proof,
     Record,
-    /// A line that other formats may have, too, such as a header.
+    /// A valid line without an I/O, such as a header. Other formats may have such a line.
     Other,
-    /// The first line after the end of the trace.
+    /// First line of a trailer, such as blkparse's summary. No I/Os follow.
     End,
 }
 

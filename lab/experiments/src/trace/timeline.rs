@@ -72,7 +72,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Adds an event. The caller must have added the event to `spans` before.
+    /// Adds an event that `spans` already includes. Takes the drive and its depth from `spans`.
     pub fn entry(&mut self, entry: &TraceEntry, spans: &Spans) {
         let record = &entry.record;
         self.events += 1;

@@ -38,7 +38,7 @@ impl Words for Mode {
 pub enum Effect {
     /// The host may preempt a vCPU that holds a lock of the guest, or waits for one.
     Preemption,
-    /// The vCPUs may wake on any idle CPU. The I/O thread may do so, too, if there is only one.
+    /// The vCPUs, and a single I/O thread, may wake on any idle CPU. Several I/O threads may not.
     Roaming,
     /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
     /// core.
@@ -187,15 +187,15 @@ pub struct VmWork {
 pub struct VmIoCost {
     /// Context switches between the host's threads, per I/O.
     pub switches_per_io: f64,
-    /// Exits of all causes, per I/O.
+    /// VM exits of all causes, per I/O.
     pub exits_per_io: f64,
-    /// Exits for device notifications, per I/O.
+    /// VM exits for device notifications, per I/O.
     pub kicks_per_io: f64,
-    /// Exits of running vCPUs caused by interrupts, per I/O.
+    /// VM exits of running vCPUs caused by interrupts, per I/O.
     pub interrupted_per_io: f64,
-    /// Exits for halts, per I/O.
+    /// VM exits because a vCPU halted, per I/O.
     pub halts_per_io: f64,
-    /// Exits for IPIs of the guest, per I/O.
+    /// VM exits for IPIs of the guest, per I/O.
     pub ipis_per_io: f64,
     /// Interrupts that the device raised, per I/O.
     pub interrupts_per_io: f64,

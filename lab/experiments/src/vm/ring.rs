@@ -39,7 +39,7 @@ pub(super) struct DriverSide {
     free: Vec<u32>,
     added: u64,
     taken: u64,
-    /// vCPUs whose processes wait for a free slot, in order of arrival.
+    /// vCPUs whose processes wait for a free slot of the virtqueue, in order of arrival.
     waiting: VecDeque<u32>,
 }
 
@@ -134,7 +134,7 @@ impl Ring {
                 break;
             }
         }
-        // Wake one waiting vCPU for every 8 free slots, rounded up, like `BT_WAIT_BATCH` of blk-mq.
+        // To save wake-ups, wake one vCPU per 8 freed slots, as blk-mq does (`BT_WAIT_BATCH`).
         let told = driver.waiting.len().min(usize::div_ceil(freed, 8));
         driver.waiting.drain(..told).collect()
     }

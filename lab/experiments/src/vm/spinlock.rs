@@ -58,7 +58,7 @@ pub(super) struct PauseLoop {
 pub(super) enum GuestLock<T: Send> {
     /// A lock whose holder the host may preempt.
     Preempted(TicketLock<T>),
-    /// A lock whose holder the host does not preempt: a lock of the simulated machine.
+    /// A lock of the simulator, whose holder is never preempted.
     Left(SimLock<T>),
 }
 

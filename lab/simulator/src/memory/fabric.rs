@@ -172,8 +172,8 @@ fn path(
     if model.wiring == Wiring::Full || around == 1 || around == per_board - 1 {
         return made(&cache.one_hop, [link(from, to), NONE]);
     }
-    // The path goes through the socket with the next higher number. In rings in which the other
-    // direction may be shorter, this is an approximation.
+    // A transfer over two hops passes through the socket after `from`, even if the opposite
+    // direction of the ring would be shorter.
     let next = board_from * per_board + (from + 1) % per_board;
     made(&cache.two_hops, [link(from, next), link(next, to)])
 }

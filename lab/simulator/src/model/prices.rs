@@ -1,9 +1,8 @@
-//! `Prices`: a model's costs converted to integer picoseconds, as the simulation adds them to
-//! clocks.
+//! Costs of a simulated machine, converted from its `Model` to integer picoseconds.
 //!
-//! `Prices` is created once per simulation: line costs for the caches, thread costs for the
-//! scheduler, the other costs for the world. Fractions are in units of 1/65536, so that no run
-//! depends on the compiler's order of floating-point operations.
+//! Each simulation converts the costs once: `LinePrices` for cache lines, `ThreadPrices` for the
+//! scheduler, `Prices` for all other operations. Fractions are integers in units of 1/65536, so
+//! that no run depends on the compiler's order of floating-point operations.
 
 use millrace_random::SplitMix64;
 
@@ -24,7 +23,7 @@ pub(crate) struct LinePrices {
 /// Costs of operations outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
-    /// `CacheCosts::spinner` in units of 1/65536.
+    /// Share of spinning CPUs that delay a lock's hand-over; 65,536 stands for all of them.
     pub(crate) spinner: u64,
     pub(crate) fence: u64,
     pub(crate) clock_read: u64,

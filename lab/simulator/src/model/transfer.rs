@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-/// Costs of fetching a cache line over one distance, and the source of their values.
+/// Costs of fetching a line from a certain cache, such as another socket's, and their source.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Transfer {

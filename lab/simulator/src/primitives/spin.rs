@@ -16,7 +16,7 @@ use crate::model::time::PS_PER_NS;
 use crate::scheduler::pool::ThreadPhase;
 use crate::world::{World, private, suspend};
 
-/// Maximum interval between two polls, in multiples of the model's interval.
+/// Maximum interval between two polls, in multiples of `CpuCosts::spin_poll`.
 const POLL_GROWTH_MAX: u64 = 64;
 
 pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {

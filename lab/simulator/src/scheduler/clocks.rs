@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use crate::scheduler::tournament::Tournament;
 
-/// Position of the earliest deadline in `tree`. Later positions belong to CPUs.
+/// Position in `Clocks::tree` of the earliest thread deadline. CPUs have the later positions.
 const TIMERS: usize = 0;
 
 pub(crate) enum ClockEvent {

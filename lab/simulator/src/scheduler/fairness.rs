@@ -34,7 +34,7 @@ impl Scheduler {
         Some(next)
     }
 
-    /// Raises a woken thread's run time to the CPU's minimum run time minus the model's credit.
+    /// Limits the lead in run time that a woken thread gained by sleeping (`FairPrices::credit`).
     pub(crate) fn limit_credit(&mut self, thread: u32) {
         let Some(FairPrices { credit, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;

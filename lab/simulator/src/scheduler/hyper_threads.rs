@@ -36,7 +36,7 @@ impl Siblings {
 }
 
 impl Scheduler {
-    /// Returns the time of work on the running CPU. `alone_ps` is the time if no sibling is busy.
+    /// Returns the duration of work on this CPU: longer than `alone_ps` if a sibling is busy.
     #[inline]
     pub(crate) fn stretched(&self, alone_ps: u64) -> u64 {
         if self.siblings.per_core == 1 { alone_ps } else { self.stretched_on(self.cpu, alone_ps) }
@@ -80,8 +80,8 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // Fair scheduling compares a thread's run time with a minimum of the CPU. Keep the
-            // thread as far above the new CPU's minimum as it was above the old CPU's.
+            // A thread's run time counts relative to a minimum that the CPU keeps. Keep the
+            // difference when the thread moves to another CPU.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

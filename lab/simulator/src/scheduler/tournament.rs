@@ -19,7 +19,7 @@ pub(crate) struct Tournament {
     leaves: usize,
 }
 
-/// Packs time and position into one number whose order is that of the pair.
+/// Packs a time and a clock's position into a number that sorts by time, then by position.
 #[inline]
 pub(crate) fn key(time_ps: u64, position: usize) -> u64 {
     if time_ps > TIME_MAX_PS { NEVER } else { time_ps << POSITION_BITS | position as u64 }

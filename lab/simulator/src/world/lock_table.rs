@@ -144,8 +144,8 @@ impl LockTable {
         !state.waiters.is_empty()
     }
 
-    /// Removes the longest waiter from a lock's queue. Also returns the CPUs that still wait, as a
-    /// set and as a number for each socket.
+    /// Removes and returns the longest waiter of a lock. Also returns the set of CPUs that still
+    /// wait, and their number in each socket.
     pub(crate) fn next(&mut self, lock: u32) -> (LockRequest, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let next = state.waiters.pop_front().expect("the caller has checked that a thread waits");
@@ -179,8 +179,8 @@ impl LockTable {
     }
 }
 
-/// Statistics of locks that are built from words, by name and call site. There are few rows, so a
-/// linear search is enough.
+/// Statistics of locks that are built from words, one entry per name and call site. Entries are
+/// few, so a linear search is enough.
 #[derive(Debug, Default)]
 pub(crate) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
 

@@ -27,7 +27,7 @@ pub struct Item {
 #[derive(Debug, Default)]
 pub struct Outline {
     pub items: Vec<Item>,
-    /// Paths that begin with `crate` or `super`, each with its line.
+    /// Module paths that begin with `crate` or `super`, split at `::`, each with its line number.
     pub imports: Vec<(usize, Vec<String>)>,
     /// First and last lines of test items, from 1.
     pub test_lines: Vec<(usize, usize)>,

@@ -17,7 +17,7 @@ const LEVELS: usize = 2;
 /// Largest number of token buckets that a bio may pass.
 pub(super) const PLACES: usize = LEVELS * BUCKETS_PER_BIO;
 
-/// Returns `group` for level 0, and the parent of `group` for level 1.
+/// Returns the group whose limits apply at `level`: `group` itself at 0, its parent at 1.
 pub(super) fn at_level<M: Machine>(
     view: &GroupView<M>,
     group: GroupId,
@@ -31,7 +31,7 @@ pub(super) fn at_level<M: Machine>(
     }
 }
 
-/// Returns the cost and the token buckets for bucket number `place`; `None` without a limit.
+/// Returns the limits and token buckets that a bio meets at index `place`; `None` without a limit.
 pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),

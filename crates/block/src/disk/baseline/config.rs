@@ -10,7 +10,7 @@ use crate::disk::baseline::request_lock::RequestLock;
 /// The design of the block layer that a disk follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stack {
-    /// Multi-queue: two levels of queues (\[MQ\]).
+    /// Multi-queue: two levels of queues (Bjorling et al., SYSTOR 2013).
     #[default]
     Mq,
     /// Single queue: one request queue under one lock, as in Linux before multi-queue (2013).
@@ -60,7 +60,7 @@ impl Default for Inside {
 pub struct BaselineConfig<M: Machine> {
     /// Design of the block layer.
     pub stack: Stack,
-    /// Threads that may serve a hardware queue of the `mq` stack at once.
+    /// Limit on the threads that serve a hardware queue at once, in the multi-queue (`mq`) design.
     pub inside: Inside,
     /// Lock around the request queue of the `sq` (single-queue) design; no effect on other designs.
     pub request_lock: RequestLock<M>,

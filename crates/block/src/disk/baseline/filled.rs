@@ -46,8 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // The result of `leave` is ignored: `ring` wakes the queue's owner, which then also finds the
-    // work that other threads have marked as pending.
+    // `leave` returns true if other threads left work for this thread. The queue's owner, woken by
+    // `ring`, finds that work, so the result is ignored.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

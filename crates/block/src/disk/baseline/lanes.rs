@@ -86,7 +86,7 @@ impl Lanes {
 /// lane, a part of the hardware queue with a driver queue of its own.
 pub(crate) struct SharedQueueStack {
     lanes: Lanes,
-    /// True for the `raw` stack, which merges no bios; its queues cost nothing in simulation.
+    /// True for the `raw` design: no merging, and no simulated cost of queues.
     is_raw: bool,
 }
 

@@ -32,7 +32,7 @@ impl<M: Machine> RequestLock<M> {
     #[track_caller]
     #[must_use]
     pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
-        // A closure would hide the caller's location from lock statistics.
+        // In a closure of `map`, lock statistics would record the closure as the caller.
         let shared = self.shared.as_ref()?;
         Some(shared.lock())
     }
@@ -57,7 +57,7 @@ impl<M: Machine> Default for RequestLock<M> {
     }
 }
 
-/// The place where the `sq` stack keeps the bios of a batch until the batch ends.
+/// List in which the single-queue design (`sq`) keeps the bios of a batch until the batch ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePlug {
     /// Bios wait in the submitter's plug, as in Linux since 2.6.39. A bio that is adjacent to the

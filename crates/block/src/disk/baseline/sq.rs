@@ -286,7 +286,7 @@ fn get<M: Machine>(
     if bio.op() == Op::Flush {
         return wait_apart(context, bio, now_ns);
     }
-    // Like the kernel (`attempt_plug_merge`), tries the plugged requests before taking the lock.
+    // Like the kernel's `attempt_plug_merge`, tries a merge in the plug first, without the lock.
     let last = plugged.len.checked_sub(1).and_then(|last| plugged.requests[last].as_mut());
     let bio = match last {
         Some(last) => merge(context, last, bio, now_ns),
@@ -365,7 +365,7 @@ fn fill<M: Machine>(
     rq
 }
 
-/// Puts a flush into the software queue, because the request queue holds no flushes.
+/// Puts a flush into the software queue, not into the request queue.
 fn wait_apart<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut bio: BioRef<M>,

@@ -1,8 +1,8 @@
-//! `BaselineStack`: the interface of a design that a disk follows instead of the multi-queue one.
+//! `BaselineStack`: interface of alternative block-layer designs, such as a single request queue.
 //!
-//! The disk holds a design as a trait object and calls it only where designs differ: when the disk
-//! is made, when a channel is opened, and at most twice in a batch. Called by `Disk`,
-//! `QueueContext` and `VolumeMember`; implemented in the other files of this folder.
+//! A disk with such a design holds it as a trait object. The disk calls it only when the disk is
+//! made, when a channel is opened, and at most twice in a batch. Called by `Disk`, `QueueContext`
+//! and `VolumeMember`; implemented in the other files of this folder.
 
 use millrace_machine::Machine;
 
@@ -60,7 +60,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         false
     }
 
-    /// Returns true if a bio gets its request (trace event G) only after it has left the plug (U).
+    /// Returns true if a bio leaves the plug (trace event U) before it gets its request (G).
     fn gets_request_late(&self) -> bool {
         false
     }
@@ -73,8 +73,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         true
     }
 
-    /// Takes out the bio chains (bios merged into one future request) that wait in queues of this
-    /// design's own. Frees their tags in the tag set of `hctx`.
+    /// Empties queues that only this design has. Returns their bio chains (bios merged into one
+    /// future request), and frees the chains' tags in the tag set of `hctx`.
     fn take_waiting(&self, _hctx: &HardwareQueue<M>) -> BioList<M> {
         BioList::new()
     }

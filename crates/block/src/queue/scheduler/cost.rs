@@ -109,8 +109,8 @@ pub(crate) struct DepthWeights {
     write: OpWeight,
 }
 
-/// Part of a drive's depth that requests of one operation take, for each request and for each
-/// sector. The unit is a 1,024th of a depth unit (a 16th of a small 4 KiB request).
+/// Part of a drive's depth (its limit of requests in flight) that a request takes: `base`, and
+/// `sector` for each sector. A random 4 KiB request takes 16,384 in total.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
     base: u64,
@@ -137,7 +137,7 @@ impl DepthWeights {
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };
         let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
-        // The sum fits into 32 bits: at most 2^18 sectors of weight 2^11, and a base of 2^14.
+        // 32 bits suffice: `weight.base` is at most 2^14, `sectors` 2^18, and `weight.sector` 2^11.
         (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
     }
 }

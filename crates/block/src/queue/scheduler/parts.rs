@@ -1,7 +1,7 @@
-//! Types that a built-in scheduler is made from and made into.
+//! Input and result of the functions that create a drive's scheduler.
 //!
-//! `SchedulerParts` is the state of a drive that disk/scheduled.rs gives to a scheduler's function
-//! `of_drive`; `DriveScheduler` is what the function returns. builtin.rs lists the functions.
+//! disk/scheduled.rs passes `SchedulerParts`, the state of a drive, to a scheduler's function
+//! `of_drive`, which returns a `DriveScheduler`. builtin.rs lists the functions.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct SchedulerParts<M: Machine> {
 }
 
 pub(crate) struct DriveScheduler<M: Machine> {
-    /// Makes the scheduler's part for the hardware queue with this number.
+    /// Creates the scheduler object of one hardware queue, given the queue's number.
     pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
     /// Initial limit of a request's length in sectors; `None` for no limit.
     pub(crate) piece_sectors: Option<u32>,

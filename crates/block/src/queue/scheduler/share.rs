@@ -106,8 +106,7 @@ pub(crate) struct DriveParts<M: Machine> {
 }
 
 impl<M: Machine> DriveParts<M> {
-    /// Creates the drive's state for a scheduler without a disk, which a program wraps in a
-    /// scheduler of its own.
+    /// Creates drive state for a scheduler inside a program's own scheduler, which no disk owns.
     pub(crate) fn of_no_drive(queues: usize) -> Self {
         DriveParts {
             holds: Arc::new(DriveWaits::new(queues)),
@@ -123,8 +122,8 @@ pub(crate) struct ShareQueue<M: Machine> {
     /// Waiting bio chains and state of each group at this queue (a flow), in the order of the
     /// mailbox's entries. Flows are never removed.
     flows: Vec<GroupFlow<M>>,
-    /// Indices in `flows`, two for each group number: with `Policy::Targets`, the second is for
-    /// other operations than reads. `u16::MAX` if the group had no such I/O at this queue yet.
+    /// Indices in `flows`, two for each group number: with `Policy::Targets` for reads and for
+    /// other operations; else only the first is used. `u16::MAX` if the flow does not exist yet.
     places: Vec<u16>,
     last_place: usize,
     /// Indices in `flows` of the groups that have waiting bio chains, in no order.
@@ -140,7 +139,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     virtual_now: u128,
     met: ReportState,
     holds: WaitAccounts<M>,
-    /// The decisions already written to the trace; `None` unless a trace is recorded.
+    /// Recent trace messages, not to be repeated for a while; `None` unless a trace is recorded.
     said: Option<Box<ReportedDecisions>>,
 }
 
@@ -249,12 +248,12 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // `Depth` overrides other reasons: the next completion may lift the depth limit, so
-                // a queue with requests in flight needs no timer.
+                // If any group waits for depth, `Depth` is returned: the next completion may lift
+                // that limit, so the queue needs no timer.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
-                    // A group that has dispatched nothing for very long goes first.
+                    // A group without a dispatch for `STARVED_NS` gets the highest priority.
                     let starved = match flow.priority {
                         Priority::Idle => look.1,
                         _ => now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS,
@@ -281,9 +280,9 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // The depth limit never holds back two kinds of requests: the only counted one in flight,
-        // and the first of a group whose usual demand fits into the group's part of the depth.
-        // Otherwise long requests of other groups, which may exceed the depth, would delay them.
+        // Long requests of other groups may use up the depth limit. Two requests may exceed it: any
+        // request while `counted` (depth in use) is 0, and the first request of a group whose usual
+        // demand fits into the group's part of the depth.
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -372,8 +371,8 @@ impl<M: Machine> ShareQueue<M> {
         let next = ReportedWaits::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
-        // Waiting time up to now is charged to the reason that stopped the queue. Bio chains
-        // that arrived after the group's last report of waits count as waiting only from now on.
+        // The waiting time so far is charged to the reason why the queue stopped. Bio chains that
+        // are new in the report `next` count as waiting from now on.
         account.settle(now_ns);
         account.say(&mut flow.said, next, now_ns);
     }

@@ -94,8 +94,8 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Warns that a drive usually takes longer than the target: by the mean for a mean target, else
-    /// by the median. The advice uses the fastest tenth of the I/Os, because slower ones may have
+    /// Warns if a drive's mean service time (median, for a percentile target) exceeds the target.
+    /// The advised target follows from the fastest tenth of the I/Os, because slower ones may have
     /// waited.
     pub fn so_far(&self, times: &Snapshot) -> Option<String> {
         let drive = self.drive();

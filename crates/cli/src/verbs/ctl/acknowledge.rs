@@ -1,4 +1,4 @@
-//! `acknowledge`: removes the mark of a volume whose cache was dirty when an earlier daemon died.
+//! `acknowledge`: clears the warning that a volume's cache was dirty when an earlier daemon died.
 //!
 //! This file has the arguments, the daemon's part, and `millrace ctl acknowledge`.
 
@@ -32,7 +32,7 @@ Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
 #[serde(deny_unknown_fields)]
 #[command(after_help = EXAMPLES)]
 pub struct Acknowledge {
-    /// Name of the volume, as in the warning
+    /// Name of the volume that the daemon warns about
     volume: String,
 }
 

@@ -36,7 +36,7 @@ pub struct GetArgs {
     /// Name of a volume, `group NAME`, or `groups`; without it, all volumes and groups
     #[arg(value_name = "VOLUME|group NAME|groups", num_args = 0..=2)]
     target: Vec<String>,
-    /// Print lines for the configuration: groups as they are now, and schedulers that were set
+    /// Print present groups, and schedulers changed with `set`, as lines of a configuration
     #[arg(long, conflicts_with_all = ["target", "json"])]
     toml: bool,
 }

@@ -1,7 +1,7 @@
 //! `millrace ctl reload`: switches a running daemon to another configuration.
 //!
-//! The daemon reads the file with its own permissions and decides; this verb prints the differences
-//! from its answer. ctl.rs calls this file.
+//! The daemon reads the file with its own permissions, and applies or refuses it. This verb prints
+//! the changes that the daemon reports. ctl.rs calls this file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -53,8 +53,8 @@ pub fn run(daemon: &Daemon, args: &SaveArgs) -> Result<ExitCode> {
     daemon.print(&json!({ "file": shown }), || format!("{}: written\n", visible(&shown)))
 }
 
-/// Refuses to overwrite a file other than the daemon's own, and edits that the daemon has not read.
-/// Refuses a file in another directory, because relative paths would lead to other files.
+/// Refuses to overwrite an existing file, unless it is the daemon's own and unchanged since the
+/// daemon read it. Refuses another directory, because paths in the configuration are relative.
 fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     let is_its = running.file.as_deref() == Some(file);
     let shown = file.display();

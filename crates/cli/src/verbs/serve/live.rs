@@ -1,8 +1,8 @@
 //! The running daemon: its answers on the control socket, and its checks once per second.
 //!
-//! This module owns the daemon's state other than the servers: marks of dirty caches, latency
-//! targets, a trace recording, lock statistics. It depends on `config` and `views`; `check` and
-//! `start` depend on it.
+//! This module owns the daemon's state other than the servers: the file that lists dirty caches,
+//! latency targets, a trace recording, lock statistics. It depends on `config` and `views`; `check`
+//! and `start` depend on it.
 
 pub mod daemon;
 pub mod dirty_data;

@@ -70,7 +70,7 @@ impl StatRow {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Columns {
-    /// I/Os completed, before merging.
+    /// Number of completed I/Os; merged I/Os are counted one by one.
     pub ios: u64,
     pub bytes: u64,
     pub merges: u64,

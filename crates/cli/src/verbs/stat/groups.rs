@@ -96,14 +96,13 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Time, in nanoseconds, that the I/Os held at the earlier report had already waited when that
-    /// report was made.
+    /// Total wait, in nanoseconds, of the I/Os that were held when the earlier report was made.
     pub waited_ns: u64,
 }
 
 impl GroupDelta {
-    /// Returns the increases since the report `before`, on the volumes for which `wanted` returns
-    /// true.
+    /// Returns how much the group's counters have grown since the report `before`, summed over the
+    /// volumes for which `wanted` returns true.
     pub fn since(
         now: &GroupCounts,
         before: Option<&Report>,
@@ -357,8 +356,8 @@ pub mod tests {
     use crate::views::report::{TimeHistogram, Volume};
     use millrace_console::WIDTH;
 
-    /// Creates a group for tests that completed `ios` reads of 1.05 ms each and was held for
-    /// `held_ns` by its limits.
+    /// Creates a test group with `ios` completed reads of 1.05 ms each, which its limits held for
+    /// `held_ns` in total.
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
         let total =
             TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };

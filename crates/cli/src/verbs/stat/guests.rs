@@ -34,7 +34,7 @@ struct GuestDelta<'a> {
     has_thread: bool,
 }
 
-/// Column: heading, whether the short form shows it, and the function that formats a cell.
+/// Column: heading, true if the table without `--extended` has it, and formatter of a cell.
 type Column = (&'static str, bool, fn(&GuestDelta<'_>) -> String);
 
 const COLUMNS: [Column; 15] = [

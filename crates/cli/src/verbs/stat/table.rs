@@ -42,8 +42,8 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// Formats the rows below their headings, then failed I/Os, and the number of idle volumes without
-/// rows.
+/// Returns the table of volumes and drives. Lines below it list failed I/Os and the number of
+/// `idle` volumes, which have no row.
 pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,

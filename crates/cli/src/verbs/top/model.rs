@@ -215,7 +215,7 @@ impl Model {
         self.history.extend(recalled);
     }
 
-    /// Returns true after the first report, while the rows cover the time since the daemon's start.
+    /// Returns true if rows show averages since the daemon's start, as only one report was read.
     pub fn is_since_start(&self) -> bool {
         self.before.1 >= self.report.uptime_ns as f64 / 1e9
     }

@@ -11,7 +11,7 @@ const PASSES_MAX: u8 = 64;
 /// at most) make no query.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Number of further reads without a hole query.
+    /// Number of reads to skip before the next hole query.
     left: u8,
     /// Length of the last back-off: number of reads that skip the hole query after a query that
     /// found data. 0 after a query that found a hole.
@@ -21,7 +21,7 @@ pub(crate) struct HoleSearch {
 impl HoleSearch {
     pub(crate) fn is_due(&mut self) -> bool {
         let left = self.left;
-        // Not `-= u8::from(left != 0)`, which rustc 1.95 can miscompile (rust-lang/rust#158206).
+        // Avoids `x -= u8::from(x != 0)`, which rustc 1.95 can miscompile (rust-lang/rust#158206).
         self.left = left.saturating_sub(1);
         left == 0
     }

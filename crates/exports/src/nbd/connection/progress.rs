@@ -20,9 +20,9 @@ pub(crate) struct Progress {
     /// Number of consecutive checks that found no transfer by the client.
     still: u32,
     bytes: u64,
-    /// Start of the rate measurement in nanoseconds, 0 if none is running.
+    /// Time at which the measurement of the client's transfer rate began, in ns; 0 if none.
     since_ns: u64,
-    /// Value of `bytes` at the start of the rate measurement.
+    /// Number of bytes that the client had transferred when the rate measurement began.
     since_bytes: u64,
 }
 
@@ -62,8 +62,8 @@ impl Progress {
         (self.seen, self.still) = (self.moves, 0);
     }
 
-    /// Checks a client for which the server waits. Returns true if [`LOOKS`] consecutive checks
-    /// have found no transfer.
+    /// Checks a client for which the server waits. Returns true once the client has neither sent
+    /// nor received bytes between [`LOOKS`] consecutive checks.
     pub(crate) fn is_stalled(&mut self) -> bool {
         if self.moves != self.seen {
             self.restart_looks();

@@ -113,8 +113,7 @@ pub(crate) struct ReplyQueue {
     sending: ReplyBatch,
     message: libc::msghdr,
     pub(crate) busy: bool,
-    /// Bytes of replies sent since the last catch-up, when the client had read most replies or had
-    /// taken too long.
+    /// Number of reply bytes sent since the server last waited for the client to read replies.
     pub(crate) backlog_bytes: usize,
     pub(crate) backlog_replies: u32,
     /// Reports when the client has read most replies. `None` if no file descriptor was free for

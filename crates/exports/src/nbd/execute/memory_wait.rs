@@ -98,8 +98,8 @@ impl WorkerContext {
             return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // The connection waits for other requests of its volume, so it leaves the waiting line and
-        // does not block the connections behind it.
+        // Only requests of the volume can free the memory. Meanwhile the connection must not block
+        // others, so it leaves the server's waiting line for memory.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
         TakeResult::NoMemory

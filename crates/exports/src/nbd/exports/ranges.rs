@@ -47,7 +47,7 @@ impl RangeEntry {
 
 #[derive(Debug, Default)]
 struct RangeTable {
-    /// True once all writes to the volume must be entered in this table.
+    /// True once a client has written a partial block. From then on, all writes take range locks.
     started: bool,
     /// Locks, held or waiting, in the order in which they were requested. A lock waits for earlier
     /// locks that conflict. An exclusive lock also waits until the writes in flight of all threads
@@ -99,13 +99,13 @@ impl RangeLocks {
         lock(&self.0).started = true;
     }
 
-    /// Returns true if threads must enter all their writes in this table, and then call `confirm`.
+    /// Returns true if a partial block was written, so that all writes now need range locks.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
 
-    /// Adds a lock, already held, for a write of whole blocks that was in flight when the table was
-    /// started. Must be called before `confirm`.
+    /// Adds a held lock for a write of whole blocks that was in flight when the table was started.
+    /// Call this before `confirm`, after which exclusive locks may be granted.
     pub(crate) fn adopt(&self, key: RangeHolder, sectors: Range<Sector>) {
         let entry = RangeEntry { key, sectors, mode: RangeMode::Shared, is_held: true };
         lock(&self.0).entries.insert(0, entry);

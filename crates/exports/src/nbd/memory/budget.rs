@@ -39,8 +39,7 @@ type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All payload memory of the server, for a request within its connection's window (the memory
-    /// reserved for each connection).
+    /// A request within its connection's window (reserved memory) may use all payload memory.
     Window,
     /// Payload memory that is not reserved for the windows of connections.
     Shared,
@@ -61,7 +60,7 @@ pub(crate) struct MemoryBudget {
     mapped_bytes: AtomicUsize,
     /// Copy of the number of connections in the waiting line, readable without the lock.
     waiting: AtomicUsize,
-    /// True if mapped memory or the waiting line has changed since the last call of `take_news`.
+    /// True if mapped memory or the waiting connections changed; other threads must be woken.
     has_news: AtomicBool,
     state: Mutex<BudgetState>,
 }
@@ -119,8 +118,7 @@ impl MemoryBudget {
         self.max_bytes.saturating_sub(self.mapped_bytes())
     }
 
-    /// Returns true if the shared part of the memory is used up. The rest is reserved for the
-    /// windows of connections.
+    /// Returns true if only memory reserved for the connections (their windows) is free.
     #[inline]
     pub(crate) fn is_overfull(&self) -> bool {
         self.free_bytes() < self.windows_bytes
@@ -219,9 +217,9 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the next connection to get a buffer of class `class`; `last` counts as the last in
-    /// the waiting line. A request may pass a waiting larger one only if the larger one still fits
-    /// beside the memory of all smaller classes.
+    /// Returns the connection that gets the next buffer of size class `class`. `last`, if given,
+    /// waits behind all others. A smaller request may overtake a larger one only if the larger one
+    /// still fits in afterwards.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {
             let mut mapped = state.mapped;

@@ -108,18 +108,17 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // Bytes that accounts hold in larger size classes count only up to the limit of those
-        // classes, which a single large request may exceed.
+        // Larger size classes count only up to their limit, which a single large request may
+        // exceed. So such a request does not use up the reserve of smaller classes.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
         held_bytes[class] > 0 && all_bytes + waiter.bytes > max_bytes / 2
     }
 
-    /// Returns the waiting connections that may use free memory, in order; `last` counts as the
-    /// last in line. Of each group account, only the first connection is returned, and none if the
-    /// account is full. If all accounts together are full for a size class, no later connection
-    /// with an account is returned for that class.
+    /// Returns the waiting connections that may use free memory, in order. `last`, if given, is
+    /// added at the end. Connections without a group account always may. Of an account that is not
+    /// full, only the first may, unless all accounts together are full for its size class.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

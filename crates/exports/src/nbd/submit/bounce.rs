@@ -18,9 +18,9 @@ pub(crate) struct Unaligned {
     pub(crate) block_bytes: u64,
     pub(crate) start: u64,
     pub(crate) cover: u64,
-    /// Bytes of the first block before the range of the request.
+    /// Number of bytes between the start of the first block and the start of the request.
     pub(crate) head: u64,
-    /// Bytes of the last block after the range of the request.
+    /// Number of bytes between the end of the request and the end of its last block.
     tail: u64,
 }
 
@@ -42,8 +42,8 @@ impl Unaligned {
         self.tail > 0 && self.cover > self.block_bytes
     }
 
-    /// Returns start and length, in bytes, of the blocks that need not be read first. The length
-    /// may be 0.
+    /// Returns start and length, in bytes, of the blocks that the request covers completely. The
+    /// length may be 0.
     pub(crate) fn inner(&self) -> (u64, u64) {
         let start = self.start + if self.first() { self.block_bytes } else { 0 };
         let end = self.start + self.cover - if self.last() { self.block_bytes } else { 0 };

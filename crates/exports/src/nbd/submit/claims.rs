@@ -67,9 +67,9 @@ impl Submitter {
         }
     }
 
-    /// Handles each volume whose lock table was started, perhaps by another thread. Enters this
-    /// thread's writes in flight in the table, and submits writes whose wait for a range lock has
-    /// ended.
+    /// Handles volumes whose writes need range locks, because a client has written a partial block.
+    /// Locks the ranges of this thread's writes in flight, and submits writes whose wait for a lock
+    /// has ended.
     pub(crate) fn follow_ranges(&mut self) {
         for lane in 0..self.lanes.numbers() {
             let its = self.lanes.get_mut(lane);

@@ -34,7 +34,7 @@ pub(crate) struct VolumeLane {
     /// Time limit of the volume's drives for one request, in nanoseconds; 0 for no limit.
     pub(crate) timeout_ns: u64,
     pub(crate) look_ns: u64,
-    /// Number of started requests, without overdue ones.
+    /// Number of requests in the block layer or waiting for space there, without overdue requests.
     pub(crate) started: u32,
     /// Number of requests that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,

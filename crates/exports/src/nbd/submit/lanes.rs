@@ -15,9 +15,8 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Number of volumes that all I/O threads together open at start-up although no client uses them.
-/// Opening a volume starts a thread for its file I/O that never ends, if fewer than
-/// [`POOL_THREADS_KEPT`] exist.
+/// Number of volumes that the I/O threads together open at start-up, although no client uses them.
+/// For each, a file I/O thread is started and never ends, up to [`POOL_THREADS_KEPT`].
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +80,7 @@ impl VolumeLanes {
             let number = self.open(ctx, served)?;
             self[number].is_kept = true;
         }
-        // Only a few volumes are opened, because a disk allocates tables for each thread that uses
-        // it.
+        // Opens few volumes, because a disk allocates tables for each I/O thread that opens it.
         let few = &others[..others.len().min(OPEN_EARLY)];
         let part = OPEN_EARLY.div_ceil(threads).min(few.len());
         for served in few.iter().cycle().skip(thread * part).take(part) {

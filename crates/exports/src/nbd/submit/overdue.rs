@@ -67,7 +67,7 @@ impl Submitter {
         found
     }
 
-    /// Removes a closed connection's tickets that wait for space in a channel or for a limit of
+    /// Drops a closed connection's requests that wait for space in a channel or for a limit of
     /// their group.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {

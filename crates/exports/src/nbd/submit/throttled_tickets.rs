@@ -1,4 +1,4 @@
-//! Tickets of throttled groups, whose bios the channel does not accept at present.
+//! Waiting requests (tickets) of I/O groups from which the channel accepts no bios at present.
 //!
 //! Each group has a list of its own, so that a throttled group blocks no other. Groups take turns:
 //! a group whose ticket was submitted goes behind the others.

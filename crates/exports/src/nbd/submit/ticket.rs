@@ -62,7 +62,7 @@ pub(crate) enum RangeClaim {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TicketWait {
     pub(crate) claim: RangeClaim,
-    /// Time, in nanoseconds, since which the request waits for space in the channel.
+    /// Time at which the request began to wait for space in the channel, in nanoseconds.
     pub(crate) since_ns: u64,
 }
 

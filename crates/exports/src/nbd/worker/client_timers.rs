@@ -41,7 +41,7 @@ pub(crate) struct ClientTimers {
     catching: VecDeque<(u64, usize)>,
     look_ns: u64,
     rates_ns: u64,
-    /// Time since which connections wait for memory; 0 if none waits.
+    /// Time at which connections began to wait for memory, in nanoseconds; 0 if none waits.
     pressed_ns: u64,
     idle_ns: u64,
     lanes_ns: Option<u64>,
@@ -162,8 +162,8 @@ impl Worker {
         }
     }
 
-    /// Ends delays of receives that have lasted [`CATCH_UP_NS`] although the client has not read
-    /// its replies. Ends connections whose clients are stalled or have disconnected.
+    /// Resumes receiving from clients that have had [`CATCH_UP_NS`] to read their replies. Ends
+    /// connections whose clients are stalled or have disconnected.
     pub(crate) fn run_client_timers(&mut self, now_ns: u64) {
         while let Some((since_ns, index)) = self.client_timers.catching.front().copied() {
             if since_ns + CATCH_UP_NS > now_ns {
@@ -183,7 +183,7 @@ impl Worker {
         }
         let timeout_ns = self.shared.stall_timeout();
         let period_ns = (timeout_ns / u64::from(LOOKS)).max(1);
-        // The timeout may have been shortened since the last check.
+        // Checks for stalled clients earlier than planned if the stall timeout was shortened.
         let at_ns = self.client_timers.look_ns.min(now_ns.saturating_add(period_ns));
         self.client_timers.look_ns = at_ns;
         if at_ns <= now_ns {

@@ -1,8 +1,8 @@
 //! The life of an I/O thread: serve, answer requests in flight, flush, free everything in order.
 //!
 //! Requests not answered by the deadline of `Server::stop` are cut off. Cutting off may take
-//! [`CUT_OFF_NS`] longer, and flushing [`FLUSH_NS`]. The thread does not wait for clients without
-//! requests in flight that read nothing for [`UNREAD_NS`]. While a cache writes dirty pages, the
+//! [`CUT_OFF_NS`] longer, and flushing [`FLUSH_NS`]. A client without requests in flight is
+//! disconnected if it reads no reply for [`UNREAD_NS`]. While a cache writes dirty pages, the
 //! thread waits for the cache, and for requests whose clients have left.
 //!
 //! Invariant: memory that the kernel or a drive may still access is leaked, never freed.

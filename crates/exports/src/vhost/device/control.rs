@@ -224,8 +224,7 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // A stop before the connection was registered is not missed, because `wait` checks for a stop
-    // first.
+    // If the export was stopped before `link.frontend` was set, the first `wait` ends this loop.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));

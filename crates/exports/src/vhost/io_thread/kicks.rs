@@ -21,7 +21,7 @@ struct KickDescriptor {
     fd: OwnedFd,
     armed: bool,
     outstanding: u32,
-    /// True if the descriptor was removed, but is kept open until its operations complete.
+    /// True if the queue has dropped the eventfd, which stays open until its polls complete.
     gone: bool,
 }
 

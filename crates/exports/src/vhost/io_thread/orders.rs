@@ -43,7 +43,7 @@ impl IoThread {
                         served.queue.change_memory(memory, areas);
                     }
                     self.hits = 0;
-                    // The receiver no longer exists if the device is gone.
+                    // The send fails if the device is gone, and then nobody waits for the reply.
                     let _ = reply.send(());
                 }
                 ThreadOrder::Call(number, fd) => {
@@ -85,8 +85,8 @@ impl IoThread {
     fn start(&mut self, mut queue: Box<Queue>) {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
-        // An earlier daemon may have been killed before it sent an interrupt, or may have found the
-        // eventfd closed. A superfluous interrupt does no harm.
+        // Interrupts the guest in case an earlier daemon was killed before it did so. A superfluous
+        // interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {

@@ -14,13 +14,13 @@
 const WEIGHT_SHIFT: u32 = 3;
 /// Averages are kept in units of 1/16 ns, so that small averages change in spite of rounding.
 const FRACTION_SHIFT: u32 = 4;
-/// Upper limit of a measured pause between arrivals, in multiples of the longest useful wait.
-/// Without the limit, the average would adapt slowly when a burst follows.
+/// Upper limit of a measured gap between requests, in multiples of the longest delay of a
+/// submission. Otherwise the average gap would stay large for long after a pause.
 const PAUSE_MAX_BOUNDS: u64 = 2;
 /// Time without an arrival that ends a burst, as a multiple of the average gap between arrivals.
 const OVERDUE_GAPS: u64 = 4;
-/// Minimum number of arrivals in a window. The peak of outstanding requests is measured per window.
-/// A window also has at least four times as many arrivals as the peak.
+/// Minimum length, in requests, of a window in which the peak of outstanding requests is measured.
+/// A peak above 16 lengthens the window to four times the peak.
 const WINDOW_MIN: u32 = 64;
 const TIME_MAX_NS: u64 = 1 << 32;
 
@@ -43,7 +43,7 @@ pub struct BatchPacer {
     peaks: OutstandingPeaks,
 }
 
-/// A weighted moving average of nanoseconds.
+/// Weighted moving average of times, such as gaps between requests, in 1/16 ns.
 #[derive(Debug, Clone, Copy, Default)]
 struct Average(u64);
 

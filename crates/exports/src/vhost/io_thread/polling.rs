@@ -15,7 +15,7 @@ const VAIN: u32 = 4;
 const PAUSE_MIN: u32 = 64;
 /// Maximum number of consecutive waits for which the thread does not poll.
 const PAUSE_MAX: u32 = 8192;
-/// Number of successful polls after which the length of the next pause is reset.
+/// Number of successful polls after which the next suspension of polling is short again.
 const CALM: u32 = 1024;
 
 /// Statistics of a thread's recent waits, which decide about polling.
@@ -45,7 +45,7 @@ impl Polling {
         self.spin_ns
     }
 
-    /// Records a successful poll. The duration of later polls does not change.
+    /// Records that polling found work.
     #[inline]
     pub fn caught(&mut self, _waited_ns: u64) {
         self.vain = 0;

@@ -1,10 +1,10 @@
-//! `ThreadSignal`: frees I/O threads that hang in a write to an eventfd shared with a frontend.
+//! `ThreadSignal`: a signal that ends an I/O thread's blocked write to an eventfd.
 //!
-//! The frontend also has the eventfd that interrupts the guest. The frontend may fill the eventfd
-//! and make it blocking, and only a signal ends a write that blocks there. So a thread that waits
-//! long for an I/O thread repeatedly sends it a signal whose handler does nothing. Other system
-//! calls that the signal interrupts are restarted. An interrupt that is not written is not lost,
-//! because a full eventfd already signals one.
+//! An I/O thread interrupts a guest by a write to an eventfd that it shares with the frontend. A
+//! frontend may fill the eventfd and make it blocking; then only a signal ends the write. So a
+//! control thread that waits long for the I/O thread signals it repeatedly. The signal's handler
+//! does nothing, and other interrupted system calls are restarted. No interrupt of the guest is
+//! lost, because a full eventfd already signals one.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -24,19 +24,19 @@ pub(crate) struct SignalTarget(ThreadSignal);
 impl ThreadSignal {
     pub(crate) fn attach(&self) -> SignalTarget {
         INSTALL.call_once(install);
-        // SeqCst: the access is rare, and no other memory access depends on it.
+        // SeqCst for simplicity: the store is rare, and orders no other memory access.
         // SAFETY: a plain system call.
         self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         SignalTarget(self.clone())
     }
 
     pub(crate) fn send(&self) {
-        // SeqCst: the access is rare, and no other memory access depends on it. A signal to an
-        // outdated thread ID does no harm, because the waiting caller signals repeatedly.
+        // SeqCst for simplicity: the load is rare, and orders no other memory access. An outdated
+        // thread ID does no harm, because the waiting caller signals repeatedly.
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
             // SAFETY: plain system calls. The kernel ignores the ID of a thread that has ended.
-            // Another thread of this process may have the ID now; the signal does no harm there.
+            // If a new thread reuses the thread ID, the signal only runs an empty handler there.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
         }
     }
@@ -44,7 +44,7 @@ impl ThreadSignal {
 
 impl Drop for SignalTarget {
     fn drop(&mut self) {
-        // SeqCst: the access is rare, and no other memory access depends on it.
+        // SeqCst for simplicity: the store is rare, and orders no other memory access.
         self.0.0.store(0, Ordering::SeqCst);
     }
 }

@@ -31,7 +31,7 @@ const UNFLUSHED: u64 = 1 << 62;
 const LOST: u64 = 1 << 61;
 /// Bit of the features word: this program has recorded the cache mode in [`WRITE_THROUGH`].
 const NOTED: u64 = 1 << 60;
-/// Bits of the features word: random number of the daemon that set [`UNFLUSHED`].
+/// Bits of the features word: ID (a random number) of the daemon that set [`UNFLUSHED`].
 const DAEMON: u64 = u32::MAX as u64;
 /// All bits that this program sets. A word with other bits was written by another program.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
@@ -134,8 +134,8 @@ impl Inflight {
         self.change(LOST, 0);
     }
 
-    /// Returns the random number of the daemon that has answered writes which no flush covers yet,
-    /// if any. The second value is true if an earlier daemon lost such writes.
+    /// Returns the ID of the daemon (a random number) that has answered writes but not flushed
+    /// them, if any. The second value is true if an earlier daemon lost such writes.
     #[must_use]
     pub fn marks(&self) -> (Option<u32>, bool) {
         let word = self.word().load(Ordering::SeqCst);
@@ -273,7 +273,7 @@ impl QueueInflight {
     pub fn taken(&mut self, head: u16) {
         // SAFETY: as in `counter_of`.
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().write_volatile(self.counter) };
-        // The addition wraps, because a frontend may have written any value into the region.
+        // The counter wraps, because a frontend may have written any start value into the region.
         self.counter = self.counter.wrapping_add(1);
         in_order();
         self.mark(head, 1);

@@ -1,8 +1,8 @@
 //! Eventfds by which a frontend and a queue notify each other.
 //!
-//! The frontend sends the eventfds for kicks and interrupts again for each start of a ring. QEMU
-//! sends the eventfd for errors only once, when it creates its rings. The guest's firmware and
-//! kernel start and stop the rings many times afterwards.
+//! The frontend sends the eventfds for kicks and interrupts at each start of a ring. But QEMU sends
+//! the eventfd for errors only once, so it must survive when a guest's firmware or kernel stops and
+//! starts the ring.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

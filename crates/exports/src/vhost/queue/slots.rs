@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::blk;
 use crate::vhost::memory::GuestMemory;
 
-/// Maximum number of segments in a list that is kept for the next request of the slot.
+/// Maximum length of a segment list whose allocation is kept for a later request.
 pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
 /// Bit of [`RequestSlot::state`]: the request is in flight.
 pub(super) const BUSY: u32 = 1 << 31;
@@ -47,7 +47,7 @@ pub(super) struct MemoryVersions {
     pub(super) now: Arc<GuestMemory>,
     /// Number of changes of the guest's memory map so far, modulo (`EPOCH` + 1).
     pub(super) epoch: u32,
-    /// Earlier memory maps in use: epoch, number of requests in flight, and the map.
+    /// Older memory maps, each with its epoch and the number of requests in flight that use it.
     pub(super) old: Vec<(u32, u32, Arc<GuestMemory>)>,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct UnflushedWrites {
 struct RegionMarks {
     /// Inflight region of the last frontend, which may reconnect to the next process.
     region: Option<Inflight>,
-    /// Random number that distinguishes this daemon's marks from those of other daemons.
+    /// Random number that identifies this daemon in the mark of unflushed writes.
     daemon: u32,
     flush: u64,
 }
@@ -96,8 +96,7 @@ impl UnflushedWrites {
     /// clear the inflight region's mark of unflushed writes.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
-        // In the state `FLUSHING`, another flush in flight covers the same writes. In the state
-        // `CLEAN`, no write is unflushed. The flush needs no ticket then.
+        // Unflushed writes that no flush in flight covers exist only in the state `DIRTY`.
         self.is_in(DIRTY).then(|| {
             marks.flush += 1;
             self.enter(&marks, FLUSHING);
@@ -151,8 +150,7 @@ impl UnflushedWrites {
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // The loss is recorded before `enter` clears the mark of unflushed writes, so that no
-            // crash hides the loss.
+            // Records the loss of writes before `enter` clears their mark, in case of a crash.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -273,8 +271,7 @@ mod tests {
             !first.follow(&kept),
             "a frontend that returns to the same daemon has lost no writes"
         );
-        // `second` is a daemon without a volatile cache, and `third` is one with a volatile cache.
-        // The test expects that each finds the loss.
+        // Both later daemons find the lost writes. Only `third` has a volatile cache.
         let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
         assert!(second.follow(&kept));
         assert!(second.take_loss() && !second.take_loss());

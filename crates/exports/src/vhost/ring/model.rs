@@ -2,8 +2,8 @@
 //! that the other wrote before its index. No kick or interrupt may be lost, even if the index
 //! wraps.
 //!
-//! The device's side is production code in the order of io_thread.rs and waiting.rs. The driver's
-//! side is written here after virtio 1.2, section 2.7.13. Both sleep without a deadline.
+//! The model's device calls the production code of the ring as io_thread.rs and waiting.rs do. The
+//! driver's side is written here after virtio 1.2, section 2.7.13. Both sleep without a deadline.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ const DRY_RUN_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Prepared {
     pub(super) more: Opened,
     pub(super) groups: Vec<String>,
-    /// Number of controllers before the reload.
+    /// Number of storage controllers before the reload; a failed reload removes the later ones.
     pub(super) controllers: usize,
     pub(super) guests: Vec<String>,
     pub(super) nbd: PreparedNbd,
@@ -108,7 +108,7 @@ impl Server {
             .map_err(|error| self.renumbered(new, difference, error))
     }
 
-    /// Converts the index in an error about a new volume to the index in the whole configuration.
+    /// Maps the index of an added volume or drive in `error` to the index in the whole of `new`.
     fn renumbered(
         &self,
         new: &ServeConfig,
@@ -238,7 +238,7 @@ impl Server {
     }
 
     fn close_groups(&self, names: &[String]) {
-        // The list has parents before their children, but children must be closed first.
+        // `names` lists parent groups before their children, but children must be closed first.
         for name in names.iter().rev() {
             let _ = self.servers.groups.close(name);
         }

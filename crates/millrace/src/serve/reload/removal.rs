@@ -102,7 +102,7 @@ impl Server {
         let observer = nbd.observer();
         let is_gone = |name: &str| !new.exports.iter().any(|export| export.name == name);
         for client in observer.clients().iter().filter(|client| is_gone(&client.export)) {
-            // The second call of `disconnect` closes the connection without waiting for replies.
+            // The first `disconnect` lets requests in flight finish; the second does not.
             let _ = observer.disconnect(client.number);
             let _ = observer.disconnect(client.number);
         }

@@ -1,7 +1,7 @@
-//! Arguments of `millrace-lab bench`, in fio's words.
+//! Arguments of `millrace-lab bench`, named as in fio.
 //!
-//! Parsed by clap and read by plan.rs. A comma-separated list creates a row for each of its values
-//! (and for each combination of several lists).
+//! Parsed by clap and read by plan.rs. Each value of a comma-separated list is measured, and each
+//! combination of several lists.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -102,7 +102,7 @@ const CALIBRATED: &str = "\
     client drive connect virtqueue chunk stack scheduler software_queues hardware_queues serving \
     workers states rw bs rwmixread ios verify stamp trace locks plug_high plug_low extended";
 
-/// Measure drives, designs and servers.
+/// Measure drives, block layer designs and servers.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct BenchArgs {
@@ -203,9 +203,9 @@ impl BenchArgs {
 #[derive(Debug, Clone, Args)]
 pub struct TraceArgs {
     /// Record every step of every I/O in NAME.blktrace.0, ..., for `millrace trace`, blkparse and
-    /// btt; the arguments must select one row. With --machine or --locks the warm-up is recorded,
-    /// too; with --machine the times are those of the simulated machine, and events that do not fit
-    /// the rings are dropped, because the rings are emptied only at the end of the row
+    /// btt; the arguments must select one configuration. With --machine or --locks the warm-up is
+    /// recorded, too; with --machine the times are those of the simulated machine, and events that
+    /// do not fit the rings are dropped, because the rings are emptied only at the end
     #[arg(long, value_name = "NAME", conflicts_with = "connect")]
     pub trace: Option<PathBuf>,
     /// Number of events for which each thread's ring has room. Usually more events fit, because
@@ -322,7 +322,7 @@ pub struct TargetArgs {
     pub backend: Backend,
 }
 
-/// Flags for designs, queues and threads.
+/// Flags for block layer designs, queues and threads.
 #[derive(Debug, Clone, Args)]
 pub struct QueueArgs {
     /// Designs of the block layer: mq (a queue pair for each thread), sq (one queue for all), raw
@@ -331,7 +331,7 @@ pub struct QueueArgs {
     pub stack: Vec<Stack>,
     /// Schedulers of the drives: none (first come, first served), deadline (by sector and by age,
     /// one lock for a drive), fair (shares by weights of groups), latency (latency targets of
-    /// groups); all except none need --stack mq
+    /// groups); deadline, fair and latency need --stack mq
     #[arg(long, value_delimiter = ',', value_parser = word::<SchedulerKind>)]
     #[arg(default_value = "none")]
     pub scheduler: Vec<SchedulerKind>,
@@ -359,10 +359,10 @@ pub struct QueueArgs {
 #[derive(Debug, Clone, Args)]
 pub struct ServingArgs {
     /// Threads that serve a volume's drives: inline (the submitting thread), per-drive (a worker
-    /// for each drive), per-volume (any one thread at a time, from one list, as Linux's md does),
-    /// auto (inline or per-drive, whichever measures faster); all except inline need --stack mq. A
-    /// single drive has no worker [default: auto for several drives with --stack mq, otherwise
-    /// inline]
+    /// for each drive), per-volume (the submitting threads, one at a time, from one request list
+    /// for all drives), auto (inline or per-drive, whichever measures faster); all except inline
+    /// need --stack mq. A single drive has no worker [default: auto for several drives with --stack
+    /// mq, otherwise inline]
     #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
     #[arg(conflicts_with = "connect")]
     pub serving: Vec<Serving>,
@@ -380,8 +380,8 @@ pub struct ServingArgs {
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_low: Option<u32>,
-    /// Also report, for each drive, how many I/Os passed each state, and how long they took in the
-    /// block layer and in the device
+    /// Also report, for each drive, how many I/Os were split, merged, dispatched and so on, and how
+    /// long they took in the block layer and in the device
     #[arg(long, conflicts_with = "connect")]
     pub states: bool,
 }
@@ -493,7 +493,7 @@ impl TargetArgs {
         self.drive.iter().map(parse).collect()
     }
 
-    /// Returns the controllers. Each must have a unique name, and a drive that names it.
+    /// Parses `--controller`. Each storage controller needs a unique name, and at least one drive.
     pub fn controllers(&self) -> Result<Vec<ControllerConfig>> {
         let drives = self.drives()?;
         let mut controllers: Vec<ControllerConfig> = Vec::new();

@@ -23,7 +23,7 @@ use crate::verbs::interrupt::INTERRUPTED;
 struct RunFigures {
     iops: f64,
     bw_bytes: f64,
-    /// Highest median latency of all rows, jobs and directions; `p99_ns` is the highest p99.
+    /// Highest median latency in a program's report; `p99_ns` is the highest 99th percentile.
     p50_ns: u64,
     p99_ns: u64,
 }
@@ -135,7 +135,6 @@ fn median(rounds: &[Vec<RunFigures>], of: impl Fn(&[RunFigures]) -> f64) -> f64 
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
-/// Returns a function that divides a program's IOPS by those of `bench` in the same round.
 fn ratio(side: usize) -> impl Fn(&[RunFigures]) -> f64 {
     move |round| round[side].iops / round[0].iops
 }

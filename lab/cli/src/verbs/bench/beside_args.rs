@@ -12,7 +12,7 @@ use super::row_flags::rows_only;
 /// Flags that exclude `--beside`, which compares only plain measurements on this machine.
 const NO_ROWS: &str = "calibrate client jobfile locks machine program states trace vm";
 
-/// Other programs to measure.
+/// Flags that compare `bench` with other programs, such as fio.
 #[derive(Debug, Clone, Args)]
 pub struct BesideArgs {
     /// Measure another program, NAME=COMMAND, in turn with this workload. The shell runs the

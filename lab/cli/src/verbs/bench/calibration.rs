@@ -1,8 +1,8 @@
 //! `bench --calibrate DRIVE`: measures a drive's rates and prints them as keys for its `[[drive]]`.
 //!
-//! This module owns the order of a calibration: six runs (`calibration` of millrace-experiments) on
-//! this machine or a simulated one, a table, and lines for the configuration. Called by the verb.
-//! The runs write to a drive that is empty, or to any drive with `--overwrite`.
+//! A calibration measures six workloads on this machine or on a simulated one. Then it prints a
+//! table, and lines for the configuration file. The workloads write to the drive, which must be
+//! empty unless `--overwrite` is given.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::args::BenchArgs;
 use super::plan;
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// Default time of all runs together, on this machine and on a simulated machine.
+/// Default total time of the six runs: on this machine, and on a simulated machine.
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
 const IODEPTH: u32 = 128;
 /// If a job uses its CPU for more than this fraction of the time, the job and not the drive is the

@@ -1,8 +1,7 @@
-//! `bench --jobfile`: runs a job file of fio on drives of this program, and reports in fio's words.
+//! `bench --jobfile`: runs a job file of fio on drives of this program, and reports as fio does.
 //!
-//! This module owns the file's access to the system (included files, variables), the drives on
-//! which its jobs work, and the table or JSON at the end; the lab parses the file and runs the
-//! jobs. The verb calls it instead of running rows.
+//! This module reads included files and environment variables, opens the drives, and prints a table
+//! or JSON at the end. millrace-experiments parses the job file and runs the jobs.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -189,7 +188,7 @@ impl FileAccess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
-    /// No lock: another drive of this run has already locked the file.
+    /// Do not lock the file, because another drive of this job file has locked it.
     Held,
 }
 

@@ -62,7 +62,7 @@ fn descriptor(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Size of a buffer head in bytes; `None` for whole I/Os.
+/// Length in bytes of the pieces (buffer heads) into which I/Os are split; `None` for no split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit(Option<u32>);
 
@@ -103,8 +103,8 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // `--unit whole` (`None`) also means raw I/O: with a vector of one element in each I/O,
-            // unless `--iovecs` is given.
+            // `--unit whole` (`None`) selects raw I/O: sets `iovecs`, to 1 unless `--iovecs` is
+            // given.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));

@@ -1,9 +1,9 @@
-//! Rows of `bench` on a simulated machine, or on this machine with lock statistics.
+//! Measurements of `bench` on a simulated machine, or on this machine with lock statistics.
 //!
-//! This module makes a row for each combination of the flags' lists, as plan.rs does, and also for
-//! each interface. Simulated rows run in parallel, and the order of the output does not depend on
-//! which of them ends first. The rate of the simulator is printed to standard error, because it
-//! differs from run to run.
+//! This module measures every combination of the values of list flags, including `--interface`.
+//! Simulations run in parallel, and the order of the output does not depend on which of them ends
+//! first. The rate of the simulator is printed to standard error, because it differs from run to
+//! run.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
-//! Turns arguments into rows: every combination of the lists, in a stable order.
+//! Turns the arguments of `bench` into configurations to measure, in a stable order.
 //!
-//! The verb calls this module, which only creates plans and opens no drive. If no argument says
-//! what to measure, the plan is a comparison: mq, sq and raw on null at depth 1 and 32 on each core
+//! This module opens no drive. List flags produce every combination of their values. If no argument
+//! selects a measurement, `bench` compares mq, sq and raw on null at depth 1 and 32 on each core
 //! count, and mq once more with a timestamp for every I/O, as SPDK's bdevperf takes them.
 
 use std::time::Duration;
@@ -87,7 +87,7 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     check_drives(args)?;
     let rows = queue_plans(args, all)?;
-    // The size of this machine's memory does not limit rows on a simulated machine.
+    // A simulated machine is not limited by the size of this machine's memory.
     check_memory(&rows, memory_bytes().filter(|_| args.machine.machine.is_none()))?;
     let mut served = Vec::new();
     for row in rows {
@@ -234,8 +234,8 @@ fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     Ok(rows)
 }
 
-/// Returns the rows of one placement and workload: one for each combination of design, scheduler
-/// and queue settings.
+/// Returns the configurations to measure with one workload and one list of CPUs: one for each
+/// combination of design, scheduler and queue settings.
 fn queue_rows(
     args: &BenchArgs,
     stacks: &[Stack],

@@ -1,8 +1,8 @@
-//! Table of `bench --states`: states and stage times of each drive of a row.
+//! Table of `bench --states`: I/O states and stage times of each drive in one measurement.
 //!
-//! Formats a row as text: the number of I/Os in each state of \[FALCON\], the mean times of the
-//! stages of the block layer, the latencies in the block layer and in the device, and how unequal
-//! the drives were. All times are in microseconds. Called by the verb for each row.
+//! Columns: the number of I/Os in each state of the Falcon paper (Kumar et al., ATC 2017), the mean
+//! times of the stages of the block layer, and the latencies in the block layer and in the device,
+//! in microseconds. A line below tells how unequal the drives were.
 
 use millrace_console::{Form, Grid, Side, WIDTH, shortened, wrapped};
 use millrace_experiments::{DriveStates, Row};

@@ -43,8 +43,7 @@ const SETTINGS: [Setting; 24] = [
     ("kernel", |row| history(row, |row| row.kernel.clone()), "own"),
 ];
 
-/// Returns a setting that only rows of `--machine` and `--locks` have, or an empty text for other
-/// rows.
+/// Returns a setting that only `--machine` and `--locks` have, or an empty text without them.
 fn of_machine(row: &Row, value: impl Fn(&MachineRow) -> String) -> String {
     row.machine.as_ref().map_or_else(String::new, value)
 }
@@ -115,7 +114,7 @@ fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
     grid
 }
 
-/// Returns the figures of the rows as columns. All values of a column have the same unit.
+/// Returns the columns of measured values. Each column has one unit for all table rows.
 fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     let whole = form == Form::Whole;
     let decimals = usize::from(rows.iter().all(|row| row.bw_bytes_per_s < 100.0 * MIB));
@@ -149,7 +148,7 @@ const COSTS: [(&str, Value); 3] = [
     ("syscalls/IO", |row| format!("{:.3}", row.cost.syscalls_per_io)),
 ];
 
-/// Latency columns: the name, true if the short form has the column, and the time shown.
+/// Latency columns: name, true if the short form of the table has the column, and its value.
 const TIMES: [(&str, bool, Time); 7] = [
     ("mean", true, |lat| lat.mean),
     ("p50", true, |lat| lat.p50),
@@ -177,8 +176,7 @@ const SELDOM: [(Has, &str, Value); 4] = [
     (|row| row.outcome.errors > 0, "errors", |row| row.outcome.errors.to_string()),
 ];
 
-/// A column of a table whose lines are not rows of `bench`: its name, its alignment, and its value
-/// for a line.
+/// A column of a table with lines of type `T`: its name, its alignment, and its value for a line.
 pub type Column<T> = (String, Side, Box<dyn Fn(&T) -> String>);
 
 pub fn column<T>(name: &str, side: Side, value: impl Fn(&T) -> String + 'static) -> Column<T> {
@@ -250,7 +248,7 @@ pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     }
 }
 
-/// Describes a row by the settings that differ from their defaults.
+/// Describes a measured configuration by the settings that differ from their defaults.
 pub fn settings(row: &Row) -> String {
     let words = SETTINGS.iter().filter_map(|(name, value, unsaid)| {
         let value = value(row);

@@ -22,7 +22,7 @@ use crate::verbs::interrupt;
 
 const RUNTIME_NS: u64 = 50_000_000;
 
-/// Runs the rows. The exit code is 0, or 130 after Ctrl-C.
+/// Simulates the virtual machines and prints a table. The exit code is 0, or 130 after Ctrl-C.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
     if args.workload.json {

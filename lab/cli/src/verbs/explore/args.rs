@@ -45,7 +45,7 @@ pub struct ExploreArgs {
     /// Name of a seeded bug to enable, in builds with the feature `planted`
     #[arg(long, value_name = "NAME", hide = true)]
     pub plant: Option<String>,
-    /// Run as a worker process: read one order per line from standard input
+    /// Run as a worker process: read tasks from standard input, as one line of JSON each
     #[arg(long, hide = true)]
     pub worker: bool,
 }

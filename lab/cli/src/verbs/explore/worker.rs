@@ -1,10 +1,9 @@
 //! A worker process that runs scenarios one after the other, and the parent's side of it.
 //!
 //! A failed assertion of the block layer aborts a release build, so every scenario runs in a child
-//! process, and the death of a child counts as a violation. Protocol: one line of JSON in for each
-//! order, and one line of JSON out for each scenario. An order may cover many seeds, so that a
-//! worker does not wait between two of them. Used by worker_pool.rs (seeds) and reduction.rs
-//! (shrinking).
+//! process, and the death of a child counts as a violation. The child reads tasks (`WorkerOrder`)
+//! as lines of JSON, and writes one line of JSON for each scenario. A task may cover many seeds, so
+//! that a worker does not wait between two of them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -22,7 +21,7 @@ use super::args::WorkerTask;
 
 #[derive(Debug, Clone, Copy)]
 struct TimeLimits {
-    /// Limit on the worker's CPU time, so that other load on the machine does not count.
+    /// Limit on the worker's CPU time, which other load on the machine does not use up.
     processor: Duration,
     /// Limit on the elapsed time, because a worker may hang while asleep.
     wall: Duration,

@@ -16,7 +16,7 @@ const COLUMNS: usize = 60;
 pub struct Head {
     pub traces: String,
     pub format: String,
-    /// Name of the simulated machine; `None` on this machine.
+    /// Name of the simulated machine; `None` if the replay ran on this machine.
     pub machine: Option<String>,
 }
 

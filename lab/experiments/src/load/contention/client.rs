@@ -55,7 +55,7 @@ pub(super) struct Contender<'a, M: Machine> {
     thinktime_ns: u64,
     pauses_until_ns: u64,
     flags: OpFlags,
-    /// Number of writes from one flush to the next, and since the last flush.
+    /// Flush interval in writes (0: no flushes), and number of writes since the last flush.
     fsync: (u32, u32),
     offsets: Offsets,
     last_end: Sector,

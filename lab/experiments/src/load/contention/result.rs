@@ -20,7 +20,7 @@ pub struct FailedIos {
     pub error_text: Option<String>,
 }
 
-/// Completions of a client's I/Os over time; empty if the plan does not ask for them.
+/// Completions of a client's I/Os over time. A list is empty unless `Phases` requests it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientTimeline {
     /// Number of I/Os that completed in each step of the measured time.
@@ -112,7 +112,7 @@ impl ContentionReport {
         }
     }
 
-    /// Returns the row of the client with this name.
+    /// Returns the results of the client with this name.
     pub fn client(&self, name: &str) -> Option<&ClientRow> {
         self.clients.iter().find(|row| row.name == name)
     }

@@ -23,8 +23,8 @@ use crate::load::threads::{join_all, lock, simulate};
 
 const GRACE_NS: u64 = 20_000_000_000;
 
-/// Runs an experiment on a simulated machine, for drives that run on any machine. The result is
-/// deterministic: the same plan and model give a bit-identical result.
+/// Runs the clients of a plan on a simulated machine. Equal plans and models give bit-identical
+/// results.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or the simulation fails.
@@ -65,8 +65,8 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // Do the channel's periodic work now, because work that is due would end every further
-        // sleep at once.
+        // Do the channel's periodic work if due. Otherwise `sleep_until` would stay in the past,
+        // and no further sleep would last.
         channel.tick();
     }
     Ok(())

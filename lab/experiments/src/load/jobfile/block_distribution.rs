@@ -168,7 +168,7 @@ impl BlockSequence {
     }
 }
 
-/// Bijection of the numbers below `blocks`: maps 0 to `first`, and neighbours far apart.
+/// Permutation from hotness rank to block number. Rank 0 is `first`; close ranks are far apart.
 #[derive(Debug, Clone)]
 struct ScatteredBlocks {
     step: u64,
@@ -178,8 +178,8 @@ struct ScatteredBlocks {
 
 impl ScatteredBlocks {
     fn new(blocks: u64, first: u64) -> ScatteredBlocks {
-        // A step near the golden section moves neighbouring ranks far apart. A step that has no
-        // common divisor with the number of blocks reaches each block once.
+        // `step` is the distance of consecutive ranks in blocks. Near 0.618 `blocks` (golden
+        // ratio), hot blocks scatter evenly. Without a common divisor, each block has one rank.
         let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
         ScatteredBlocks { step, first, blocks }
@@ -205,8 +205,7 @@ struct Zipf {
     /// rounded, is the rank.
     begin: f64,
     end: f64,
-    /// Rounding error (rank minus x) up to which a drawn rank is accepted without the rejection
-    /// test.
+    /// A rank that exceeds its unrounded value by at most `near` is accepted without further test.
     near: f64,
 }
 

@@ -110,8 +110,8 @@ impl Worker<'_> {
         if self.at.has_drawn_all {
             return false;
         }
-        // In a mix, a pass may be empty because the drawn direction has no I/Os. So only two empty
-        // passes in a row end the job.
+        // Continue the present pass through the region, or begin a new pass. If both yield no I/O,
+        // the job ends.
         for _ in 0..2 {
             if self.at.bytes < span.io_size || job.span.time_based {
                 let direction = self.source.direction();

@@ -236,7 +236,7 @@ fn product(text: &str) -> Option<String> {
 pub(super) mod tests {
     use super::*;
 
-    /// Files and variables in memory, by name.
+    /// Stub of `Includes`: texts of files and values of variables, by name.
     pub(in super::super) struct MemoryFiles<'a>(pub(in super::super) &'a [(&'a str, &'a str)]);
 
     impl Includes for MemoryFiles<'_> {

@@ -17,7 +17,7 @@ pub(super) struct CachedRange {
 }
 
 impl CachedRange {
-    /// Returns the job's region of the file; `None` for direct I/O, or without `invalidate`.
+    /// Returns the file region that the job drops from the page cache; `None` if it drops nothing.
     pub(super) fn of(job: &JobSpec, clone: u32, span: Span) -> Result<Option<Self>, String> {
         if job.access.direct || !job.access.invalidate {
             return Ok(None);

@@ -48,7 +48,7 @@ pub struct JobReport {
     pub job: usize,
     /// Number of jobs whose counts are summed.
     pub members: u32,
-    /// Number of the group of jobs that share a report.
+    /// Index of the job's group, from 0. A job with `new_group` or `stonewall` begins a group.
     pub group: u32,
     pub(super) tally: Tally,
 }
@@ -250,7 +250,7 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let bytes = |amount: Option<Amount>| amount.map_or(0, |amount| amount.of(device));
     let increment = bytes(region.offset_increment).saturating_mul(clone.into());
     let begin = bytes(region.offset).saturating_add(increment);
-    // Round offsets in percent up, by default to a multiple of the smallest I/O.
+    // An offset in percent is rounded up to `offset_align`, by default the smallest I/O size.
     let is_share = |amount| matches!(amount, Some(Amount::Percent(share)) if share > 0.0);
     let begin = if is_share(region.offset) || is_share(region.offset_increment) {
         let align = region.offset_align.unwrap_or(least);

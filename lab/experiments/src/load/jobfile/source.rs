@@ -46,7 +46,7 @@ pub(super) struct Source {
     /// Map of the blocks that random I/O has not used in the present pass through the job's region,
     /// with the block size in bytes; `None` if blocks may repeat.
     map: Option<(Map, u64)>,
-    /// Number of I/Os up to and including the next I/O at a random offset.
+    /// Countdown in I/Os: at 1, the next I/O gets a random offset; above 1, a sequential one.
     to_random: u32,
     /// Present zone: its start in bytes from the region's start, and the bytes of I/O done in it.
     zone: (u64, u64),
@@ -66,7 +66,7 @@ impl Source {
         }
         let places = [0, 1, 2].map(|direction| {
             let least = u64::from(shape.sizes[direction].least());
-            // Leave room in the job's region for the smallest I/O at every offset.
+            // Count only random offsets at which the smallest I/O still fits into the job's region.
             let blocks = match shape.align[direction] {
                 Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
                 None => span.size / least,

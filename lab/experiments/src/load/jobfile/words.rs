@@ -236,7 +236,7 @@ fn signed(base: Base, text: &str) -> Result<i64, String> {
 }
 
 /// Parses a size for each direction. As in fio, colons and hyphens also separate sizes, and text
-/// after a slash or after the third size is ignored, as in a list for `bssplit`.
+/// after a slash or after the third size is ignored.
 fn sizes(base: Base, value: &str) -> Result<[Option<u32>; 3], String> {
     let parts: Vec<&str> = value.split([',', ':', '-']).take(3).collect();
     each(&parts.join(","), |part| blocks::size(base, part.split('/').next().unwrap_or("")))

@@ -213,8 +213,8 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Records the time at which the batch is sent. If the job has a batch size and a slot is free,
-    /// sends the batch now; otherwise the wait for completions sends the batch.
+    /// Records the send time of the batch. With `iodepth_batch_submit`, sends the batch at once,
+    /// unless the I/O depth is reached: then the wait for completions sends the batch.
     fn commit(&mut self) -> Result<(), Error> {
         if self.slots.batch.is_empty() {
             return Ok(());

@@ -44,8 +44,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// Returns relative deviations from `due_iops`: of the whole run, and the largest of any
-    /// window.
+    /// Returns two relative deviations from `due_iops`: that of the mean rate, and the largest of
+    /// all windows of `window_ns`.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
@@ -65,8 +65,8 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     most
 }
 
-/// Returns the smallest and the largest number of I/Os in windows of `window_ns` between two times.
-/// Each window begins at an I/O; the smallest number does not count this I/O.
+/// Returns the smallest and largest number of I/Os in any window of `window_ns` between two times.
+/// Windows with the largest number begin at an I/O, with the smallest just after one.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

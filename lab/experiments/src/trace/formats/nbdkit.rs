@@ -22,7 +22,7 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
-    /// I/O number in `pending` of each request without a reply. Key: connection and request id.
+    /// Requests without a reply, by connection and request id: the I/O's number in `pending`.
     open: HashMap<(u64, u64), u64>,
     exports: HashMap<u64, u32>,
     skipped: u64,
@@ -67,7 +67,7 @@ impl NbdkitLog {
             // earlier request never completed.
             self.pending.release(before);
         }
-        // Forget requests without a reply whose I/Os `pending` has already output.
+        // Forget requests that got no reply and whose I/Os were output without a latency.
         if self.open.len() > 2 * PENDING_MAX {
             self.open.retain(|_, number| self.pending.holds(*number));
         }

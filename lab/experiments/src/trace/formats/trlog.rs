@@ -25,7 +25,7 @@ const CHUNK: u64 = 0x668e_33ef;
 /// Value of the offset field in records of the log about itself, which are neither requests nor
 /// replies.
 const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
-/// Command in the log's own record: turns the logging of written data on or off.
+/// Command of a record about the log itself: says whether later writes include their data.
 const SET_DATALOG: u64 = 1;
 /// Command flag of NBD that asks for FUA.
 const FLAG_FUA: u64 = 1;

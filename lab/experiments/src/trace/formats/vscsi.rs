@@ -22,7 +22,7 @@ use crate::trace::parser::{Problem, TraceParser, scaled};
 use crate::trace::pending::StreamState;
 
 const RECORD_BYTES: [usize; 2] = [32, 40];
-/// Smallest number of records for detection, unless the whole trace is one record.
+/// Number of complete records that detection needs. A trace of one record needs only one.
 const RECORDS_TRIED: usize = 2;
 
 /// Returns true if every complete record in a trace's first bytes has the same version.

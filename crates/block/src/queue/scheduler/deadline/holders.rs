@@ -57,9 +57,8 @@ impl<M: Machine> WaitTracker<M> {
         self.say(at, since_ns, |said| said.with(since_ns));
     }
 
-    /// Records that a bio chain of priority class `class`, which waited from `since_ns` to
-    /// `now_ns`, is dispatched. Bio chains of lower priorities now wait because that class goes
-    /// first.
+    /// Records the dispatch of a bio chain of priority class `class` that waited from `since_ns` to
+    /// `now_ns`. Waits of bio chains of lower classes are then attributed to priority.
     pub(crate) fn end(&mut self, key: GroupClass, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));

@@ -32,8 +32,8 @@ use crate::queue::scheduler::share::times::class_of;
 
 /// Maximum age, in nanoseconds, of a queue's report that a group's bios wait for dispatch.
 const STALE_NS: u64 = 5_000_000;
-/// Maximum age, in nanoseconds, of a queue's report of requests in flight, which may take seconds.
-/// [`STALE_NS`] applies if the queue has become empty since its report.
+/// Maximum age, in nanoseconds, of a queue's report of requests in flight; long, because a request
+/// may take seconds. [`STALE_NS`] applies if the queue has become empty since its report.
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive still counts as shared after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
@@ -42,21 +42,21 @@ const WINDOW_NS: u64 = 2_000_000;
 /// Minimum lead of a group over waiting groups, in I/Os of the largest size, per active group.
 const WINDOW_IOS: u64 = 4;
 
-/// Nanoseconds between two samples for the averages of demand and service.
+/// Nanoseconds between two updates of the groups' average demand and average service.
 const SAMPLE_NS: u64 = 400_000;
 /// Average demand, in 16ths of a small (4 KiB) request, from which a group counts as active.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Nanoseconds with I/O for which a drive keeps its depth limit after it was last found slow.
+/// Nanoseconds of activity for which a drive found to be slow keeps its depth limit.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
-/// Nanoseconds with I/O for which a drive whose speed is unknown has a depth limit.
+/// Nanoseconds of activity for which a drive of unknown speed has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
-/// Number of requests that end the depth limit of a drive of unknown speed, if they complete
-/// between two allocations in a typical time below an eighth of [`SLOW_NS`].
+/// Number of requests completed between two allocations that show a drive of unknown speed to be
+/// fast, if their usual service time is below an eighth of [`SLOW_NS`].
 const FAST_IOS: u64 = 32;
 
 /// Nanoseconds within which a drive must do both reads and writes to count as mixed.
 const WAYS_NS: u64 = 50_000_000;
-/// Factor by which a drive with both reads and writes has a larger minimum depth.
+/// Factor on the minimum depth of a drive that does both reads and writes.
 const MIXED: u64 = 4;
 
 /// I/O of a group on all hardware queues of a drive, and the group's budget.
@@ -72,7 +72,7 @@ struct GroupTotal {
     usually_wants: u64,
     /// 32 times the average cost, in nanoseconds, of the group's I/O between two samples.
     usually_served: u64,
-    /// Cost, in nanoseconds, of the I/O dispatched since the last sample for the averages.
+    /// Cost, in nanoseconds, of the I/O dispatched since `usually_served` was last updated.
     to_sample: u64,
     /// Share of the drive's depth limit, in 16ths of a 4 KiB request; `u64::MAX` if unlimited.
     part: u64,
@@ -108,7 +108,7 @@ pub(crate) struct SharedAllocation<M: Machine> {
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
-    /// Totals by group number; initial values for groups without I/O on this drive so far.
+    /// State of each group on this drive, by group number; default values for groups without I/O.
     totals: Vec<GroupTotal>,
     /// Numbers of the groups that have ever had I/O on this drive.
     here: Vec<u16>,
@@ -161,7 +161,7 @@ impl<M: Machine> SharedAllocation<M> {
             *ns = if seen.counts.sums.of_way(way) > 0 { now_ns } else { *ns };
         }
         let active = self.here().filter(|(_, total)| total.is_active).count();
-        // Under `Targets`, one group's reads and writes delay each other, which counts as sharing.
+        // With `Policy::Targets`, reads and writes of a single group compete as two groups would.
         let targets = shared.policy == Policy::Targets;
         if active > 1 || targets && seen.ways == 0b11 {
             self.contended_ns = now_ns + CONTENDED_NS;
@@ -181,8 +181,8 @@ impl<M: Machine> SharedAllocation<M> {
             // Mixed I/O needs more depth, so that some reads and some writes are always in flight.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // `shallow` lowers the depth for groups that get less than their share. A single group
-        // delays no other. Under `Targets`, the latency targets lower the depth instead.
+        // A group that gets less than its share lowers the depth (`shallow`). A single group cannot
+        // get less; with `Policy::Targets`, latency targets set the depth instead.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -191,7 +191,7 @@ impl<M: Machine> SharedAllocation<M> {
         };
         self.share_out(shared, (depth[0], now_ns));
         self.grant(shared, (depth, bounded));
-        // Release pairs with the queues' check of the epoch.
+        // Release pairs with the load of `epoch` by which each queue notices its new limits.
         shared.epoch.fetch_add(1, Order::Release);
     }
 
@@ -247,7 +247,7 @@ impl<M: Machine> SharedAllocation<M> {
         // Relaxed: only the maximum request length itself is read; no other data depends on it.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // A probe is due soon, because requests of the new maximum length were not timed yet.
+            // A new maximum length needs a new probe, which measures the shortest service times.
             self.depth.look_soon(now_ns);
         }
     }
@@ -356,8 +356,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
             // A higher throughput is adopted quickly, because a low rate keeps budgets small and so
-            // hides the drive's real throughput. A lower throughput is adopted slowly, because it
-            // takes away the lead that groups have over others.
+            // hides the drive's real throughput. A lower one is adopted slowly, because a low rate
+            // shortens the lead that a group may have over waiting groups.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -424,8 +424,8 @@ impl<M: Machine> SharedAllocation<M> {
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
-            // A group without requests to send does not count as waiting, or others would wait for
-            // that group.
+            // A group that gets less than it wants counts as waiting (`steady`) if it has requests
+            // to send. Other groups may not run far ahead of a waiting group.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
@@ -453,8 +453,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
         for at in &self.here {
             let Some(row) = self.view.row(GroupId(*at)) else { continue };
-            // Weights are in 1,024ths here. Child groups divide the weight of their parent group. A
-            // parent's own I/O has the parent's full weight once more.
+            // Weights are in 1,024ths here. Child groups divide their parent's weight. I/O of the
+            // parent itself counts as that of one more group with the parent's weight.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
@@ -495,7 +495,7 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // The window is the virtual time that passes while the drive serves the larger cost.
+        // Virtual time in which the drive serves I/O of the larger cost: `cost` or `largest`.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
         // Groups of idle priority get what is left: nothing while other groups wait or fill the
@@ -504,7 +504,7 @@ impl<M: Machine> SharedAllocation<M> {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // Budgets are unlimited for a single group: later allocations may not renew a used budget.
+        // A single group's budget is unlimited, because `make` may return before it renews budgets.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];

@@ -28,19 +28,19 @@ pub(crate) enum Policy {
     Targets,
 }
 
-/// Number of requests after which the depth is decided.
+/// Number of requests that complete between two adjustments of the depth limit.
 const DECIDE_IOS: u64 = 64;
-/// Number of completed requests, of groups that have no further requests waiting, after which the
-/// depth is decided. Applies while such a group gets less than its share.
+/// Value of [`DECIDE_IOS`] while some group gets less than its share of the depth. Counts only
+/// requests of groups without further waiting requests.
 const LIGHT_IOS: u64 = 8;
-/// Minimum time between two decisions about the depth, in nanoseconds.
+/// Minimum time between two adjustments of the depth limit, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
 /// Limits of the service time while some group has less than its share of the depth, relative to
 /// the shortest known service time: usually 1.4 times, and 2.04 times while a lower limit would
 /// cost throughput. Unit: 64 times log2 of the ratio.
 const SHALLOW: [i64; 2] = [31, 66];
-/// [`SHALLOW`] if the mean request is larger than two small (4 KiB) ones: 2 and 2.86 times the
-/// shortest service time. The limits are higher, because even a few large requests delay others.
+/// Value of [`SHALLOW`] if the mean request takes more depth than two small (4 KiB) ones: 2 and
+/// 2.86 times, because even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
 /// Service time, relative to the shortest known one, up to which the depth always grows while no
 /// group has less than its share: 1.6 times. Unit: 64 times log2 of the ratio.
@@ -52,26 +52,23 @@ const UNKNOWN: u64 = 256;
 /// relative change of the depth. A decision lowers the depth by at most a fifth, and raises it by
 /// about an eighth at most.
 const SLOWNESS: i64 = 192;
-/// Part of the drive's capacity (its highest measured throughput), in 1,024ths, that the depth must
-/// preserve. First and second: some group has less than its share, and requests are small or large.
-/// Third: no group has less than its share.
+/// Throughput that the depth must preserve, in 1,024ths of the drive's highest measured throughput:
+/// for small and for large requests while some group has less than its share, and otherwise.
 const KEPT: [u64; 3] = [980, 1000, 1004];
 /// Smallest and largest value, in requests, of the minimum depth. Between these values, the minimum
 /// depth is the number of active hardware queues.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Mean request size up to which larger requests raise the maximum depth, in small (4 KiB)
-/// requests.
+/// Largest mean request size, in small (4 KiB) requests, by which the maximum depth is scaled.
 const HEAVIEST: u64 = 1 << 10;
 const PROBE_NS: u64 = 5_000_000_000;
 /// Number of completed requests after which two phases of a probe end: `Drains` (the drive becomes
 /// nearly empty) and `Counts` (service times are measured).
 const PROBE_IOS: u64 = 24;
-/// Longest phase of a probe, in nanoseconds, even if a request is stuck in the drive. `Counts`,
-/// which measures service times, may last this long for each of [`LIGHT_IOS`] requests of groups
-/// without waiting requests. A request of these groups may wait for a long request of another
-/// group.
+/// Time limit of a probe's phase, in nanoseconds, in case a request is stuck in the drive. The
+/// phase `Counts` gets that time once more for each completed request of a group without waiting
+/// requests, because such requests may wait for long requests of other groups.
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// Nanoseconds until the first probe (a short measurement of the drive's capacity and shortest
 /// service times) after several groups became active.
@@ -82,7 +79,7 @@ const LOAD: u64 = 4;
 /// up) and `Loads` (the capacity is measured). `Loads` may end early, after [`PROBE_HALF_NS`]. The
 /// measured capacity is then used if at least [`DECIDE_IOS`] requests completed.
 const LOAD_IOS: [u64; 2] = [32, 256];
-/// Nanoseconds until the capacity is measured again, if it has changed little.
+/// Nanoseconds until the drive's capacity is measured again, after a measurement that confirmed it.
 const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
 const LOAD_NS: u64 = 8_000_000;
 
@@ -91,13 +88,12 @@ const LOAD_NS: u64 = 8_000_000;
 /// then measure the shortest service times at a small depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbePhase {
-    /// The drive is filled with more requests than usual.
+    /// Raises the depth limit, and waits until the drive is full.
     Fills,
     Loads,
-    /// Requests that were dispatched while the drive was busy complete. Their service times are not
-    /// used.
+    /// Lowers the depth limit, and waits until the requests queued up in the drive are completed.
     Drains,
-    /// The service times of requests dispatched to the nearly empty drive are measured.
+    /// Measures the service times of requests dispatched to the nearly empty drive.
     Counts,
 }
 
@@ -119,13 +115,13 @@ pub(crate) struct DriveDepth {
     /// Cost, in nanoseconds, of the I/O dispatched since the depth was last decided.
     served: u64,
     decided_ns: u64,
-    /// Start of the time that `counts.sums` covers.
+    /// Time, in nanoseconds, since which the requests counted in `counts.sums` completed.
     since_ns: u64,
-    /// Cost served per nanosecond at a large depth, in 65,536ths; 0 if unknown.
+    /// Highest measured cost that the drive serves per nanosecond, times 65,536; 0 if unknown.
     capacity: u64,
     load_ns: u64,
-    /// Shortest mean service time of each request class (direction and size), as 64 times log2 of
-    /// nanoseconds: since the last probe, and between the last two probes.
+    /// Shortest mean service time of each request class (direction and size), in the present and in
+    /// the previous interval between probes. Unit: 64 times log2 of nanoseconds.
     shortest: [[u64; CLASSES]; 2],
     probe_ns: u64,
     probing: Option<ProbePhase>,
@@ -251,7 +247,7 @@ impl DriveDepth {
         if is_known && now_ns >= self.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.probe_ns = now_ns + PROBE_NS;
-            // `needs_ns` is the time in which enough requests complete to measure the capacity.
+            // Time for `DECIDE_IOS` requests, the fewest for a measurement of the drive's capacity.
             let needs_ns = now_ns.saturating_sub(self.since_ns) * DECIDE_IOS / ios;
             let is_measurable = needs_ns <= PROBE_HALF_NS;
             self.capacity = if is_measurable { self.capacity } else { 0 };
@@ -287,8 +283,8 @@ impl DriveDepth {
         let is_large = seen.taken > u64::from(2 * REQUEST * seen.in_flight);
         let [usual, longest] = if is_large { SHALLOW_BESIDE_LARGE } else { SHALLOW };
         let kept = KEPT[if seen.shallow { usize::from(is_large) } else { 2 }];
-        // The throughput grows about with the fourth root of the depth. So a lack of throughput is
-        // multiplied by 4.
+        // Throughput grows about with the fourth root of the depth, so a throughput that is 1 % too
+        // low needs 4 % more depth: a factor of 4.
         let kept = self.capacity * kept / 1024 * 64 * 4;
         let lack = (kept / self.rate(elapsed_ns).max(1)) as i64 - 64 * 4;
         match seen.shallow {
@@ -349,7 +345,7 @@ impl DriveDepth {
         now_ns.saturating_sub(self.decided_ns)
     }
 
-    /// Returns the cost served per nanosecond since the last decision, in 65,536ths.
+    /// Returns the cost dispatched per nanosecond since the counts were last reset, times 65,536.
     fn rate(&self, elapsed_ns: u64) -> u64 {
         (self.served << 16) / elapsed_ns.max(1)
     }

@@ -42,8 +42,8 @@ pub(crate) struct GroupFlow<M: Machine> {
     /// Virtual time at which the group's next bio chain starts. A 64-bit virtual time would
     /// overflow within hours.
     pub(crate) start: u128,
-    /// Virtual time that passes for the group with each nanosecond of dispatched cost. The slope is
-    /// smaller the larger the group's weight among active groups is.
+    /// Virtual time charged to the group for each nanosecond of dispatched cost. A group with a
+    /// larger weight is charged less.
     pub(crate) slope: u64,
     pub(crate) priority: Priority,
     pub(crate) has_target: bool,

@@ -24,18 +24,18 @@ pub(crate) struct MailboxEntry {
     pub(crate) waiting: u32,
     /// Depth that the group's requests in flight take, in 16ths of a small (4 KiB) request.
     pub(crate) in_flight: u32,
-    /// True if the group's bios waited in this hardware queue all the time since an allocation last
-    /// read the queue's report.
+    /// True if the group always had waiting bios in this hardware queue since the last queue report
+    /// that was used to divide the drive among groups.
     pub(crate) steady: bool,
-    /// Value of `steady` (the group's bios waited all the time) when an allocation last read a new
-    /// report of the hardware queue.
+    /// Value of `steady` (the group always had waiting bios) in the last queue report that was used
+    /// to divide the drive among groups.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// Value of `served` (total dispatched cost) when an allocation last read the mailbox.
+    /// Value of `served` (total dispatched cost) when the drive was last divided among groups.
     pub(crate) known: u64,
     pub(crate) ceiling: u64,
-    /// Virtual time that passes for the group with each nanosecond of dispatched cost; 0 before the
-    /// first allocation has set the value.
+    /// Virtual time charged to the group for each nanosecond of dispatched cost; 0 until the drive
+    /// is first divided among groups.
     pub(crate) slope: u64,
     pub(crate) has_all: bool,
 }
@@ -76,7 +76,7 @@ pub(crate) struct QueueMailbox {
     /// True if the hardware queue has become empty since it last reported its waiting and in-flight
     /// requests.
     pub(crate) is_over: bool,
-    /// True if the hardware queue has reported since an allocation last read this mailbox.
+    /// True if the hardware queue has reported since the drive was last divided among groups.
     pub(crate) fresh: bool,
     pub(crate) requests: u32,
     pub(crate) largest: u64,

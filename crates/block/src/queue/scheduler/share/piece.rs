@@ -30,7 +30,7 @@ pub(crate) struct PieceSize {
     /// Cost, in nanoseconds, of the I/O dispatched since `since_ns`.
     served: u64,
     busy: bool,
-    /// Cost (nanoseconds by the cost model) that the drive serves in [`SLOW_NS`]; 0 if unknown.
+    /// Drive throughput: cost, in nanoseconds, of the I/O dispatched per [`SLOW_NS`]; 0 if unknown.
     usual_cost: u64,
     /// Service time of small reads, in nanoseconds, before the maximum request length last grew.
     grown_from_ns: Option<u64>,
@@ -39,7 +39,7 @@ pub(crate) struct PieceSize {
 }
 
 pub(crate) struct DriveSample {
-    /// Cost, in nanoseconds, of the I/O dispatched.
+    /// Cost, in nanoseconds, of all I/O dispatched to the drive since the previous sample.
     pub(crate) served: u64,
     pub(crate) small_ios: u64,
     /// Shortest service time of small reads, if known.
@@ -57,8 +57,8 @@ pub(crate) struct DriveSample {
 }
 
 impl DriveSample {
-    /// Returns true if requests of twice the size take hardly longer, as on a disk that seeks for
-    /// each request. Also true if requests are slow and larger ones were never tried.
+    /// Returns true if a request of double length takes hardly longer, as on a disk that seeks for
+    /// each request. Also true if requests are slow and longer ones were never timed.
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)

@@ -21,8 +21,8 @@ const STEP_NS: u64 = 100_000_000;
 /// Nanoseconds after which a group that is still held back is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds without a check for held-back groups after which the trace gets all messages anew.
-/// After such a pause, a new recording may have begun.
+/// Pause between two checks for held-back groups, in nanoseconds, after which each trace message is
+/// due again: a new recording may have begun.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
 #[derive(Default)]

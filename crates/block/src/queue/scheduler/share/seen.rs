@@ -10,7 +10,7 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// Service times of completed requests, and the causes for which other requests waited.
+/// Service times of completed requests, and the limits (depth, free tags) that made bios wait.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
@@ -18,7 +18,7 @@ pub(crate) struct QueueCounts {
     /// hardware queue.
     pub(crate) light: ClassSums,
     pub(crate) full: bool,
-    /// True if requests waited for a tag.
+    /// True if bios waited for a free tag when a hardware queue last reported.
     pub(crate) short: bool,
 }
 
@@ -44,8 +44,8 @@ pub(crate) struct QueueReports {
     pub(crate) in_flight: u32,
     /// Sum of the depth that the requests in flight take, in 16ths of a small (4 KiB) request.
     pub(crate) taken: u64,
-    /// Minimum depth of a drive that only one group uses, in 16ths of a small (4 KiB) request; 0
-    /// for a shared drive.
+    /// Lower bound of the depth limit while a single group uses the drive; otherwise 0. Unit: 1/16
+    /// of a small (4 KiB) request.
     pub(crate) floor: u64,
     pub(crate) queues: u32,
     /// Shortest latency target of the groups with requests. `None` if no such group has a target.

@@ -15,7 +15,7 @@ use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::seen::{QueueCounts, QueueReports};
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// Number of requests of a group after which its target is checked.
+/// Number of a group's completed requests after which its latency is compared with its target.
 const TARGET_IOS: u64 = 200;
 /// Nanoseconds after which a group's target is checked even if fewer than [`TARGET_IOS`] requests
 /// have completed.
@@ -99,8 +99,8 @@ impl TargetDepth {
     /// Adjusts the depth limit of reads (`way` 0) or of other requests (`way` 1). `over` is the
     /// ratio of measured latency to target latency, in 1,024ths.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // `bound` limits the drive's whole depth, so only the smaller of `ways` and `bound` was in
-        // effect.
+        // Depth that was in effect. `ways` limits one direction, reads or other requests; `bound`
+        // limits both together.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);

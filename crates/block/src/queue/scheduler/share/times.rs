@@ -29,7 +29,7 @@ pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
     way + size as usize
 }
 
-/// Returns the base-2 logarithm of a time plus [`SLACK_NS`], in 64ths.
+/// Returns log2(`ns` + [`SLACK_NS`]), in 64ths.
 fn log_of(ns: u64) -> u64 {
     let ns = ns.saturating_add(SLACK_NS);
     let log = u64::from(ns.ilog2());
@@ -121,7 +121,7 @@ impl LatencyCounts {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, more)| *own += more);
     }
 
-    /// Adds the counts of `other`, and empties `other`.
+    /// Moves the latencies counted in `other` to `self`, so that `other` is empty afterwards.
     pub(crate) fn take(&mut self, other: &mut LatencyCounts) {
         self.add(other);
         *other = LatencyCounts::default();

@@ -45,7 +45,7 @@ pub struct Explained {
     /// percent.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Mean time before dispatch to the drive, in milliseconds; at least `waiting_ms`.
+    /// Mean wait of the group's I/Os before dispatch, in milliseconds; at least `waiting_ms`.
     pub waited_ms: f64,
 }
 
@@ -104,8 +104,8 @@ fn data_ios(volume: &Volume) -> u64 {
     volume.ops.iter().filter(|op| op.op != FLUSH).map(|op| op.ios).sum()
 }
 
-/// Explains each group that completed I/O on a volume between two reports, or has I/O waiting.
-/// Groups whose I/Os waited longest come first.
+/// Splits latency into causes, for each group that completed I/O on a volume between two reports or
+/// has I/O waiting. Groups whose I/Os waited longest come first.
 pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let seconds = now.seconds_since(Some(before));
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);

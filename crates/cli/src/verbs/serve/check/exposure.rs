@@ -24,7 +24,8 @@ const OTHERS_READ: u32 = 0o004;
 
 type Warning = (Position, String);
 
-/// Returns the warnings about a plan. `metrics_flag` overrides the plan's address of metrics.
+/// Returns warnings about access that a configuration gives to other users or hosts. `metrics_flag`
+/// (--metrics) replaces the configured address of the metrics page.
 pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<String> {
     let mut list: Vec<Warning> = Vec::new();
     list.extend(plan.listeners.iter().filter_map(|listener| of_listener(plan, listener)));

@@ -1,9 +1,9 @@
 //! Finds out why a socket cannot be created or a port cannot be used, without creating anything.
 //!
 //! `--check` must report everything that a start would report but change nothing, so this module
-//! creates no file and connects to nobody. A start also calls it to name the socket at fault, and
-//! the process that it waits for. Locks are tried and released at once; a daemon that starts
-//! meanwhile retries by itself. findings.rs, view_sockets.rs and start/drives.rs call this module.
+//! creates no file and connects to nobody. A start calls this module, too, to name the socket at
+//! fault or the process that locked a drive. Locks are tried and released at once; a daemon that
+//! starts meanwhile retries by itself. Callers: findings.rs, view_sockets.rs, start/drives.rs.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -19,8 +19,8 @@ use millrace_exports::{socket_holder, socket_refusal};
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Returns the deadline of all waits of a check. A killed process holds its locks for some time,
-/// and a start waits for their release.
+/// Returns the time until which a check waits for locks of other processes. A process that was just
+/// killed releases its locks a little later.
 pub fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }

@@ -98,8 +98,8 @@ fn control_file(plan: &ServePlan) -> SocketAccess {
     }
 }
 
-/// Returns the address of the metrics page, its position for errors (flag or line), and the prefix
-/// of error texts. The flag overrides the plan.
+/// Returns the address of the metrics page, the flag or line that sets it, and the key that begins
+/// errors about it. The flag --metrics overrides the configuration.
 pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,

@@ -29,7 +29,7 @@ const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; se
 /// Number of attempts at a lock that another process holds, and the pause between two attempts.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
-/// Maximum length of the file that is read, in bytes: enough for a hundred thousand volumes.
+/// Maximum number of bytes read from the file `caches`: enough for a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl MarkFile {
         Ok(())
     }
 
-    /// Recreates the file if it is missing or out of date. Logs a failure once.
+    /// Writes the file `caches` again if it was removed or not updated. Logs a failure once.
     fn look(&mut self) {
         if self.is_settled || self.is_kept() {
             return;

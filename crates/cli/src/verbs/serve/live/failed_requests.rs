@@ -19,8 +19,8 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub struct FailedRequests(Mutex<NamedStates<FailureWindow>>);
 
 impl FailedRequests {
-    /// Updates the windows with each drive's name and failure count so far. Returns each drive's
-    /// failures of the last minute.
+    /// Takes each drive's name and total number of failures. Returns each drive's failures of the
+    /// last minute.
     pub fn look<'a>(
         &self,
         counts: impl Iterator<Item = (&'a str, u64)> + Clone,

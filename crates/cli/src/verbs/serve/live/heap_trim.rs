@@ -32,7 +32,7 @@ impl HeapTrim {
         }
         for volume in volumes.iter().filter(|volume| !volume.disks().iter().all(|it| is_unused(it)))
         {
-            // Reading the counters also frees the counters of threads that no longer use the disk.
+            // Reading statistics frees the counters of threads that no longer use the disk.
             let _ = volume.tenants();
             volume.drives().iter().for_each(|disk| drop(disk.queue_stats()));
         }

@@ -15,7 +15,7 @@ const FRESH: Duration = Duration::from_secs(10);
 pub struct HugePages(Mutex<Option<(Instant, u64)>>);
 
 impl HugePages {
-    /// Returns the bytes in huge pages, or 0 if the kernel does not report them.
+    /// Returns the bytes of this process's payload memory in huge pages; 0 if unknown.
     pub fn bytes(&self, now: Instant) -> u64 {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {

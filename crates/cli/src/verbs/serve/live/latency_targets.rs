@@ -3,9 +3,8 @@
 //!
 //! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
 //! group's own I/Os take longer than the target at the drive itself, for several seconds in a row.
-//! The main thread checks the drives whose scheduler keeps targets once per second; without such
-//! groups a check costs nothing. Each finding is logged once, and reported to clients until the
-//! target is met or changed.
+//! The main thread checks once per second, and only if a group has a target. Each finding is logged
+//! once, and reported to clients until the target is met or changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -27,7 +27,7 @@ const QUIET: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum time until reports include an opened file, while further files are being opened.
+/// Maximum delay until reports include an opened file, if further jobs keep the thread busy.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {
@@ -71,7 +71,7 @@ impl OpenFilesThreads {
     }
 
     /// Passes a job to the thread of its directory. Returns the job if the thread's queue is full
-    /// or no thread can be started. Dropping a returned `FileJob::Task` refuses its client.
+    /// or no thread can be started. A client is refused when its `FileJob::Task` is dropped.
     fn give(&self, directory: &str, job: FileJob) -> Option<FileJob> {
         let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if !directories.contains_key(directory) {
@@ -131,7 +131,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         for closing in unused {
             let directory = closing.directory().to_owned();
             let refused = daemon.open_files.give(&directory, FileJob::Close(closing));
-            // If the queue is full, the file stays open until a later check.
+            // If the directory's job queue is full, a later check for unused files tries again.
             if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
             }

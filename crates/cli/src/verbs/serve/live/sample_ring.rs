@@ -11,8 +11,8 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// The least busy series is replaced if its load is below this fraction of the load of a volume,
-/// drive or group without a series.
+/// A volume, drive or group without a history (series) replaces the least busy one that has a
+/// history if the ratio of their loads, smaller to larger, is below this value.
 const LAZY: f64 = 0.5;
 
 /// I/Os of a volume, drive or group at one time: name, I/Os per second, I/Os in flight.
@@ -76,8 +76,8 @@ impl BusiestSeries {
     }
 
     /// Starts series for volumes, drives or groups that have none, while there is space. Without
-    /// space, the busiest of them takes over the least busy series if that series has less than
-    /// `LAZY` times its load.
+    /// space, replaces the least busy series if its load is below `LAZY` times the load of the
+    /// busiest name without a series.
     fn choose(&mut self) {
         if self.loads.len() == self.series.len() {
             return;

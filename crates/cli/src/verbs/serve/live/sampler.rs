@@ -1,9 +1,9 @@
 //! Samples all counters once per second, for one hour.
 //!
 //! `Sampler` owns the counters of the last sample, from which the next sample takes the difference.
-//! A volume that was never used costs one check of its drives' locks and no memory; a volume whose
-//! clients are idle costs the sum of their counters. So an idle daemon stays idle even with 10,000
-//! disks. daemon.rs calls this module; sample_ring.rs keeps the samples.
+//! For a volume that was never used, a sample costs one check of each drive and no memory. For a
+//! volume with idle clients, a sample only adds up the clients' counters. So an idle daemon stays
+//! idle even with 10,000 disks. daemon.rs calls this module; sample_ring.rs keeps the samples.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -33,8 +33,8 @@ pub struct DaemonWatch {
     is_stopping: bool,
 }
 
-/// Drives of a cache that were logged as hanging, and the number of checks until further drives may
-/// be logged.
+/// Drives of a cache that were logged as hanging. Further drives are logged only after `quiet` more
+/// checks.
 #[derive(Debug, Clone, Default)]
 struct StuckDrives {
     drives: Vec<usize>,
@@ -96,7 +96,7 @@ impl DaemonWatch {
             self.daemon.marks.look();
             if let Some(failure) = self.daemon.failure() {
                 tracing::error!("{failure}; the daemon stops");
-                // If raising the signal fails, the next check tries again.
+                // An error is ignored: the next check, a second later, raises SIGTERM again.
                 let _ = signal_hook::low_level::raise(SIGTERM);
             }
         }

@@ -16,8 +16,8 @@ use super::startup::Startup;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
-/// Time between two checks of the drive that is being opened. If two checks find the same drive, it
-/// is logged as waiting.
+/// Time between two checks of the drive being opened. A drive found by two checks in a row is
+/// logged, with the process or cluster that its opening waits for.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {

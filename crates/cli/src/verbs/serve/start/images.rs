@@ -30,7 +30,7 @@ pub struct ImageArgs {
     /// repeated [default: unix:NAME.sock]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub nbd: Vec<String>,
-    /// Socket to serve virtual machines at, as a vhost-user-blk disk
+    /// Socket for a virtual machine, which gets the volume as a vhost-user-blk disk
     #[arg(long, value_name = "PATH", value_parser = socket)]
     pub vhost_user: Option<String>,
     /// Certificate for NBD, which is then served over TLS only: a PEM file that contains the
@@ -43,7 +43,7 @@ pub struct ImageArgs {
     /// CA certificates, a PEM file: admit only clients whose certificates they have issued
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_client_ca: Option<String>,
-    /// Name of the export [default: name of the file without its extension; vol0 for several]
+    /// Name of the export [default: name of the file without its extension; vol0 for several files]
     #[arg(long, value_name = "NAME", value_parser = export_name)]
     pub name: Option<String>,
 }

@@ -64,8 +64,8 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     text
 }
 
-/// Returns the report of a start. `data_dir` is the directory of the built-in trial volume, which
-/// the suggested commands may overwrite.
+/// Returns the report of a start, with commands to try. If the built-in trial volume is served
+/// (from `data_dir`), these commands may overwrite its data.
 pub fn serving(
     plan: &ServePlan,
     opened: &Opened,
@@ -285,7 +285,7 @@ fn lines_to_paste(
     let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
     let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
     if uri.starts_with("'nbds") {
-        // QEMU and fio do not take certificates from the URI, so only the other commands get them.
+        // QEMU and fio take no certificates from a URI, so their commands are left out here.
         let with = if uri.contains('?') { '&' } else { '?' };
         let uri = format!("{}{with}tls-certificates=FOLDER'", uri.trim_end_matches('\''));
         return format!(

@@ -22,13 +22,13 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
     };
-    // If the certificate cannot be read, which was reported earlier, the URI has the listener's
-    // address.
+    // A certificate that cannot be read, which was reported earlier, has no names. Clients' URIs
+    // then contain the listener's address.
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
-/// Chooses the first certificate name that leads to the address. Without one, chooses the first
-/// certificate name that a URI can contain.
+/// Chooses a certificate name for clients' URIs: the listener's IP address, a loopback name of that
+/// address, or else the first name that a URI can contain.
 fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
     let local: &[&str] = match address.ip() {

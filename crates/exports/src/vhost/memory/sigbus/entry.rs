@@ -17,7 +17,7 @@ const FREE: u64 = 0;
 const CHANGING: u64 = 1;
 /// The mapping is in force: signal handlers may use the entry.
 const IN_FORCE: u64 = 2;
-/// Mask of the states `FREE`, `CHANGING` and `IN_FORCE`. The bits above the mask count generations.
+/// Mask of `FREE`, `CHANGING` and `IN_FORCE`. Higher bits count claims of the entry.
 const PHASE: u64 = 3;
 const GENERATION: u64 = 4;
 
@@ -113,7 +113,7 @@ impl<W: Word> MappingEntry<W> {
     }
 
     pub(super) fn unpin(&self) {
-        // Release pairs with the load of `pins` in `retire`.
+        // Release ends the handler's use of the mapping; pairs with the load of `pins` in `retire`.
         self.pins.fetch_add(u64::MAX, Order::Release);
     }
 

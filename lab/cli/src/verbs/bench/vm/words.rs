@@ -1,6 +1,6 @@
-//! Words of `bench --vm`: a mode, and keys that change the mode's settings.
+//! Parser for the value of `bench --vm`: a virtual machine's I/O mode, and keys that change it.
 //!
-//! clap parses these words with the other arguments; the lab refuses invalid combinations.
+//! clap calls the parser; millrace-experiments refuses invalid combinations.
 
 use clap::Args;
 use millrace_console::words::duration_ns;
