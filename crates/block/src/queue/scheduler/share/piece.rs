@@ -66,7 +66,7 @@ impl DriveSample {
         let is_slow = self.piece_ns.is_some_and(|ns| ns >= SLOW_NS / 2);
         is_free(self.half_ns, self.piece_ns)
             || is_free(self.piece_ns, self.double_ns)
-            || is_slow && self.double_ns.is_none() && self.may_double
+            || is_slow && self.half_ns.or(self.double_ns).is_none() && self.may_double
     }
 }
 

@@ -116,6 +116,21 @@ fn a_late_reader_gets_its_share_whatever_the_size_of_pieces() {
     }
 }
 
+/// All 64 MiB of the other client are queued in pieces when the reader comes, and take 4 s: pieces
+/// must be short before there is anybody to wait for them.
+#[test]
+fn a_late_reader_gets_its_share_within_seconds() {
+    let reads = row(&run(SLOW, SchedulerKind::None, vec![reader()]), "reader").iops;
+    for late_ms in [3_000, 7_000] {
+        let late = Client { start_ns: late_ms * MS, ..reader() };
+        let mut plan = super::plan(SLOW, vec![late, client("bulk", 2, (1024 * KIB, 64))]);
+        plan.scheduler = SchedulerKind::Fair;
+        (plan.phases.warm_up_ns, plan.phases.length_ns) = (late_ms * MS, 4_000 * MS);
+        let kept = row(&super::run(&plan), "reader").iops / reads;
+        assert!(kept >= 0.3, "from {late_ms} ms: {kept}");
+    }
+}
+
 #[test]
 fn a_reader_keeps_half_beside_seven_clients_of_depth_256() {
     for drive in ["model:preset=850evo", "model:preset=950pro"] {
