@@ -135,9 +135,9 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Makes [`EqualIos::is_like`] return false for every bio. Called after `self` counted I/Os
-    /// that waited in a queue or that another thread submitted, because `is_like` does not compare
-    /// these properties.
+    /// Makes [`EqualIos::is_like`] false for all later bios: no bio has the submission time
+    /// `u64::MAX`. Called if the counted I/Os waited in a queue or came from another thread, which
+    /// `is_like` does not compare.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -341,8 +341,7 @@ impl<M: Machine> OpStats<M> {
         sum.errors += self.errors.get();
         sum.merges += self.merges.get();
         if self.total.is_empty() {
-            // Most operations have no I/O. Their empty histograms are skipped, because adding them
-            // up takes long.
+            // Adding the empty histograms of an operation without I/Os would only cost time.
             return;
         }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);

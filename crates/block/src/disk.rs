@@ -146,8 +146,8 @@ pub(crate) struct LiveSizes<M: Machine> {
 
 pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
-    // Relaxed: no other data depends on `piece_sectors`. With an old value, requests only have the
-    // old length.
+    // Relaxed: `piece_sectors` publishes no other data. A stale value only splits reads and writes
+    // at the previous maximum length.
     let piece = disk.sizes.piece_sectors.load(Order::Relaxed) / block * block;
     let most = piece.max(block).min(limits.max_sectors.into()) as u32;
     QueueLimits { max_sectors: most, ..limits }
@@ -410,8 +410,7 @@ impl<M: Machine> Disk<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        // The disk's last queue may be reserved for a worker. An I/O thread with that number does
-        // not get the queue.
+        // The last hardware queue may be reserved for a worker. No I/O thread may own that queue.
         match usize::from(hctx) < self.owned_queues() {
             true => self.own(hctx, thread),
             false => Ok(()),
@@ -436,8 +435,8 @@ impl<M: Machine> Disk<M> {
         Ok(())
     }
 
-    /// Closes the queues that the calling I/O thread opened as `thread`. Nothing may be in flight
-    /// in these queues. Bios of other threads that still wait there end with `Aborted`.
+    /// Closes the hardware queues that the calling I/O thread (`thread`) owns. Nothing may be in
+    /// flight in these queues. Bios of other threads that still wait there end with `Aborted`.
     pub fn bring_down(&self, thread: &IoThread<M>) {
         if self.queues.get().is_none() {
             return;

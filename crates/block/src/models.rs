@@ -76,7 +76,7 @@ fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<DriveRecord>) {
         "the drive has a request in flight, but the disk was reported as drained",
     );
     locked(notes).closed = true;
-    // From here to the end of `is_drained`, a request that reaches the model drive fails the test.
+    // While `closed` is true, a request that reaches the model drive fails the test.
     ensure(disk.is_drained(), "the disk got new work after it was drained");
     locked(notes).closed = false;
     disk.unfreeze();

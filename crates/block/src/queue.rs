@@ -52,8 +52,8 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// Returns the number of queues on this machine. `threads` is the number of I/O threads, or 0
-    /// if queues do not belong to threads.
+    /// Returns the number of software or hardware queues that a disk gets on this machine.
+    /// `threads` is the number of I/O threads, or 0 if queues do not belong to threads.
     #[must_use]
     pub fn count(self, topology: &Topology, threads: u16) -> usize {
         match self {
@@ -93,15 +93,14 @@ pub(crate) struct CtxState<M: Machine> {
     /// If there is only one such hardware queue, an additional list may hold the bios for the
     /// drive's worker.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker, if `lists` ends with an additional list for that
-    /// queue.
+    /// Hardware queue of the drive's worker, if the last list in `lists` is for that queue.
     worker: Option<u16>,
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// Creates a software queue for `feeds` hardware queues, each with its own list. If `feeds` is
-    /// 1, the drive's worker (hardware queue `worker`), if any, gets an additional list.
+    /// Creates a software queue with a list of bios for each of `feeds` hardware queues. If `feeds`
+    /// is 1, the hardware queue of the drive's worker (`worker`) gets a list, too.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -286,8 +285,8 @@ impl<M: Machine> HardwareQueue<M> {
         if !self.is_owned_by(owner) {
             return false;
         }
-        // While another thread holds the serve lock, the driver cannot be asked for work. The owner
-        // of the queue must then poll again instead of sleeping.
+        // The driver call `has_work` needs the serve lock. While another thread holds the lock, the
+        // owner must poll again instead of sleeping.
         let mut has_work = true;
         if let Some(serve) = self.serve.try_enter() {
             has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
@@ -341,7 +340,7 @@ impl<M: Machine> HardwareQueue<M> {
         empty
     }
 
-    /// Marks the queue as pending: a thread serves it again, for example because a tag is free.
+    /// Marks the queue as pending: a thread must serve it again, for example because a tag is free.
     pub(crate) fn mark_own(&self) {
         self.mark_pending(self.own_ctx.into());
     }

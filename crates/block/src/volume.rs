@@ -399,9 +399,9 @@ impl<M: Machine> Volume<M> {
         sums.into_iter().collect()
     }
 
-    /// Returns, for each drive in order, how long requests of groups with a latency target were at
-    /// the drive: from dispatch by the scheduler until completion. Only the scheduler `latency`
-    /// counts this time.
+    /// Returns a histogram of service times for each group with a latency target, in one map for
+    /// each drive in order. A service time lasts from dispatch by the scheduler until completion.
+    /// Only the scheduler `latency` measures it.
     #[must_use]
     pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
         self.disks.iter().map(|disk| disk.accounts.service()).collect()

@@ -18,7 +18,7 @@ use transfer::Transfer;
 
 /// Maximum number of CPUs of a model.
 pub const CPUS_MAX: u32 = 256;
-/// Maximum number of sockets of a model.
+/// Maximum number of CPU sockets of a model.
 pub const SOCKETS_MAX: u32 = 32;
 
 /// A duration, and the source of its value.

@@ -50,7 +50,7 @@ disk_counters! {
     Queued queued "I/Os handed to the drive's queues.",
     Parts parts "I/Os queued that are parts of split I/Os.",
     Requests requests "Requests handed to the driver, after merging.",
-    /// Equals the sum of `StatsSnapshot::batches` over all size classes.
+    /// Number of batches, equal to the sum of `StatsSnapshot::batches` over all size classes.
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests requeued because the driver was busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",

@@ -76,8 +76,8 @@ impl<M: Machine> WaitLedger<M> {
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
-    // Relaxed: `stop` holds only the reason why a hardware queue dispatches nothing. A report needs
-    // a recent reason; the reason changes only under the serve lock, held where waits are settled.
+    // Relaxed: `stop` holds only the reason why a hardware queue dispatches nothing. A recent
+    // reason suffices for wait statistics.
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
@@ -110,8 +110,8 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Replaces `said`, the last report of a group's waiting I/Os, by `next`, and updates the
-    /// counters. Waits by which the two reports differ are counted as begun or ended at `at_ns`.
+    /// Replaces `said`, the last report of a group's waiting I/Os, by `next`. The counters treat
+    /// every change between `said` and `next` as made at `at_ns`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -128,8 +128,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Adds the group's waiting time up to `at_ns` in a hardware queue that dispatches nothing to
-    /// the counter of the reason for that (`stop`).
+    /// Settles the waits in a hardware queue that dispatches nothing: adds the waiting time up to
+    /// `at_ns` to the counter of the present reason (`stop`).
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -188,8 +188,8 @@ pub(crate) struct DriveWaits<M: Machine> {
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
-/// Microseconds for which a scheduler reports its decisions after a recording thread has called
-/// `DriveWaits::watch`, whichever thread dispatches meanwhile.
+/// Microseconds for which a scheduler reports its decisions to a trace after a call of
+/// `DriveWaits::watch`.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
@@ -289,8 +289,8 @@ impl<M: Machine> WaitAccounts<M> {
 }
 
 impl<M: Machine> Drop for WaitAccounts<M> {
-    /// Ends the waits in progress. The ledger keeps the accounts, and would otherwise report their
-    /// I/Os as waiting for ever.
+    /// Ends the waits in progress. A `WaitLedger` keeps the accounts, and would report these I/Os
+    /// as waiting for ever.
     fn drop(&mut self) {
         self.accounts.iter().flatten().for_each(|account| account.end());
     }

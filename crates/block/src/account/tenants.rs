@@ -150,7 +150,7 @@ impl<M: Machine> TenantLedger<M> {
     }
 }
 
-/// Bios of one tenant with equal operation and times, not yet added to the tenant's account.
+/// Completed bios of one tenant with equal operation, submission time and completion time.
 #[derive(Debug, Clone, Copy)]
 struct TenantRun {
     account_key: AccountKey,
@@ -166,7 +166,7 @@ pub(crate) struct Tenants<M: Machine> {
     /// drive's worker: only the submitting thread counts an I/O for its tenant, and a worker
     /// submits none.
     ledger: Option<Arc<TenantLedger<M>>>,
-    /// Statistics that this thread writes: one entry for each group and tenant, in their order.
+    /// Statistics that this thread writes: one entry for each group and tenant, sorted by both.
     accounts: Vec<Arc<TenantStats<M>>>,
     last: usize,
     run: TenantRun,
@@ -213,8 +213,8 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Counts a bio that completes now, together with the bios before it if tenant, operation and
-    /// times are equal. [`Tenants::end_run`] adds the count to the tenant's statistics.
+    /// Counts a completed bio. Bios with equal tenant, operation, submission and completion times
+    /// are collected first; [`Tenants::end_run`] adds them to the tenant's statistics.
     #[inline]
     pub(crate) fn count_one(&mut self, slot: &BioSlot<M>, now_ns: u64) {
         let key = (slot.bio.account_key, slot.bio.op, slot.q_ns, now_ns);

@@ -16,11 +16,11 @@ const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 /// log2 of the unit of waiting times in nanoseconds: all sums are in units of 1,024 ns.
 const UNIT_BITS: u32 = 10;
-/// Sum of waiting times, about 2 years, at which `WaitCounter::spill` empties the sum in
-/// `WaitCounter::now`, before that sum overflows.
+/// Largest sum in `WaitCounter::now`, in units of 1,024 ns (about 2 years in total). `spill` moves
+/// a larger sum to `WaitCounter::over`, before it overflows.
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one report. A counter adds up several reports of a group, such
-/// as one for each priority class. The total of four reports fits the counter's 16 bits.
+/// Largest number of waiting I/Os in one `ReportedWaits` of a group. A counter has 16 bits, enough
+/// for the total of four reports, such as one for each priority class.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {

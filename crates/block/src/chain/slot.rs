@@ -106,9 +106,9 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) of_foreign: bool,
 }
 
-// SAFETY: a bio slot moves to another thread only with its single handle (`BioRef`), and only the
-// thread that has the handle uses `tail`. The pointer `parent` is used only by the channel's own
-// thread. The set behind `bio_set` may be shared, and outlives every handle.
+// SAFETY: only the holder of a bio slot's single handle (`BioRef`) uses the slot and `tail`.
+// Only the channel's own thread uses `parent`. Threads may share the set behind `bio_set`, which
+// outlives every handle.
 unsafe impl<M: Machine> Send for BioSlot<M> {}
 
 impl<M: Machine> BioSlot<M> {
@@ -355,7 +355,7 @@ impl<M: Machine> BioList<M> {
         debug_assert!(bio.next.is_none());
         let last = bio.as_ptr();
         if self.head.is_none() {
-            // The list was empty, so `replace` returns `None`, and `forget` leaks nothing.
+            // The list was empty: no old first bio is leaked by `forget`.
             core::mem::forget(self.head.replace(bio));
         } else {
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.

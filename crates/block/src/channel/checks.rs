@@ -27,7 +27,7 @@ pub(crate) struct BioChecks {
     /// Longest read or write that all drives accept whole, in sectors. Does not grow while split
     /// bios wait to send their next part, because longer whole bios would overtake the split bios.
     pub(crate) whole_max: u32,
-    /// Value in sectors that `plain_sectors` would have without the trace; 0 without a trace.
+    /// Longest read or write, in sectors, that only a trace keeps off the fast path; 0 without one.
     recorded_sectors: u32,
     read_only: bool,
     pub(crate) traced: bool,

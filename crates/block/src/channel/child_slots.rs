@@ -1,5 +1,5 @@
-//! `ChildSlots`: a drive's share of a channel's slots for parts, and the split bios that wait for
-//! one.
+//! `ChildSlots`: bio slots that a channel reserves for the parts of split bios on one drive, and
+//! the split bios that wait for such a slot.
 //!
 //! Owned by a `VolumeMember`; used by split.rs. Each drive has a share of its own, so that a drive
 //! that does not answer cannot take the slots for parts of the other drives. Groups take turns, so

@@ -47,7 +47,7 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) route: QueueRoute,
     /// Number of bios of this channel that the drive has, or that wait for one of the drive's tags.
     pub(crate) outstanding: u32,
-    /// True if the channel's own queue of the drive may hold some of the outstanding bios.
+    /// True if bios of this channel may be in the hardware queue assigned to the channel.
     pub(crate) served_here: bool,
     /// True if a flush of this channel may wait for another flush. The channel's own queue sends
     /// the waiting flush later.
@@ -211,9 +211,9 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A flush that waits for the flush in flight is in no queue, so a poll does not see it.
-            // The channel has no flush left only if the drive had none before and after the poll,
-            // and no waiting flush moved into a queue meanwhile.
+            // A flush that waits for another flush is in no queue, so a poll does not see it.
+            // `flushes` becomes false only if the drive had no flush from before the poll until
+            // after it.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
             // If another thread serves the queue, `run_queue` does nothing and `left_busy` stays
@@ -266,7 +266,7 @@ impl<M: Machine> VolumeMember<M> {
     }
 
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // A queue that any thread may run is left to channels that have bios in flight there.
+        // Only a channel with bios in flight polls a hardware queue that any thread may run.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)

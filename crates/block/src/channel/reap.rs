@@ -16,7 +16,8 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
-/// With `polls_always`, every 8th poll also runs the drives' queues although completions are ready.
+/// Interval, in polls, at which a channel runs its queues even if completions are ready, if
+/// `BioChecks::polls_always` is true.
 const POLLS_PER_LOOK: u32 = 8;
 
 /// A completed bio while the program's callback examines it. If the callback panics, the bio is
@@ -257,9 +258,9 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// First makes the next parts of split bios that wait for a free bio slot. Then returns the
-    /// next bio of `finished`: a split bio whose parts are done, or a bio that reached no drive.
-    /// Returns `None` if `wanted` is false.
+    /// Makes the next parts of split bios that wait for a free bio slot. Then, if `wanted` is true,
+    /// returns the next bio of `finished`: a split bio whose parts are done, or a bio that reached
+    /// no drive.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {

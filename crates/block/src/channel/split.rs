@@ -25,7 +25,7 @@ use crate::volume::placement::{DrivePart, VolumeRange};
 
 enum NextPart<M: Machine> {
     Part(BioRef<M>),
-    /// No part was made: no bio slot for parts is free in the share of the drive with this index.
+    /// No part was made: all bio slots for parts on the drive with this index are in use.
     NoRoom(u16),
     Made,
 }
@@ -142,9 +142,9 @@ impl<M: Machine> Submission<M> {
     }
 
     /// Makes the next part of the split bio `parent` in its present stage (preflush, data or final
-    /// flush). `span` is the first drive and the number of drives. `parent.offset` counts the
-    /// drives whose parts are all made. `parent.dev_sector` counts the sectors of the next drive
-    /// for which parts are made.
+    /// flush). `span` is the index of the bio's first drive and the number of its drives.
+    /// `parent.offset` is the number of drives that already have all their parts. On the next
+    /// drive, parts for `parent.dev_sector` sectors are made.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,

@@ -30,9 +30,8 @@ use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// A bio behind other waiting bios reserves its time at the token bucket only once the last
-/// reserved time is at most this many nanoseconds ahead. The limit bounds the wait of a client with
-/// one I/O in flight behind a client with many.
+/// Nanoseconds into the future up to which the bios of a queue reserve token bucket time. Bounds
+/// the wait of a client with one I/O in flight behind a client with many.
 const AHEAD_NS: u64 = 1_000_000;
 /// Value of a waiting bio's `dev_sector` while no time at the token bucket is reserved for the bio.
 /// Otherwise `dev_sector` is the reserved time in nanoseconds.
@@ -56,16 +55,16 @@ impl BucketStep {
 /// Bios of a group that wait at one token bucket, in the order in which they may pass.
 struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// The token bucket: owner (0 for the group, 1 for the group's parent), number of the bucket,
-    /// and true for reads.
+    /// Token bucket: owner (0 for the group, 1 for its parent), index of the limit at that owner,
+    /// and direction (true for reads).
     gate: (usize, usize, bool),
     /// Waiting bios that have a reserved time at which they may pass the token bucket. The time is
     /// stored in `dev_sector`, which is unused until a bio is mapped to a drive.
     timed: BioList<M>,
-    /// Time, in nanoseconds, at which the last bio in `timed` may pass the token bucket.
+    /// Reserved time, in nanoseconds, of the last waiting bio that has one.
     last_ns: u64,
-    /// Bios that wait behind those in `timed` and have no reserved time yet. After `take_due`,
-    /// `behind` is empty if `timed` is empty.
+    /// Bios without a reserved time, which wait behind all bios with one (`timed`). After
+    /// `take_due`, `behind` is empty if `timed` is empty.
     behind: BioList<M>,
 }
 
@@ -157,8 +156,8 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has paid at the token buckets of the old group table before index
-                // `place`. It now continues at `place`, or at the first earlier bucket that is new.
+                // The bio has paid at the token buckets before `place` that the old group table
+                // had, and continues at the first other bucket before `place`, or at `place`.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
@@ -224,8 +223,8 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // The first bio that remains in a queue may have no reserved time. With `next_ns` 0, the
-        // next `take_due` checks all queues.
+        // A queue may now begin with a bio without a reserved time. A `next_ns` of 0 lets the next
+        // call of `take_due` check all queues at once.
         self.next_ns = 0;
         taken
     }
@@ -257,8 +256,8 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // The first bio that remains in a queue may have no reserved time. With `next_ns` 0, the
-        // next `take_due` checks all queues.
+        // A queue may now begin with a bio without a reserved time. A `next_ns` of 0 lets the next
+        // call of `take_due` check all queues at once.
         self.next_ns = 0;
         taken
     }

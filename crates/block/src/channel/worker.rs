@@ -122,8 +122,7 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// Returns true if `turn` must be called again at a certain time, even if the worker's doorbell
-    /// does not ring.
+    /// Returns true if the worker must wake at a set time, even if its doorbell does not ring.
     #[cfg(test)]
     pub(crate) fn asks_for_turn(&self) -> bool {
         self.run.wake_ns().is_some()

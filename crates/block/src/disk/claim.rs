@@ -13,8 +13,8 @@ use crate::disk::Disk;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 
-/// Returns true if a thread may open its channel as late as its first I/O for the drive, because
-/// opening a queue is quick and waits for no other thread.
+/// Returns true if the drive's queues open quickly, without waiting for another thread. A thread
+/// may then open its channel only at its first I/O to the drive.
 #[must_use]
 pub fn may_open_late<M: Machine>(disk: &Disk<M>) -> bool {
     disk.kind == QueueKind::AnyThread || disk.driver.may_open_late()

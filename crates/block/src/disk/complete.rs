@@ -158,8 +158,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 }
 
-/// Ends all requests of a non-empty batch. Returns true if a flush ended, and the flushes that
-/// waited for it were queued in this hardware queue as the next flush.
+/// Ends all requests of a non-empty batch. Returns true if a flush ended and this hardware queue
+/// got the next flush: all flushes that had waited, merged into one.
 #[inline(always)]
 pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
     M::work(Stage::Complete, context.run.batch.entries().len() as u32);

@@ -22,9 +22,8 @@ use crate::queue::serve::ServeGuard;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
-/// Returns true if a batch may take the fast path. Work that other threads have marked as pending
-/// needs no check here. A thread that marks work then sets the flag of the serve lock, or rings the
-/// doorbell of the queue's owner. Flag and doorbell both make a thread look for the work.
+/// Returns true if a batch may take the fast path. Pending work of other threads needs no check:
+/// these threads also set the flag of the serve lock, or ring the doorbell of the queue's owner.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,
@@ -41,14 +40,13 @@ fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
-/// Returns true if the clock is read once for each batch, the queue may dispatch, and no other work
-/// must go first.
+/// Returns true if one clock reading serves a whole batch, and the queue may dispatch now.
 #[inline(always)]
 fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
     context.run.stamp == Stamp::Batch && is_open(context.run, serve)
 }
 
-/// Returns true if the queue may dispatch, and no other work must go first.
+/// Returns true if the queue may dispatch now, and no older bio or woken queue must go first.
 #[inline(always)]
 fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
     run.woken.is_empty()

@@ -184,8 +184,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `run_woken` serves other queues and sets `left_busy` for them. A true value for this
-            // queue is kept.
+            // `run_woken` overwrites `left_busy` for other queues. A true value for this queue must
+            // survive.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;

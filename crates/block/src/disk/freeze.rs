@@ -15,7 +15,7 @@ use crate::queue::HardwareQueue;
 const LOOK_FIRST_NS: u64 = 1_000;
 const LOOK_MOST_NS: u64 = 1_000_000;
 
-/// Longest pause, in nanoseconds, in which the thread spins; in longer pauses it sleeps.
+/// Longest pause, in nanoseconds, in which `wait_drained` spins; in longer pauses it sleeps.
 const SPIN_MOST_NS: u64 = 30_000;
 
 impl<M: Machine> Disk<M> {
@@ -35,9 +35,9 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // When a flush completes, flushes that waited for it move to a software queue, perhaps one
-        // already checked. Bios that a worker leaves behind move, too. So the disk is drained only
-        // if no flush was in progress before and after the check, and nothing moved meanwhile.
+        // During the check of the queues, waiting flushes or bios of a closed worker may move to a
+        // queue that is already checked. So the disk is drained only if no flush was in progress
+        // before and after the check, and nothing moved meanwhile.
         let moves = || {
             // In the lock order, the flush lock comes after the serve lock that `worker_moves`
             // takes. So the flush lock is released first.
@@ -53,8 +53,8 @@ impl<M: Machine> Disk<M> {
     /// not call this function.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // A check takes serve locks, and a thread that finds the serve lock taken does not poll.
-        // Pauses between the checks let other threads poll.
+        // `is_drained` takes serve locks, and a thread that finds a serve lock taken does not poll.
+        // Pauses let the other threads poll.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {

@@ -42,8 +42,8 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     trace: impl Fn(&mut QueueContext<'_, M>, &dyn DriverQueue<M>, &Request<M>, Dispatch),
 ) -> u32 {
     let HctxState { queue: Some(queue), in_flight, .. } = serve else { return 0 };
-    // Local copies avoid reloads: the compiler cannot know that the calls below keep the fields
-    // unchanged.
+    // Local copies avoid reloads after each driver call: the compiler cannot know that the call
+    // leaves these values unchanged.
     let (queue, hctx, flags_taken) = (&mut **queue, context.hctx, context.disk.flags_taken);
     let (tags, number) = (&*hctx.tags, hctx.number);
     let stamps_each = WAITED && (context.run.stamp == Stamp::Io || context.is_traced());

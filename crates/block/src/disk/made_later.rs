@@ -14,7 +14,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 pub(crate) struct MadeLater<M: Machine, T> {
     /// The value, or a placeholder until `make` has written the value, once, under `making`'s lock.
     value: UnsafeCell<T>,
-    /// State of the delayed making; `None` if the value existed when this object was created.
+    /// State of the creation of `value` by `make`; `None` if the value existed from the start.
     making: Option<MakeState<M>>,
 }
 

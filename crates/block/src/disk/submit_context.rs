@@ -69,8 +69,7 @@ pub(crate) struct SubmitContext<M: Machine> {
     pub(crate) trace_context: TraceContext,
 }
 
-/// Values for the fields of trace events, kept because the code that emits the events does not know
-/// them.
+/// Data for trace events that the emitting function does not get as an argument.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     pub(crate) inserted_ns: u64,
@@ -117,8 +116,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns this thread's statistics for a hardware queue of other threads: queue `hctx` of
-    /// `disk`, a drive of the thread's volume or one that shares tags with it.
+    /// Returns the statistics in which this thread counts I/O of queue `hctx` of `disk`, a queue of
+    /// other threads. The disk is in the thread's volume, or shares tags with it.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {

@@ -31,8 +31,8 @@ use crate::trace::blktrace::EventCode;
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 /// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Number of checks during one timeout. A pause of the process can shorten a request's timeout by
-/// up to two check intervals.
+/// Number of checks during one timeout. If the process pauses, up to two check intervals of the
+/// pause count towards the timeout.
 const LOOKS: u64 = 8;
 
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {

@@ -207,7 +207,7 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Sends an insert event (I) to the trace sink for each bio of a batch that is about to enter a
-    /// queue. Stores the time, which the batch's insert events in a recording will carry.
+    /// queue. Notes the present time as the insertion time for a trace recording.
     #[inline(always)]
     pub(crate) fn begin_insert(&mut self, list: &BioList<M>) {
         if self.is_on() {
@@ -244,8 +244,8 @@ impl<M: Machine> Tracing<'_, M> {
         });
     }
 
-    /// Records the dispatch (D) of a request if the driver accepted the request. With one time
-    /// stamp for each batch (`TraceStamp::Batch`), also records its insertion (I), accepted or not.
+    /// Records the dispatch (D) of a request if the driver accepted it. With `TraceStamp::Batch`,
+    /// also records its insertion (I), accepted or not: one ring word can hold both.
     #[inline(always)]
     pub(crate) fn record_issue(&mut self, rq: &Request<M>, outcome: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };

@@ -79,8 +79,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // `woken` must be empty while its queues run: with a queue in `woken`, this thread
-            // takes no tags for other queues (`owes_others`).
+            // A thread with queues in `woken` takes no tags for other queues (`owes_others`). So
+            // these queues are moved out of `woken` before they run.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);

@@ -96,8 +96,7 @@ impl<M: Machine> WorkerDrive<M> {
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
         // A thread that stops serving the queue need not notify the worker. So the worker may sleep
-        // only after it has taken the serve lock itself. The serve lock's flag would not help: the
-        // other thread would continue to serve instead of waking the worker.
+        // only after it has taken the serve lock itself.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -126,9 +125,9 @@ impl<M: Machine> WorkerDrive<M> {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Wakes the submitters of bios that wait for the worker, so that each finds the worker
-            // gone. A submitter that adds bios later takes this lock after the worker has left, and
-            // so finds the worker gone before it sleeps.
+            // Wakes the submitters whose bios wait for the worker, so that they see that the worker
+            // is gone. A later submitter sees this, too: it takes the software queue's lock before
+            // it sleeps.
             let mut ctx = ctx.ctx.lock();
             ring_all(ctx.list(self.hctx));
         }
@@ -157,8 +156,8 @@ impl<M: Machine> WorkerDrive<M> {
             let mut left = disk.empty_queue(self.hctx, serve);
             serve.taken = serve.taken.saturating_sub(left.len().into());
             if let Some(worker_state) = self.worker_state() {
-                // Relaxed: `settled` is a statistic, which orders no other data. Only the holder of
-                // the queue's serve lock writes it.
+                // Relaxed: `settled` (number of bio chains that have left the worker's queue) is a
+                // statistic. Only the holder of the queue's serve lock writes it.
                 worker_state.settled.store(serve.taken, Order::Relaxed);
             }
             serve.moves += u64::from(!left.is_empty());

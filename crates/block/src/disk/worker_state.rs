@@ -35,8 +35,8 @@ impl<M: Machine> WorkerState<M> {
     }
 
     pub(crate) fn waiting(&self) -> u64 {
-        // Relaxed: a statistic. `settled` and `handed` may be read at different moments, so their
-        // difference may be slightly wrong.
+        // Relaxed: a statistic, which may be slightly wrong: `settled` (bio chains that left the
+        // worker's queue) is read before `handed` (all bio chains).
         let settled = self.settled.load(Order::Relaxed);
         self.handed.load(Order::Relaxed).saturating_sub(settled)
     }

@@ -28,7 +28,7 @@ pub enum Priority {
 /// scheduler to their completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LatencyTarget {
-    /// The mean latency in nanoseconds.
+    /// Target of the mean latency, in nanoseconds.
     Mean(u64),
     /// A percentile as parts of 10,000 (5,000 to 9,999), and its latency in nanoseconds.
     Percentile(u16, u64),

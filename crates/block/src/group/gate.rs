@@ -17,7 +17,7 @@ use crate::group::config::GroupLimits;
 
 /// Fractional bits of stored nanoseconds: a rate of 3 million a second is exact to 0.001 %.
 const FRACTION_BITS: u32 = 8;
-/// Fractional bits that the cost of a sector has in addition to `FRACTION_BITS`.
+/// Extra fractional bits of a sector's cost: `FRACTION_BITS` + `SECTOR_BITS` = 24 in total.
 const SECTOR_BITS: u32 = 16;
 
 /// Number of limits on an I/O: I/Os per second and bytes per second, each for the I/O's own
@@ -100,7 +100,7 @@ impl LimitCosts {
 pub(crate) struct TokenBuckets<M: Machine> {
     /// Time at which the next I/O may go, for each bucket, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// Time in `next` that was reserved by I/Os still waiting, for each bucket, in units of
+    /// Time that waiting I/Os have reserved (a part of `next`), for each bucket, in units of
     /// 2^-`FRACTION_BITS` ns.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
@@ -108,8 +108,8 @@ pub(crate) struct TokenBuckets<M: Machine> {
 /// An I/O at a limit: index of the limit in `LimitCosts`, operation, and number of sectors.
 pub(crate) type BucketIo = (usize, Op, SectorCount);
 
-/// Returns the index of an I/O's token bucket. Limits 0 and 1 (of the I/O's own direction) have a
-/// bucket for reads and one for writes. Limits 2 and 3 (of both directions) have one bucket.
+/// Returns the index of an I/O's token bucket. A limit of one direction (`stage` 0 or 1) has a
+/// bucket for reads and one for writes. A limit of both directions (`stage` 2 or 3) has one bucket.
 fn place_of((stage, op, _): BucketIo) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
@@ -134,8 +134,8 @@ impl<M: Machine> TokenBuckets<M> {
         let now = i128::from(now_ns) << FRACTION_BITS;
         let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
-            // Relaxed: `waiting` and `next` publish no other data. `waiting` is read first, so that
-            // time reserved between the two loads counts as used, not as waiting.
+            // Relaxed: `waiting` and `next` are times that publish no other data. `waiting` is read
+            // first, so that time reserved between the two loads counts as used.
             let waiting = self.waiting[place].load(Order::Relaxed);
             let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
             let next = now + new.instead_of(old, i128::from(booked) - now);
@@ -148,7 +148,7 @@ impl<M: Machine> TokenBuckets<M> {
     /// Returns how many nanoseconds a new I/O would have to wait at `now_ns`: the longest wait at
     /// any bucket.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
-        // Relaxed: a report needs only a recent value.
+        // Relaxed: statistics need only a recent value of `next`.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
         (next >> FRACTION_BITS).saturating_sub(now_ns)
     }

@@ -1,8 +1,8 @@
-//! Freezing a disk against a submitter: once it is drained, nothing reaches the drive.
+//! Model of freezing a disk while a thread submits: once drained, nothing reaches the drive.
 //!
-//! Production code: the whole path of a bio through `Channel` and `Disk` in three settings, against
-//! `freeze`, `wait_drained` and `unfreeze`. Checked: no request is dispatched between
-//! `wait_drained` and `unfreeze`, and the bio is served once, before or after.
+//! Production code: the whole path of a bio through `Channel` and `Disk` (with private, shared and
+//! no software queues), `freeze`, `wait_drained` and `unfreeze`. Checked: no request is dispatched
+//! between `wait_drained` and `unfreeze`, and the bio is served once, before or after.
 #![cfg(test)]
 
 use alloc::sync::Arc;

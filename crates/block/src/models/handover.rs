@@ -1,5 +1,5 @@
-//! Model-checked handover of work to the owner of a hardware queue, which may be about to sleep, or
-//! to a thread that serves the queue at that moment.
+//! Model-checked handover of work to a hardware queue's owner, even if the owner is falling asleep,
+//! or to a thread that serves the queue at that moment.
 //!
 //! Production code: the whole path of a bio through `Channel` and `Disk`, from submission to
 //! completion. Each bio must reach the drive once and complete, and no thread may sleep for ever.

@@ -1,10 +1,10 @@
 //! Models of a volume that grows while one thread submits, or while a second thread resizes it.
 //!
 //! Production code: `Volume::resize`, and a channel's check of a bio's range. The drive writes its
-//! new size to a `CheckedLine`, memory without synchronization of its own. So the explorer reports
-//! a data race if the memory orders of sizes and resizes are too weak. Checked: a thread whose I/O
-//! past the old end is accepted sees the new size, and no two threads write the size at the same
-//! time.
+//! new size to a `CheckedLine`, memory without synchronization of its own. So the model checker
+//! reports a data race if the memory orders of sizes and resizes are too weak. Checked: a thread
+//! whose I/O past the old end is accepted sees the new size, and no two threads write the size at
+//! the same time.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -96,8 +96,8 @@ fn grow_under_a_submitter() {
 /// Two threads resize the volume at the same time. Its size watcher must be called only once.
 fn grow_twice_at_a_time() {
     let (volume, _) = volume();
-    // An atomic of `core`, which the explorer does not see, so it orders no accesses of the tested
-    // code.
+    // The model checker does not see an atomic of `core`, so `heard` adds no memory ordering to the
+    // test.
     let heard = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&heard);
     let watch = volume.watch_size(move |sectors| {

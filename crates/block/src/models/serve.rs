@@ -2,7 +2,7 @@
 //! does the work of threads that find the lock held, and no two threads hold the lock at once.
 //!
 //! Production code: `ServeLock` and the pending marks of a `HardwareQueue`. The work of a software
-//! queue is in a `CheckedLine`, memory that only the queue's mark publishes. So the explorer
+//! queue is in a `CheckedLine`, memory that only the queue's mark publishes. So the model checker
 //! reports a data race if the memory orders of lock or marks are too weak.
 #![cfg(test)]
 #![allow(unsafe_code)]
@@ -34,8 +34,8 @@ enum MeterUse {
     On,
 }
 
-/// Runs a submitting thread for each software queue in `ctxs`, while `asks` turns lock statistics
-/// on or off. After all threads have ended, the work of each must be done and the serve lock be
+/// Runs a submitting thread for each software queue in `ctxs`, with lock statistics on or off as
+/// `asks` says. After all threads have ended, all work must be done and the serve lock must be
 /// free.
 fn submit(ctxs: &'static [usize], asks: MeterUse) {
     unmeter_locks();
@@ -59,7 +59,7 @@ fn submit(ctxs: &'static [usize], asks: MeterUse) {
         scene.hctx.serve.meter();
     }
     if asks == MeterUse::ForAWhile {
-        // The submitters may run at this step, while lock statistics are on.
+        // During this fence, the model checker may run the submitters with lock statistics on.
         Checked::fence(Order::SeqCst);
         unmeter_locks();
     }

@@ -135,10 +135,9 @@ pub(crate) struct TagSettings<'a, M: Machine> {
     pub(crate) queue_depth: Option<u32>,
 }
 
-/// Returns the largest number of hardware queues of a disk: `hw.count`, with one exception. If a
-/// drive has `PerDrive` tags and its controller's shared tags exceed the drive's limit of requests,
-/// the drive gets one queue. Several queues could together exceed the limit, because each counts
-/// only its own requests.
+/// Returns the largest number of hardware queues of a disk: `hw.count`, or 1 if several queues
+/// could exceed the drive's limit of requests. A queue counts only its own requests. So a drive
+/// with `PerDrive` tags gets one queue if its controller's shared tags exceed the drive's limit.
 pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
     let own = own_depth(settings.queue_depth, hw);
     let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own;

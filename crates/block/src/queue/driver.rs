@@ -144,7 +144,7 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// Numbers of a cache's dirty pages, and of the pages that the cache has written to its volume.
+/// Page counts of a write-back cache: dirty pages, and pages written so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unwritten {
     /// Number of dirty pages.

@@ -54,7 +54,7 @@ impl InFlight {
     /// If a tag is not in flight in this queue. The message names `drive`.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
-        // A local `issued_ns` lets the compiler keep the table's address in a register.
+        // A local reference lets the compiler keep the array's address in a register.
         let issued_ns = &mut *self.issued_ns;
         for (tag, _) in batch.entries() {
             let issued = &mut issued_ns[tag.0 as usize];
@@ -89,8 +89,8 @@ impl InFlight {
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // `clock` starts at the oldest dispatch in the queue, so that even its first `look`
-            // detects a pause of the process since then.
+            // The clock starts at the queue's oldest dispatch. Otherwise the first check would miss
+            // a pause of the process since that dispatch.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);

@@ -25,8 +25,8 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Creates the bitmap of each lane (the part of a hardware queue that one thread serves).
-    /// `lanes` holds the number of the hardware queue and of the software queue of each lane.
+    /// Creates a bitmap for each lane (the part of a hardware queue that one thread serves).
+    /// `lanes` holds the hardware queue and the software queue of each lane.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {

@@ -4,7 +4,7 @@
 //! just before dispatch, read by the driver, and ended when its tag comes back in a
 //! `CompletionBatch`. States: `Idle` (owned by the tag set) -> `InFlight` or `Waited` (owned by the
 //! driver) -> `Idle`; or -> `Abandoned` (timed out and its bios completed, but the driver may still
-//! write its memory) -> `Idle` when the driver confirms it after all. Kernel counterpart:
+//! write its memory) -> `Idle` when the driver completes the request late. Kernel counterpart:
 //! `struct request` with `enum mq_rq_state`.
 #![allow(unsafe_code)]
 
@@ -131,14 +131,14 @@ impl<M: Machine> Request<M> {
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // `own` (submitted by this thread) is true, because `ends_alike` admits no other I/Os.
+        // `own` is true: `ends_alike` accepts only I/Os that this thread submitted.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Returns true if the request can be added to `times`, a count of equal I/Os. The request must
-    /// be in flight, be equal in operation, tenant and times, and consist of one bio of this
-    /// channel that waited in no queue. Flushes always wait.
+    /// Returns true if the request can be counted with the equal I/Os in `times`: equal operation,
+    /// tenant, submission and dispatch times. The request must be in flight, and consist of one bio
+    /// from the channel of `bio_set` that waited in no queue. A flush is never such a request.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };

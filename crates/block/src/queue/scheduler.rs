@@ -353,8 +353,8 @@ pub(crate) struct Scheduling<M: Machine> {
     /// Time in nanoseconds until which the trace gets no second message about a dispatch pause.
     rests_until_ns: u64,
     drive: Arc<DriveWaits<M>>,
-    /// Accounts, for each group, of the waiting times that the scheduler does not count itself:
-    /// waits for a tag and, if `counts` is false, waits in the scheduler.
+    /// Accounts of each group's waiting time that the scheduler does not count itself: for a tag
+    /// and, if `counts` is false, in the scheduler.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
@@ -368,7 +368,7 @@ impl<M: Machine> Scheduling<M> {
         depth: usize,
         drive: &Arc<DriveWaits<M>>,
     ) -> Self {
-        // A built-in scheduler, which has a name, counts the times that bio chains wait in it.
+        // Built-in schedulers have a name, and record waiting times themselves.
         let counts = name.is_some();
         Scheduling {
             name,
@@ -552,9 +552,9 @@ impl<M: Machine> Scheduling<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // The scheduler may give back its missing bio chains later. A bio chain names its drive
-            // by the address of the drive's wait accounts (`DriveMark`). So the accounts are
-            // leaked, which keeps the address unique.
+            // A scheduler that kept bio chains may return them later. A bio chain names its drive
+            // by the address of the drive's wait accounts. The leaked accounts keep that address
+            // unique.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -138,8 +138,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // Another thread enabled statistics after `counts` was read. Taking the lock has
-            // cleared that thread's `METERED` bit, so set the bit again.
+            // Another thread turned lock statistics on after this thread had read the switch. The
+            // exchange above cleared that thread's `METERED` bit, so set the bit again.
             self.meter();
         }
         Some(ServeGuard { lock: self })
@@ -153,8 +153,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // The lock is held, and `FLAG` or `METERED` is already set. An older `FLAG` does not
-            // publish this thread's work, so this thread sets `FLAG` again.
+            // The lock is held, with `FLAG` or `METERED` set. Even a set `FLAG` is set again: only
+            // this thread's own Release publishes this thread's work.
             Err(found) => {
                 // Release pairs with the Acquire of `ServeGuard::leave` and `ServeGuard::stay`: the
                 // lock's holder sees this thread's work. Relaxed: the caller repeats a failed

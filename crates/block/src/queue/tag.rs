@@ -295,8 +295,8 @@ pub(crate) mod tests {
     fn a_tag_given_back_twice_in_a_batch_is_a_bug() {
         let tags = TagSet::<Native>::new(4);
         let rq = tags.take_one(&mut 0).expect("it is free");
-        // SAFETY: `reclaim` forbids a second handle. This test makes one, so that `give` must
-        // detect a tag freed twice. Only this thread uses both handles, and only to read.
+        // SAFETY: only this thread uses both handles of the request, and only to read.
+        // `reclaim` forbids a second handle. This test makes one: `give` must detect a double free.
         let (second, mut batch) = (unsafe { tags.reclaim(rq.tag()) }, TagBatch::EMPTY);
         tags.give(&mut batch, rq);
         tags.give(&mut batch, second);

@@ -30,7 +30,7 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes of [`TraceStep`]s with several events. All are above the kernel's event codes.
+/// Codes of ring words that record several events of an I/O; above the kernel's event codes.
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
@@ -43,8 +43,8 @@ pub struct TraceEntry {
     pub time_ns: u64,
     /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub sector: u64,
-    /// For a remap, the first sector on the volume. For a flush that joined another flush, the
-    /// value of `sector` by which the trace identifies that other flush.
+    /// For a remap, the first sector on the volume. For a flush that was merged into another one,
+    /// the `sector` of that other flush's events.
     pub from: u64,
     /// Length of the I/O in bytes.
     pub bytes: u32,
@@ -124,8 +124,8 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns the ring word in front of a remap or of a joined flush. `sector` is the sector before
-/// the remap, or identifies the flush that was joined.
+/// Returns the ring word that precedes a remap, or a flush that is merged into another one.
+/// `sector` is the sector before the remap, or the `sector` of the other flush's events.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]

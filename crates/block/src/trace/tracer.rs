@@ -49,7 +49,7 @@ struct TraceRing<M: Machine> {
     dropped: M::Word,
     /// 1 if the clock is read for each event.
     exact: M::Word,
-    /// Decoder of the ring's words. The lock admits only one reader.
+    /// Decoder of the ring's words, under a lock that admits only one reader.
     reader: M::Lock<RingDecoder>,
     cpu: CpuId,
 }
@@ -149,7 +149,7 @@ impl<M: Machine> TraceWriter<M> {
     pub(crate) fn publish(&mut self) {
         // Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
-        // Relaxed: a changed value of `exact` may take effect with a later batch.
+        // Relaxed: a change of `exact` (one time per event instead of batch) may take effect later.
         let exact = self.ring.exact.load(Order::Relaxed) != 0;
         self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
     }
@@ -228,8 +228,8 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Number to add, wrapping, to the drop counters of the present `rings`: the counters of
-    /// removed rings, minus all counters at the start of the recording.
+    /// Events dropped in this recording, minus the sum of the drop counters of the present `rings`.
+    /// Wraps around below 0.
     dropped: M::Word,
     /// 1 if the clock is read for each event.
     exact: M::Word,
@@ -274,7 +274,7 @@ impl<M: Machine> Tracer<M> {
         self.exact.store(exact, Order::Relaxed);
         for ring in rings.iter() {
             ring.read(|_, _| ());
-            // Relaxed: the ring's writer may notice the new value of `exact` with a later batch.
+            // Relaxed: the ring's writer may notice a new `exact` (one time per event) later.
             ring.exact.store(exact, Order::Relaxed);
         }
         // Relaxed: statistics.
@@ -307,8 +307,8 @@ impl<M: Machine> Tracer<M> {
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        // A `limit` of 0 makes the first event call `find_room`, which computes the real limit from
-        // the reader's position.
+        // A `limit` (index at which the ring counts as full) of 0 makes the first event call
+        // `find_room`, which sets it from the reader's position.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let (untold, time_ns, group) = (0, 0, 0);
         let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };

@@ -178,8 +178,8 @@ impl<M: Machine> Volume<M> {
             let list: Vec<SizeCallback> =
                 watchers.list.iter().map(|(_, call)| call.clone()).collect();
             drop(watchers);
-            // No other thread can resize the volume until `turn` is dropped, so the watchers'
-            // callbacks get the new sizes in order.
+            // `turn` keeps other threads from resizing the volume, so size watchers get all sizes
+            // in order.
             list.iter().for_each(|call| call(new));
         }
         drop(turn);

@@ -1,13 +1,13 @@
 //! Serving modes: which threads serve a volume's drives, and how the mode `auto` chooses.
 //!
-//! A `Volume` has a `Serving`, its settings, and a `ServingChoice` that its channels share. Each
-//! channel counts its own I/O (`Chooser`) and adds the counts to the shared state only every
-//! quarter of a millisecond, so that batches do not write shared memory. `auto` measures the
-//! throughput of all channels together. The mode `auto` uses each of the two modes for a while,
-//! keeps the faster one, and tries the other again after increasing intervals. A channel that
-//! measured only itself would hand its work to workers that take the CPUs from the other channels.
-//! Source: Kumar et al., ATC 2017, the Falcon paper (watermarks, per-drive serving; "per-volume" is
-//! its description of Linux).
+//! A `Volume` has a serving mode (`Serving`) and the state of `auto` (`ServingChoice`), which all
+//! its channels share. Each channel counts its own I/O (`Chooser`) and adds the counts to the
+//! shared state only every quarter of a millisecond, so that batches do not write shared memory.
+//! `auto` measures the throughput of all channels together. The mode `auto` uses each of the two
+//! modes for a while, keeps the faster one, and tries the other again after increasing intervals. A
+//! channel that measured only itself would hand its work to workers that take the CPUs from the
+//! other channels. Source: Kumar et al., ATC 2017, the Falcon paper (watermarks, per-drive serving;
+//! "per-volume" is its description of Linux).
 
 use alloc::format;
 use alloc::string::String;
@@ -24,9 +24,9 @@ pub enum Serving {
     /// Falcon paper (Kumar et al., ATC 2017).
     PerDrive,
     /// The submitting thread serves the drives one after the other, from one list of requests for
-    /// all drives. Bios merge with requests in this list; a bio that starts a request takes its tag
-    /// as soon as it is put into the list. Linux works so according to the Falcon paper (Kumar et
-    /// al., ATC 2017). The mode exists for comparison.
+    /// all drives. A request takes its tag when it enters the list, and later bios can merge with
+    /// it. Linux works like this, according to the Falcon paper (Kumar et al., ATC 2017). The mode
+    /// exists for comparison.
     PerVolume,
     /// `Inline` or `PerDrive`, depending on which has the higher throughput.
     Auto,
@@ -116,7 +116,7 @@ impl Default for ServingConfig {
     }
 }
 
-/// Nanoseconds between two updates of the channels' shared state by the same channel.
+/// Nanoseconds between two updates of a volume's `ServingChoice` by one channel.
 const MEETING_NS: u64 = 250_000;
 /// Shortest time, in nanoseconds, for which a mode is measured. Multiplied by the number of active
 /// channels, because channels that share CPUs run one after the other.
@@ -140,7 +140,7 @@ const STAY_MOST: u32 = 1024;
 /// The trial of a slower serving mode ends early if it takes this many times as long as the faster
 /// mode would need for the same number of bios.
 const TRIAL_FACTOR: u64 = 2;
-/// Percentage by which workers must serve faster than submitters, because of their extra CPUs.
+/// Percentage by which workers, which use extra CPUs, must be faster than submitters to be chosen.
 const MARGIN_PERCENT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -210,7 +210,8 @@ pub(crate) struct ServingChoice {
     settling: bool,
     /// Number of measuring windows left before `auto` changes between submitters and workers.
     stay: u32,
-    /// Value of `stay` after the next return to the faster serving mode. Doubles at each return.
+    /// Length, in measuring windows, of the next stay in the faster serving mode. Doubles each
+    /// time.
     patience: u32,
 }
 
@@ -303,7 +304,7 @@ impl ServingChoice {
     fn end_window(&mut self, elapsed_ns: u64) {
         let rate = u128::from(self.done.bios) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
-        // A single window may be an outlier, so the old rate and the new one count equally.
+        // Averages old and new throughput, because a single measuring window may be an outlier.
         let known = &mut self.rates[usize::from(self.workers)];
         *known = if *known == 0 { rate } else { *known / 2 + rate / 2 + 1 };
         if self.rates[usize::from(!self.workers)] == 0 {
@@ -325,8 +326,8 @@ impl ServingChoice {
         self.turn(0);
     }
 
-    /// Changes the serving mode: from submitters to workers, or from workers to submitters. The
-    /// mode that was in use before is tried again after `stay` + 1 measuring windows.
+    /// Switches between serving by submitters and serving by workers. `auto` tries the previous
+    /// mode again after `stay` + 1 measuring windows.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;

@@ -1,8 +1,8 @@
 //! Counters of exports to virtual machines, for the control socket.
 //!
-//! This module owns the JSON shape of the counters of an I/O thread and its queues; their rows are
-//! in millrace-exports. `serve` fills them from the exports; `millrace stat --guests` reads them
-//! back.
+//! This module defines the JSON format of the counters of an I/O thread and its queues;
+//! millrace-exports lists the counters. `serve` fills them from the exports; `millrace stat
+//! --guests` reads them back.
 
 use millrace_exports::CounterTable as _;
 use millrace_exports::vhost::{QueueStats, ThreadStats, VhostStats};

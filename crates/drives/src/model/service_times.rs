@@ -1,7 +1,7 @@
 //! Service times of a simulated drive that is otherwise idle.
 //!
-//! The drive's own timing computes the times, for use before any measurement, as in latency
-//! targets.
+//! The drive's timing model computes the times. Latency targets are checked against these times
+//! before any measurement.
 
 use millrace_random::mixed;
 

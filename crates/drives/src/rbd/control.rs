@@ -180,7 +180,7 @@ impl From<io::Error> for LookError {
     }
 }
 
-/// Converts an error of a check. ENOENT means that `what` was removed.
+/// Converts an error of a cluster request; for ENOENT, `what` says what was removed.
 fn gone_or(error: io::Error, what: &'static str) -> LookError {
     match error.raw_os_error() {
         Some(libc::ENOENT) => LookError::Gone(what),

@@ -1,11 +1,11 @@
 //! A job (submitting thread) of a benchmark on any machine: keeps `iodepth` bios in flight through
-//! one channel and one interface.
+//! one channel.
 //!
 //! run.rs calls `run` on a thread of the job's own, pinned to the job's CPU. Each round submits
-//! idle bios at new offsets, through the interface and into the channel, then collects and reaps
-//! completions. Without completions the job spins for a bounded time, then sleeps on its doorbell.
-//! After the window has closed, the job waits for its I/Os in flight. Each bio owns a buffer for
-//! one I/O, whose content nobody reads.
+//! idle bios at new offsets, through a submission interface (such as libaio) into the channel, then
+//! collects and reaps completions. Without completions the job spins for a bounded time, then
+//! sleeps on its doorbell. After the window has closed, the job waits for its I/Os in flight. Each
+//! bio owns a buffer for one I/O, whose content nobody reads.
 
 use std::sync::{Arc, Mutex};
 

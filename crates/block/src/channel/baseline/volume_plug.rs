@@ -36,7 +36,7 @@ const REQUESTS_MAX: u32 = 16;
 struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
-    /// `None` once the request was handed to its drive.
+    /// Request in the plug; `None` once handed to its drive.
     rq: Option<RequestRef<M>>,
 }
 

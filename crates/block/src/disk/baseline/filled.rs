@@ -46,8 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // `leave` returns true if other threads left work for this thread. The queue's owner, woken by
-    // `ring`, finds that work, so the result is ignored.
+    // The result of `leave` (true if other threads left work) is ignored: the doorbell wakes the
+    // queue's owner, which does that work, too.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -144,7 +144,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     /// part of a hardware queue), which takes all bios of that software queue.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
         context.trace().begin_insert(list);
-        // The pending mark is set under the software queue's lock, as in `__blk_mq_insert_request`.
+        // As in Linux, the software queue's lock is held until the queue is marked as pending.
         let Some(queue) = context.insert(ctx, list) else { return };
         context.hctx.mark_pending(ctx.into());
         drop(queue);

@@ -32,7 +32,7 @@ impl<M: Machine> RequestLock<M> {
     #[track_caller]
     #[must_use]
     pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
-        // In a closure of `map`, lock statistics would record the closure as the caller.
+        // No `map` with a closure here: lock statistics would name the closure as the caller.
         let shared = self.shared.as_ref()?;
         Some(shared.lock())
     }

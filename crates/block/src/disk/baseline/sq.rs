@@ -129,7 +129,7 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
 }
 
 struct LockedQueue<'a, M: Machine> {
-    // Fields are dropped in this order, so the queue's own lock is released first.
+    // Fields drop in order of declaration: the queue's own lock (`single`) is released first.
     single: LockGuard<'a, M, SingleQueue<M>>,
     _shared: Option<LockGuard<'a, M, ()>>,
 }

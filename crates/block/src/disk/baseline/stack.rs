@@ -79,8 +79,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Subtracts one request from the design's count of requests in flight. Called when a hardware
-    /// queue is closed and a request that the driver had refused is taken apart.
+    /// Subtracts one from this design's own counter of requests in flight. Called when a hardware
+    /// queue is closed, for each request that the driver had refused.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

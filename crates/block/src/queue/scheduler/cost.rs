@@ -30,9 +30,8 @@ pub struct OpCost {
 }
 
 impl OpCost {
-    /// Computes costs from measured rates, so that 4 KiB I/Os and large transfers reach these
-    /// rates. A base cost is the time of a 4 KiB I/O less the time of its bytes; 0 if the bytes
-    /// take longer.
+    /// Computes costs from measured rates. A byte costs its time in a large transfer. A base cost
+    /// is the time of a 4 KiB I/O less the time of its bytes; 0 if the bytes take longer.
     ///
     /// # Source
     /// `calc_lcoefs` of the kernel's block/blk-iocost.c.
@@ -101,8 +100,8 @@ pub(crate) const REQUEST: u32 = 16;
 /// Service time, in nanoseconds, from which a drive counts as slow.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
-/// Part of a drive's depth (its limit of requests in flight) that requests take, by operation and
-/// length, in 16ths of a small (4 KiB) request.
+/// Depth (part of a drive's limit of requests in flight) that a request takes, for reads and for
+/// writes, in 16ths of a small (4 KiB) request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthWeights {
     read: OpWeight,
@@ -137,7 +136,7 @@ impl DepthWeights {
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };
         let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
-        // 32 bits suffice: `weight.base` is at most 2^14, `sectors` 2^18, and `weight.sector` 2^11.
+        // The sum fits 32 bits: `base` is at most 2^14, `sectors` 2^18, and `sector` 2^11.
         (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
     }
 }

@@ -36,8 +36,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
     DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }
 }
 
-/// Nanoseconds after which a hardware queue that holds its bio chains back checks again if other
-/// queues have bio chains of a higher priority.
+/// Nanoseconds between two checks by a hardware queue that holds back its bio chains for bio chains
+/// of higher priority in other queues.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// Nanoseconds since the last call of `next` after which a queue no longer delays other queues,
 /// because the queue's thread may hang.

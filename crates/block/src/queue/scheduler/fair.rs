@@ -33,7 +33,7 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 pub struct Fair<M: Machine>(Arc<SharedDrive<M>>);
 
 impl<M: Machine> Fair<M> {
-    /// Creates a scheduler for a drive that these groups share.
+    /// Creates a scheduler for a drive that all groups in `groups` share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
         let drive = DriveParts::of_no_drive(tags.queues);

@@ -51,8 +51,8 @@ use crate::queue::scheduler::{
 
 /// Nanoseconds between two reports that a hardware queue posts to its mailbox about its I/O.
 const PERIOD_NS: u64 = 500_000;
-/// Shortest time, in nanoseconds, between two reports of a hardware queue whose I/O a limit holds
-/// back, and between two allocations of the drive among groups.
+/// Shortest time, in nanoseconds, between two allocations of the drive among groups. A hardware
+/// queue that its budgets hold back also reports at most this often.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
 /// Nanoseconds after which a group of a lower priority gets an I/O although higher ones wait.
 const STARVED_NS: u64 = 100_000_000;
@@ -106,7 +106,7 @@ pub(crate) struct DriveParts<M: Machine> {
 }
 
 impl<M: Machine> DriveParts<M> {
-    /// Creates drive state for a scheduler inside a program's own scheduler, which no disk owns.
+    /// Creates drive state for a scheduler inside a program's own scheduler, without a disk.
     pub(crate) fn of_no_drive(queues: usize) -> Self {
         DriveParts {
             holds: Arc::new(DriveWaits::new(queues)),
@@ -122,8 +122,9 @@ pub(crate) struct ShareQueue<M: Machine> {
     /// Waiting bio chains and state of each group at this queue (a flow), in the order of the
     /// mailbox's entries. Flows are never removed.
     flows: Vec<GroupFlow<M>>,
-    /// Indices in `flows`, two for each group number: with `Policy::Targets` for reads and for
-    /// other operations; else only the first is used. `u16::MAX` if the flow does not exist yet.
+    /// Two indices in `flows` (queues of groups) for each group number: reads, and other
+    /// operations. Without `Policy::Targets`, the first is for all operations. `u16::MAX` if there
+    /// is no flow yet.
     places: Vec<u16>,
     last_place: usize,
     /// Indices in `flows` of the groups that have waiting bio chains, in no order.
@@ -218,8 +219,8 @@ impl<M: Machine> ShareQueue<M> {
             let flow =
                 GroupFlow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
             self.flows.push(flow);
-            // The queue's next report is due at once, so that other queues soon learn that the
-            // group has I/O at this queue.
+            // This hardware queue reports at once that a new group has I/O here, so that the next
+            // allocation of the drive includes the group.
             self.met.post_ns = 0;
         }
         self.last_place = usize::from(self.places[at]);
@@ -326,8 +327,8 @@ impl<M: Machine> ShareQueue<M> {
         flow.last_end = chain.end();
         flow.served += cost;
         self.met.largest = self.met.largest.max(cost);
-        // A group whose list was empty starts at the present virtual time, without a lead over
-        // others.
+        // A group gets no credit for idle time: its next bio chain starts no earlier than the
+        // present virtual time.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
@@ -371,8 +372,8 @@ impl<M: Machine> ShareQueue<M> {
         let next = ReportedWaits::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
-        // The waiting time so far is charged to the reason why the queue stopped. Bio chains that
-        // are new in the report `next` count as waiting from now on.
+        // Charges the waiting time up to now to the reason why the queue has stopped. Bio chains
+        // inserted since the last report wait from now on.
         account.settle(now_ns);
         account.say(&mut flow.said, next, now_ns);
     }
@@ -457,8 +458,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a scheduler received bio chains of two drives in one queue");
         self.waiting.drive = batch.drive();
-        // While the block layer cannot dispatch from this queue, it does not call `next`, which
-        // reports waits otherwise. So waits are reported here.
+        // `next` reports waits, but is not called while the block layer cannot dispatch from this
+        // queue. Then `insert` reports waits.
         let stuck =
             self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
@@ -480,8 +481,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     }
 
     fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
-        // Acquire pairs with the Release that increments `epoch` after an allocation. The mailbox's
-        // lock orders the new limits.
+        // Acquire pairs with the Release that increments `epoch` after an allocation. The new
+        // limits are read under the mailbox lock.
         let epoch = self.shared.epoch.load(Order::Acquire);
         if epoch != self.met.epoch {
             self.take_grants(epoch, now_ns);
@@ -526,7 +527,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let counted = &mut self.counted[flow.way];
             *counted = counted.saturating_sub(weight);
         }
-        // A request that never reached the driver has no service time.
+        // A request without a status never reached the driver, so its time does not count.
         let was_there = done.status.is_some();
         if was_there {
             self.met.counts.sums.count(done);
@@ -540,8 +541,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // The queue may stay empty for long. The mailbox must not show the demand in the queue's
-        // last report as present demand.
+        // An empty hardware queue may send no report for long. `is_over` makes its last report,
+        // which shows old demand, expire soon.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }

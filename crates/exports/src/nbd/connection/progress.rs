@@ -4,8 +4,7 @@
 //! Counting a transfer costs an addition and no clock read: client_timers.rs checks the counters a
 //! few times per timeout. Invariant: a stall is never reported early.
 
-/// Number of checks per stall timeout for clients that stall, and per measurement period for
-/// clients that are slow.
+/// Number of checks of a client during one stall timeout, or during one measurement of its rate.
 pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.

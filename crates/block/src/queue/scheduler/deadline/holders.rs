@@ -31,8 +31,8 @@ pub(crate) struct WaitTracker<M: Machine> {
     /// Priority class that goes first at present. Bio chains of lower classes wait because of
     /// their priority.
     class: usize,
-    /// Indices, in the list of reported waits (`said`), of groups and priority classes whose bio
-    /// chains began to wait after the last call of `wait_for`.
+    /// Indices in `said` of groups and priority classes whose bio chains began to wait after the
+    /// last call of `wait_for`.
     fresh: Vec<usize>,
 }
 

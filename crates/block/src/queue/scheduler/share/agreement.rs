@@ -39,19 +39,19 @@ const GONE_NS: u64 = 2_000_000_000;
 const CONTENDED_NS: u64 = 20_000_000;
 /// Lead that a group may have over waiting groups, in nanoseconds of the drive's service.
 const WINDOW_NS: u64 = 2_000_000;
-/// Minimum lead of a group over waiting groups, in I/Os of the largest size, per active group.
+/// Lead that a group may always have over waiting groups, in largest I/Os per active group.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two updates of the groups' average demand and average service.
 const SAMPLE_NS: u64 = 400_000;
 /// Average demand, in 16ths of a small (4 KiB) request, from which a group counts as active.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Nanoseconds of activity for which a drive found to be slow keeps its depth limit.
+/// Time with I/O, in nanoseconds, for which a drive found to be slow keeps its depth limit.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
-/// Nanoseconds of activity for which a drive of unknown speed has a depth limit.
+/// Time with I/O, in nanoseconds, for which a drive of unknown speed has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
-/// Number of requests completed between two allocations that show a drive of unknown speed to be
-/// fast, if their usual service time is below an eighth of [`SLOW_NS`].
+/// Number of requests that must complete between two allocations to show that a drive is fast.
+/// Their mean service time must be below an eighth of [`SLOW_NS`].
 const FAST_IOS: u64 = 32;
 
 /// Nanoseconds within which a drive must do both reads and writes to count as mixed.
@@ -70,7 +70,7 @@ struct GroupTotal {
     wants: u64,
     /// Average demand, in 16ths of a 4 KiB request, without bios that wait only for budget.
     usually_wants: u64,
-    /// 32 times the average cost, in nanoseconds, of the group's I/O between two samples.
+    /// 32 times the average cost, in nanoseconds, of the group's I/O in a period of [`SAMPLE_NS`].
     usually_served: u64,
     /// Cost, in nanoseconds, of the I/O dispatched since `usually_served` was last updated.
     to_sample: u64,
@@ -101,8 +101,8 @@ impl GroupTotal {
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
-    /// Nanoseconds of I/O for which the drive keeps its depth limit, because the drive is slow or
-    /// its speed is not known yet. Time without I/O does not count.
+    /// Remaining time with I/O, in nanoseconds, for which the drive keeps its depth limit, because
+    /// it is slow or of unknown speed.
     slow_for_ns: u64,
     made_ns: u64,
     way_ns: [u64; 2],
@@ -172,7 +172,7 @@ impl<M: Machine> SharedAllocation<M> {
         seen.served = self.here().map(|(_, total)| total.served).sum();
         self.cut(shared, &seen, now_ns);
         if !bounded && self.depth.is_off() {
-            // The depth was unlimited and stays unlimited, so the queues need no new values.
+            // The drive's depth was and stays unlimited, so the queues need no new limits.
             return;
         }
         self.weigh();
@@ -181,8 +181,8 @@ impl<M: Machine> SharedAllocation<M> {
             // Mixed I/O needs more depth, so that some reads and some writes are always in flight.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // A group that gets less than its share lowers the depth (`shallow`). A single group cannot
-        // get less; with `Policy::Targets`, latency targets set the depth instead.
+        // `shallow` makes the depth fall when a group gets less than its share. Stays false for a
+        // single group, and with `Policy::Targets`, where latency targets set the depth.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -247,7 +247,7 @@ impl<M: Machine> SharedAllocation<M> {
         // Relaxed: only the maximum request length itself is read; no other data depends on it.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // A new maximum length needs a new probe, which measures the shortest service times.
+            // A probe must measure the shortest service time of requests of the new maximum length.
             self.depth.look_soon(now_ns);
         }
     }
@@ -355,9 +355,8 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // A higher throughput is adopted quickly, because a low rate keeps budgets small and so
-            // hides the drive's real throughput. A lower one is adopted slowly, because a low rate
-            // shortens the lead that a group may have over waiting groups.
+            // A higher throughput is adopted quickly: budgets grow with `rate`, so a low `rate`
+            // would keep throughput low. A lower throughput is adopted slowly.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -378,7 +377,7 @@ impl<M: Machine> SharedAllocation<M> {
             }
             return false;
         };
-        // A group with a latency target has no limit, and takes nothing from the limit of others.
+        // Groups with a latency target have no depth limit. Other groups divide the whole depth.
         let is_free = |row: &GroupRow<M>| policy == Policy::Targets && row.target.is_some();
         for at in &self.here {
             let is_free = self.view.row(GroupId(*at)).is_some_and(is_free);
@@ -424,12 +423,12 @@ impl<M: Machine> SharedAllocation<M> {
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
-            // A group that gets less than it wants counts as waiting (`steady`) if it has requests
-            // to send. Other groups may not run far ahead of a waiting group.
+            // A group that wants more depth than its share, and has requests, counts as waiting
+            // (`steady`). So budgets keep other groups near its virtual time.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
-        // At least one request is left to lower priorities, which would otherwise wait for ever.
+        // Lower priorities keep depth for at least one request, and so do not starve.
         *left = left.saturating_sub(taken).max(REQUEST.into());
         is_shallow
     }
@@ -453,8 +452,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
         for at in &self.here {
             let Some(row) = self.view.row(GroupId(*at)) else { continue };
-            // Weights are in 1,024ths here. Child groups divide their parent's weight. I/O of the
-            // parent itself counts as that of one more group with the parent's weight.
+            // Weights are in 1,024ths here. Child groups divide their parent's weight. The parent's
+            // own I/O gets the parent's weight in addition.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
@@ -483,8 +482,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Computes each group's budget: the cost that the group may dispatch until its virtual time is
-    /// one window ahead of the waiting group that is furthest behind.
+    /// Computes each group's budget: the cost that the group may dispatch until it leads the
+    /// waiting group furthest behind by the allowed virtual time (`window`).
     fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
@@ -495,7 +494,7 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // Virtual time in which the drive serves I/O of the larger cost: `cost` or `largest`.
+        // Allowed lead in virtual time, from the larger of two costs: `cost` and `largest`.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
         // Groups of idle priority get what is left: nothing while other groups wait or fill the
@@ -504,15 +503,16 @@ impl<M: Machine> SharedAllocation<M> {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // A single group's budget is unlimited, because `make` may return before it renews budgets.
+        // While one group uses the drive, its budget is unlimited: `make` may return without new
+        // budgets.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // A group that does not wait cannot save unused service for later: its virtual time
-            // rises to that of the waiting group furthest behind. A group does not pay later for
-            // service that no other group wanted: its virtual time stays at most two windows ahead.
+            // A group that does not wait cannot save service for later: its virtual time rises to
+            // that of the waiting group furthest behind. Service that no other group wanted is
+            // mostly forgiven: no virtual time is more than two allowed leads ahead.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }

@@ -30,54 +30,55 @@ pub(crate) enum Policy {
 
 /// Number of requests that complete between two adjustments of the depth limit.
 const DECIDE_IOS: u64 = 64;
-/// Value of [`DECIDE_IOS`] while some group gets less than its share of the depth. Counts only
-/// requests of groups without further waiting requests.
+/// Number of completed requests that suffices to adjust the depth limit while some group gets less
+/// than its share. Requests of groups that have more requests waiting are not counted.
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two adjustments of the depth limit, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Limits of the service time while some group has less than its share of the depth, relative to
-/// the shortest known service time: usually 1.4 times, and 2.04 times while a lower limit would
-/// cost throughput. Unit: 64 times log2 of the ratio.
+/// Service times, relative to the shortest known one, above which the depth falls while some group
+/// gets less than its share: 1.4 times unless throughput would be lost, 2.04 times in any case.
+/// Unit: 64 times log2 of the ratio.
 const SHALLOW: [i64; 2] = [31, 66];
-/// Value of [`SHALLOW`] if the mean request takes more depth than two small (4 KiB) ones: 2 and
-/// 2.86 times, because even a few large requests delay others.
+/// Replacement for [`SHALLOW`] (limits of the service time) while a mean request takes more depth
+/// than two 4 KiB requests: 2 and 2.86 times, because even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
 /// Service time, relative to the shortest known one, up to which the depth always grows while no
 /// group has less than its share: 1.6 times. Unit: 64 times log2 of the ratio.
 const DEEP: i64 = 43;
-/// Relative service time that is assumed for groups without waiting requests while the shortest
-/// service time is unknown: 16 times. Unit: 64 times log2 of the ratio.
+/// Assumed ratio of present to shortest service time while the shortest is unknown: 16, so that the
+/// depth falls. For groups without waiting requests. Unit: 64 times log2 of the ratio.
 const UNKNOWN: u64 = 256;
 /// Divisor that turns a wanted change of the service time (64 times log2 of the ratio) into a
 /// relative change of the depth. A decision lowers the depth by at most a fifth, and raises it by
 /// about an eighth at most.
 const SLOWNESS: i64 = 192;
-/// Throughput that the depth must preserve, in 1,024ths of the drive's highest measured throughput:
-/// for small and for large requests while some group has less than its share, and otherwise.
+/// Throughput that the depth must preserve, in 1,024ths of the drive's highest. The first value
+/// (small requests) and the second (large requests) apply while some group gets less than its
+/// share; the third applies otherwise.
 const KEPT: [u64; 3] = [980, 1000, 1004];
 /// Smallest and largest value, in requests, of the minimum depth. Between these values, the minimum
 /// depth is the number of active hardware queues.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Largest mean request size, in small (4 KiB) requests, by which the maximum depth is scaled.
+/// Mean request size, in small (4 KiB) requests, up to which the maximum depth grows with the size.
 const HEAVIEST: u64 = 1 << 10;
 const PROBE_NS: u64 = 5_000_000_000;
 /// Number of completed requests after which two phases of a probe end: `Drains` (the drive becomes
 /// nearly empty) and `Counts` (service times are measured).
 const PROBE_IOS: u64 = 24;
-/// Time limit of a probe's phase, in nanoseconds, in case a request is stuck in the drive. The
-/// phase `Counts` gets that time once more for each completed request of a group without waiting
-/// requests, because such requests may wait for long requests of other groups.
+/// Longest duration of a [`ProbePhase`], in nanoseconds, in case a request is stuck in the drive.
+/// The phase `Counts` is extended by this time for each completed request of a group without
+/// waiting requests.
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// Nanoseconds until the first probe (a short measurement of the drive's capacity and shortest
 /// service times) after several groups became active.
 const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Multiple of the usual depth while a probe measures the drive's capacity.
 const LOAD: u64 = 4;
-/// Numbers of completed requests after which two phases of a probe end: `Fills` (the drive fills
-/// up) and `Loads` (the capacity is measured). `Loads` may end early, after [`PROBE_HALF_NS`]. The
-/// measured capacity is then used if at least [`DECIDE_IOS`] requests completed.
+/// Numbers of requests that a probe completes to fill the drive (`Fills`), and to measure the
+/// drive's capacity (`Loads`). If [`PROBE_HALF_NS`] ends the measurement early, [`DECIDE_IOS`]
+/// requests suffice.
 const LOAD_IOS: [u64; 2] = [32, 256];
 /// Nanoseconds until the drive's capacity is measured again, after a measurement that confirmed it.
 const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
@@ -158,8 +159,8 @@ impl DriveDepth {
         self.depth.map(|_| self.bound.min(self.targets.ways()[0]))
     }
 
-    /// Returns the shortest known service time of reads of this size, or of writes if there were no
-    /// reads.
+    /// Returns the shortest known service time of reads of `sectors` sectors, or of writes of that
+    /// length if there were no reads.
     pub(crate) fn shortest_ns(&self, sectors: u32) -> Option<u64> {
         let known = |op| {
             let class = class_of(op, sectors);
@@ -216,8 +217,7 @@ impl DriveDepth {
             self.targets.look(seen, self.bound, now_ns);
         }
         self.look_at_times(seen, now_ns);
-        // `room` is the depth limit `bound`, raised if necessary to `least` requests of the present
-        // mean size.
+        // Raises the depth limit, if necessary, to `least` requests of the present mean size.
         let room = self.bound.max(u64::from(self.least * REQUEST) * self.bound_max / self.most);
         let usual = if seen.shallow || self.capacity == 0 { self.bound } else { room };
         let limit = |depth: u64, way| depth.max(seen.floor).min(way).min(self.bound_max) as u32;
@@ -237,8 +237,8 @@ impl DriveDepth {
         let light = if seen.shallow { self.counts.light.ios() } else { 0 };
         let elapsed_ns = self.elapsed_ns(now_ns);
         let is_known = ios >= DECIDE_IOS;
-        // Service times of groups without waiting requests suffice for a decision. A group with
-        // many requests delays mainly itself, so its service times do not count.
+        // Requests of groups without further waiting requests can decide alone. A group with many
+        // requests delays mainly itself, so its service times do not count.
         let is_light = light >= LIGHT_IOS;
         let is_enough = is_light || is_known && (light == 0 || elapsed_ns >= PROBE_HALF_NS);
         if !is_enough || elapsed_ns < DECIDE_NS {
@@ -276,9 +276,8 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the factor by which the service time may grow, as 64 times log2 of the factor;
-    /// negative if the service time must shrink. `over` is the ratio of the present service time to
-    /// the shortest one, as 64 times log2 of the ratio.
+    /// Returns the wanted change of the service time; negative to lower the depth. `over` is the
+    /// ratio of the present service time to the shortest one. Unit of both: 64 times log2.
     fn step(&self, seen: &QueueReports, over: i64, elapsed_ns: u64) -> i64 {
         let is_large = seen.taken > u64::from(2 * REQUEST * seen.in_flight);
         let [usual, longest] = if is_large { SHALLOW_BESIDE_LARGE } else { SHALLOW };
@@ -365,9 +364,8 @@ impl DriveDepth {
         }
     }
 
-    /// Compares the mean service time of each request class (direction and size) with the shortest
-    /// known one. Returns the largest ratio, as 64 times log2; `unknown` stands for the ratio of a
-    /// class without a shortest time.
+    /// Returns the largest ratio of a request class's mean service time to its shortest one, as 64
+    /// times log2. A class (direction and size) without a shortest time counts as `unknown`.
     fn over(&self, sums: &ClassSums, unknown: u64) -> u64 {
         let over = |(class, log): (usize, u64)| {
             let shortest = self.shortest[0][class].min(self.shortest[1][class]);

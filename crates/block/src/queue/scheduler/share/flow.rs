@@ -53,8 +53,8 @@ pub(crate) struct GroupFlow<M: Machine> {
     /// this hardware queue.
     pub(crate) ceiling: u64,
     pub(crate) load: FlowLoad,
-    /// True if the group had waiting bio chains all the time since the hardware queue's last
-    /// report.
+    /// True if the group had waiting bio chains all the time since this hardware queue last posted
+    /// its demand to its mailbox.
     pub(crate) steady: bool,
     pub(crate) last_end: Sector,
     pub(crate) sent_ns: u64,

@@ -24,8 +24,8 @@ pub(crate) struct MailboxEntry {
     pub(crate) waiting: u32,
     /// Depth that the group's requests in flight take, in 16ths of a small (4 KiB) request.
     pub(crate) in_flight: u32,
-    /// True if the group always had waiting bios in this hardware queue since the last queue report
-    /// that was used to divide the drive among groups.
+    /// True if the group always had waiting bios in this hardware queue since the last allocation
+    /// of the drive.
     pub(crate) steady: bool,
     /// Value of `steady` (the group always had waiting bios) in the last queue report that was used
     /// to divide the drive among groups.

@@ -30,7 +30,7 @@ pub(crate) struct PieceSize {
     /// Cost, in nanoseconds, of the I/O dispatched since `since_ns`.
     served: u64,
     busy: bool,
-    /// Drive throughput: cost, in nanoseconds, of the I/O dispatched per [`SLOW_NS`]; 0 if unknown.
+    /// Cost, in nanoseconds, of the I/O that the drive serves in [`SLOW_NS`] (2 ms); 0 if unknown.
     usual_cost: u64,
     /// Service time of small reads, in nanoseconds, before the maximum request length last grew.
     grown_from_ns: Option<u64>,
@@ -39,7 +39,7 @@ pub(crate) struct PieceSize {
 }
 
 pub(crate) struct DriveSample {
-    /// Cost, in nanoseconds, of all I/O dispatched to the drive since the previous sample.
+    /// Cost, in nanoseconds, of all I/O dispatched to the drive since the previous `DriveSample`.
     pub(crate) served: u64,
     pub(crate) small_ios: u64,
     /// Shortest service time of small reads, if known.
@@ -92,8 +92,8 @@ impl PieceSize {
         self.sectors
     }
 
-    /// Adds measurements. Returns true at the end of a measuring window, after a decision about the
-    /// maximum request length.
+    /// Adds a sample of the drive's throughput and service times to the present measuring window.
+    /// Returns true if the window has ended, after a decision about the maximum request length.
     pub(crate) fn look(&mut self, pace: &DriveSample, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
         if pace.small_ios > 0 {

@@ -21,14 +21,14 @@ const STEP_NS: u64 = 100_000_000;
 /// Nanoseconds after which a group that is still held back is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
 
-/// Pause between two checks for held-back groups, in nanoseconds, after which each trace message is
-/// due again: a new recording may have begun.
+/// Nanoseconds without a check for held-back groups after which all trace messages are due again: a
+/// new recording may have begun.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
 #[derive(Default)]
 struct ReportTimes {
-    /// Number of the last check that found the group held back; `ReportedDecisions::looks` counts
-    /// the checks.
+    /// Value of `ReportedDecisions::looks` (number of checks so far) when a check last found the
+    /// group held back.
     look: u64,
     held_ns: Option<u64>,
     rests_ns: Option<u64>,
@@ -63,8 +63,8 @@ impl ReportedDecisions {
         begins
     }
 
-    /// Returns true if a trace message is due about a pause of the hardware queue while `group` is
-    /// held back for the reason `hold`.
+    /// Returns true if a trace message is due: the hardware queue pauses, and `group` is held back
+    /// for the reason `hold`.
     fn rests(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let said = self.of.entry((group, hold as u8)).or_default();
         let tells = is_over(said.rests_ns, now_ns, SAID_NS);
@@ -96,7 +96,6 @@ impl ReportedDecisions {
     }
 }
 
-/// Returns true if `said_ns` is `None` or at least `period_ns` ago.
 fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
     said_ns.is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= period_ns)
 }
@@ -106,7 +105,7 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
 type WaitingGroup = (GroupId, WaitReason, u32);
 
 impl ReportedDecisions {
-    /// Reports groups that have started to wait. A message is lost if `out` is full.
+    /// Puts a trace message into `out`, unless it is full, for each group that has begun to wait.
     #[cold]
     pub(crate) fn holds<M: Machine>(
         &mut self,

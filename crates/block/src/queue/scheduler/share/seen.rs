@@ -14,8 +14,8 @@ use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 #[derive(Default, Clone, Copy)]
 pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
-    /// Service times of completed requests whose group had no further requests waiting in the
-    /// hardware queue.
+    /// Service times, summed by request class, of requests that completed while their group had no
+    /// further requests waiting in the hardware queue.
     pub(crate) light: ClassSums,
     pub(crate) full: bool,
     /// True if bios waited for a free tag when a hardware queue last reported.
@@ -34,7 +34,7 @@ impl QueueCounts {
 #[derive(Default)]
 pub(crate) struct QueueReports {
     pub(crate) counts: QueueCounts,
-    /// Set of the directions that had requests, as bits.
+    /// Directions with I/O waiting, in flight or dispatched since the last allocation, as bits.
     pub(crate) ways: u8,
     /// Sum of the costs of the dispatched requests, by the cost model.
     pub(crate) served: u64,

@@ -27,8 +27,7 @@ const MANY_PER_S: f64 = 10.0;
 /// Minimum mean number of requests per discard and drive for which the splitting of discards is
 /// reported.
 const MANY_PIECES: f64 = 4.0;
-/// Minimum share of the time, 0 to 1, that threads spend waiting for a CPU, for which the lack of
-/// CPU time is reported.
+/// Share of the time, 0 to 1, that threads wait for a CPU, from which lack of CPU time is reported.
 const STARVED: f64 = 0.2;
 
 struct Interval<'a> {

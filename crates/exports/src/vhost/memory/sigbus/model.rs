@@ -51,8 +51,8 @@ fn a_mapping_is_unmapped() {
     let fault = spawn(move || {
         if let Some(pinned) = handler.pin(15) {
             ensure(pinned == mapping(10, 20) || pinned == mapping(12, 18), "a mixture");
-            // The entry is pinned, so no other thread may use the mapping's memory during this
-            // write. The model checker reports a conflict.
+            // No other thread may use the mapping's memory while the table entry is pinned. The
+            // model checker would report a conflict with this write.
             there.write();
             handler.note_hit();
             handler.unpin();
