@@ -45,7 +45,8 @@ Needs fio, qemu-storage-daemon, and for guests linux-image-amd64, qemu-system-x8
 MILLRACE_BIN names the program to measure, such as target/release/millrace. Takes 90 s for each
 contender.";
 
-const DRIVE: &str = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1";
+const DRIVE: &str =
+    "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1,data=ram";
 const CONTENDERS: [&str; 11] = [
     "simulated",
     "none",
@@ -145,7 +146,7 @@ struct Got {
 
 /// The clients' options that all runs have.
 fn options(seconds: u64, job: &str) -> Vec<String> {
-    let fixed = "--norandommap --randrepeat=0 --size=4g --time_based --name=c --output-format=terse \
+    let fixed = "--norandommap --randrepeat=0 --size=64m --time_based --name=c --output-format=terse \
                  --terse-version=3 --percentile_list=99";
     let words = fixed.split_whitespace().chain(job.split_whitespace()).map(str::to_owned);
     words.chain([format!("--runtime={seconds}")]).collect()
@@ -283,6 +284,11 @@ impl Throttled {
             std::os::unix::net::UnixStream::connect(Path::new(&socket)).ok()
         });
         there.ok_or("qemu-storage-daemon does not listen")?;
+        // QEMU reads holes without the drive.
+        let mut fill = Command::new("fio");
+        fill.args(["--name=fill", "--rw=write", "--bs=1m", "--iodepth=8", "--size=64m"]);
+        fill.args(["--ioengine=nbd", &format!("--uri=nbd+unix:///small?socket={from}")]);
+        millrace_tests::run(fill.current_dir(&dir));
         Ok(throttled)
     }
 }
