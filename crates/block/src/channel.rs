@@ -23,6 +23,7 @@ pub(crate) mod unplug;
 pub(crate) mod worker;
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -128,7 +129,8 @@ impl<M: Machine> Channel<M> {
     ///
     /// # Errors
     /// `NotSupported` if a drive's queues belong to I/O threads (as a file's do), but the calling
-    /// thread is no I/O thread and there is no other.
+    /// thread is no I/O thread and there is no other. `System` if no file descriptor is free for a
+    /// channel without an I/O thread.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -141,7 +143,7 @@ impl<M: Machine> Channel<M> {
         let mut members = members_of(volume, config.thread.as_ref(), config.stamp)?;
         let (owner, bell, turn) = match config.thread {
             Some(thread) => (thread.owner, thread.bell, thread.turn),
-            None => (0, Arc::new(Doorbell::new(M::Parker::new())), None),
+            None => (0, Arc::new(Doorbell::new(parker_for(volume)?)), None),
         };
         let drives = volume.disks().len();
         let parents = config.depth as usize;
@@ -463,6 +465,17 @@ impl<M: Machine> Channel<M> {
     pub(crate) fn bio_set(&self) -> &BioSet<M> {
         &self.bio_set
     }
+}
+
+fn parker_for<M: Machine>(volume: &Volume<M>) -> Result<M::Parker, Error> {
+    M::Parker::try_new().map_err(|errno| {
+        let text = format!(
+            "cannot open a channel to the volume {}: eventfd fails with errno {errno}; raise the \
+             limit on open files (RLIMIT_NOFILE)",
+            volume.name()
+        );
+        Error::system(text, Some(errno))
+    })
 }
 
 #[cold]

@@ -129,8 +129,8 @@ impl Channel {
     ///
     /// # Errors
     /// Returns `Busy` if the drives have no queue left for another thread, or if the thread has an
-    /// [`IoContext`] of the program's own; `System` if no ring can be made; or the error of opening
-    /// a queue.
+    /// [`IoContext`] of the program's own; `System` if no ring can be made or no file descriptor
+    /// is free; or the error of opening a queue.
     ///
     /// # Panics
     /// Panics if the depth is not 1 to 65,536.
