@@ -59,6 +59,7 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
+#[derive(Debug)]
 pub struct ChannelConfig<M: Machine> {
     /// Largest number of bios in flight, 1 to 65,536; above that `submit` returns the bio.
     pub depth: u32,

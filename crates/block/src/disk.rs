@@ -31,7 +31,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
+use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word, debug_fields};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -187,6 +187,8 @@ pub struct Disk<M: Machine> {
     pub(crate) worker_state: Option<WorkerState<M>>,
     pub(crate) this: Weak<Disk<M>>,
 }
+
+debug_fields!(Disk<M: Machine>, config, limits, kind);
 
 /// Returns the counters that a disk's driver keeps itself, as pairs of name and value.
 #[must_use]

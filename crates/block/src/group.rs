@@ -17,7 +17,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Lock, Machine, Order, Word};
+use millrace_machine::{Lock, Machine, Order, Word, debug_fields};
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
@@ -65,6 +65,8 @@ pub struct Groups<M: Machine> {
     version: M::Word,
     table: M::Lock<GroupTable<M>>,
 }
+
+debug_fields!(Groups<M: Machine>);
 
 impl<M: Machine> Groups<M> {
     /// Creates a table with only the default group: named `default`, weight 100, no limits.

@@ -16,7 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use millrace_block::{Error, ErrorKind, Sector, Volume};
-use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
+use millrace_machine::{Doorbell, Lock, Machine, Order, Word, debug_fields};
 
 use crate::cache::clearing::Clearing;
 use crate::cache::failed_writes::FailedWrites;
@@ -56,6 +56,8 @@ pub struct Cache<M: Machine> {
     pub(crate) failed_writes: FailedWrites<M>,
     pub(crate) counts: Counts<M>,
 }
+
+debug_fields!(Cache<M: Machine>, config, below);
 
 pub(crate) struct FlusherCall<M: Machine> {
     /// Newest epoch that a flush waits for, plus one. 0 before the first flush.

@@ -17,7 +17,7 @@ use millrace_block::{
     Arena, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind,
     QueueLimits, Sector, TagScope,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, debug_fields};
 
 use crate::common::extents::all_data;
 use cache::Cache;
@@ -59,6 +59,8 @@ pub struct FaultDriver {
     control: FaultControl,
     cache: FaultCache,
 }
+
+debug_fields!(FaultDriver, control);
 
 impl FaultDriver {
     /// Wraps a drive.

@@ -30,7 +30,7 @@ use millrace_block::{
     Arena, Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits,
     Sector, TagScope,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, debug_fields};
 use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
@@ -197,6 +197,8 @@ pub struct FileDriver {
     /// Warnings about probable mistakes, for example that the file is a qcow2 image.
     pub warnings: Vec<String>,
 }
+
+debug_fields!(FileDriver, config, notes, warnings);
 
 impl FileDriver {
     /// Opens and locks the file, creating or extending it if necessary.

@@ -34,7 +34,7 @@ use std::time::Duration;
 use millrace_block::{
     Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits, Sector,
 };
-use millrace_machine::{Native, Topology, lock_unpoisoned};
+use millrace_machine::{Native, Topology, debug_fields, lock_unpoisoned};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 use millrace_tls::ClientConfig;
@@ -176,6 +176,8 @@ pub struct NbdDriver {
     /// Remarks for the user, such as the number of connections.
     pub notes: Vec<String>,
 }
+
+debug_fields!(NbdDriver, config, identity, notes);
 
 impl NbdDriver {
     /// Connects to the server.

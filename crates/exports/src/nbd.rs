@@ -34,7 +34,7 @@ mod tls;
 mod visible;
 mod worker;
 
-use millrace_machine::nanoseconds;
+use millrace_machine::{debug_fields, nanoseconds};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -82,6 +82,8 @@ pub struct Server {
     notes: Vec<String>,
     _renewal: Option<CertificateWatcher>,
 }
+
+debug_fields!(Server, addresses, notes);
 
 impl Server {
     /// Binds all sockets, starts all threads, and returns when they serve.
@@ -231,6 +233,8 @@ impl Server {
 /// Handle to the counters of a server, which may outlive it.
 #[derive(Clone)]
 pub struct Observer(Arc<ServerState>);
+
+debug_fields!(Observer);
 
 impl Observer {
     /// Returns the sum of all threads' counters.

@@ -31,7 +31,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, GroupId, SizeWatch, Volume};
-use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread, nanoseconds};
+use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread, debug_fields, nanoseconds};
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
@@ -89,7 +89,7 @@ pub enum VhostSocket {
 }
 
 /// Settings of an export to virtual machines.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct VhostExport {
     /// Name of the export for messages.
     pub name: String,
@@ -140,6 +140,8 @@ pub struct VhostConfig {
     pub say: Say,
 }
 
+debug_fields!(VhostConfig, exports, backend);
+
 struct RunningExport {
     name: String,
     common: Arc<ExportContext>,
@@ -162,6 +164,8 @@ pub struct VhostServer {
     backend: Backend,
     say: Say,
 }
+
+debug_fields!(VhostServer, notes, backend);
 
 impl VhostServer {
     /// Binds all sockets, starts all threads, and returns when they serve.
@@ -330,6 +334,8 @@ impl Drop for VhostServer {
 /// Handle to the counters of a server, which may outlive it.
 #[derive(Clone)]
 pub struct VhostObserver(Vec<ExportObserver>);
+
+debug_fields!(VhostObserver);
 
 #[derive(Clone)]
 struct ExportObserver {

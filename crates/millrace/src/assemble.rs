@@ -14,7 +14,7 @@ use millrace_block::{
     SchedulerKind, ServingConfig, Spread, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, OpenOptions, Spec, SpecError, controller_of};
-use millrace_machine::{CpuId, Machine, Native, NodeId, nanoseconds};
+use millrace_machine::{CpuId, Machine, Native, NodeId, debug_fields, nanoseconds};
 use millrace_runtime::WorkerCpus;
 
 use crate::assemble::places::Places;

@@ -101,19 +101,6 @@
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-/// Implements `Debug` for a type, showing only the named fields.
-macro_rules! debug_fields {
-    ($name:ident $(<$lifetime:lifetime>)? $(, $field:ident)*) => {
-        impl std::fmt::Debug for $name$(<$lifetime>)? {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                let mut shown = f.debug_struct(stringify!($name));
-                $(shown.field(stringify!($field), &self.$field);)*
-                shown.finish_non_exhaustive()
-            }
-        }
-    };
-}
-
 mod assemble;
 mod async_device;
 mod block_device;

@@ -23,6 +23,7 @@ pub use millrace_exports::nbd::{
 };
 pub use millrace_exports::vhost::{Say, Threads, VhostObserver, VhostSocket};
 pub use millrace_exports::{AllowedPeers, ClientReport, SocketAccess};
+use millrace_machine::debug_fields;
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use millrace_machine::Deadline;
+use millrace_machine::{Deadline, debug_fields};
 
 use crate::config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, Wait};
 use crate::epoll::Epoll;
@@ -101,6 +101,8 @@ pub struct Reactor {
     features: Features,
     fallback_reason: Option<String>,
 }
+
+debug_fields!(Reactor, backend, features, fallback_reason);
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -215,6 +217,8 @@ impl Drop for Reactor {
 pub struct Handle {
     core: Rc<RefCell<ReactorCore>>,
 }
+
+debug_fields!(Handle);
 
 impl Handle {
     /// Runs a turn like [`Reactor::turn`], for code without access to the reactor itself, such as a

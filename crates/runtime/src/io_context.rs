@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millrace_block::{
     Channel, ChannelConfig, Disk, Error, ErrorKind, IoThread, Stamp, Volume, Worker,
 };
-use millrace_machine::{Doorbell, Machine, Native, NativeParker};
+use millrace_machine::{Doorbell, Machine, Native, NativeParker, debug_fields};
 use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
 
 /// The parts of an I/O thread's reactor that its drivers need.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Current {
     /// Handle of the reactor.
     pub handle: Handle,
@@ -97,6 +97,8 @@ pub struct IoContext {
     thread: IoThread<Native>,
     volumes: Vec<Arc<Volume<Native>>>,
 }
+
+debug_fields!(IoContext, reactor, thread, volumes);
 
 impl IoContext {
     /// Makes the calling thread an I/O thread.

@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Deadline, Doorbell, Machine, Order, Word};
+use millrace_machine::{Deadline, Doorbell, Machine, Order, Word, debug_fields};
 
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
@@ -40,6 +40,8 @@ pub struct Worker<M: Machine> {
     /// that its address does not change.
     _bio_set: Box<BioSet<M>>,
 }
+
+debug_fields!(Worker<M: Machine>, thread);
 
 // SAFETY: the raw pointers inside are to the worker's own boxed set, which has no slots.
 #[allow(unsafe_code)]

@@ -14,7 +14,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Machine, NodeId, Topology};
+use millrace_machine::{Machine, NodeId, Topology, debug_fields};
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::queue::driver::{HwQueues, TagScope};
@@ -88,6 +88,8 @@ pub struct Controller<M: Machine> {
     /// own.
     shared: Option<Arc<TagSet<M>>>,
 }
+
+debug_fields!(Controller<M: Machine>, config);
 
 impl<M: Machine> Controller<M> {
     /// Creates a controller without drives, with all tags free.

@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
-use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
+use millrace_machine::{CpuId, Lock, Machine, Order, Word as _, debug_fields};
 
 use crate::queue::driver::DriverData;
 use crate::trace::blktrace::EventCode;
@@ -231,6 +231,8 @@ pub struct Tracer<M: Machine> {
     exact: M::Word,
     words: usize,
 }
+
+debug_fields!(Tracer<M: Machine>, words);
 
 impl<M: Machine> Tracer<M> {
     /// Creates a tracer without rings. Each thread's ring has room for at least `events` events,

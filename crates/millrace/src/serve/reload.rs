@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use millrace_block::{Disk, GroupId, Volume};
 use millrace_exports::ClientReport;
-use millrace_machine::Native;
+use millrace_machine::{Native, debug_fields};
 use millrace_reactor::Config;
 
 use self::prepare::{Prepared, PreparedNbd};

@@ -180,7 +180,7 @@ fn a_pipe_without_anything_is_an_error() {
     assert!(error.starts_with("standard input: the trace is empty"), "{error}");
     assert!(reader.read().unwrap().is_none(), "told once");
     let names = ["-", "sda"].map(|name| TraceName::new(name, None));
-    let error = Reader::open(&names).err().expect("two").to_string();
+    let error = Reader::open(&names).expect_err("two").to_string();
     assert!(error.contains("name it alone"), "{error}");
 }
 

@@ -55,7 +55,7 @@ impl Default for Inside {
 }
 
 /// The design that a disk follows, and its settings. The default is the multi-queue design.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct BaselineConfig<M: Machine> {
     /// Design of the block layer.
     pub stack: Stack,
