@@ -215,6 +215,7 @@ impl<M: Machine> Channel<M> {
     ///
     /// # Errors
     /// Returns the bio if the channel is full or the bio can never be served.
+    #[doc(alias = "submit_bio")]
     #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
         let plain = self.sub.checks.is_plain(&bio);
@@ -289,6 +290,7 @@ impl<M: Machine> Channel<M> {
 
     /// Starts all submitted bios. Each drive's list goes to a software queue with one lock
     /// acquisition. Then this thread runs the queues that it may run.
+    #[doc(alias = "blk_finish_plug")]
     #[inline]
     pub fn flush(&mut self) {
         let driving = Driving(self);

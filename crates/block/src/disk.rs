@@ -168,6 +168,7 @@ pub(crate) enum SubmitPath {
 }
 
 /// One drive in the block layer.
+#[doc(alias("gendisk", "request_queue"))]
 pub struct Disk<M: Machine> {
     pub(crate) config: DiskConfig<M>,
     pub(crate) limits: QueueLimits,

@@ -60,6 +60,7 @@ struct GroupTable<M: Machine> {
 }
 
 /// The table of all groups of a program.
+#[doc(alias("blkcg", "cgroup"))]
 pub struct Groups<M: Machine> {
     /// Version of the table, incremented under the table's lock with each change.
     version: M::Word,

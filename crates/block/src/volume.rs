@@ -77,6 +77,7 @@ impl Layout {
 }
 
 /// Several disks combined into one device.
+#[doc(alias("mapped_device", "md"))]
 pub struct Volume<M: Machine> {
     name: String,
     disks: Vec<Arc<Disk<M>>>,

@@ -205,8 +205,8 @@ impl FileDriver {
     ///
     /// # Errors
     /// Returns `Busy` if another process uses the file, `InvalidSetting` for a wrong size,
-    /// `NotSupported` if direct I/O or io_uring is required and refused, `System` for other errors
-    /// of the system. The text names the path.
+    /// `NotSupported` if direct I/O or io_uring is required and refused, `NotFound`,
+    /// `PermissionDenied` or `System` for other errors of the system. The text names the path.
     pub fn open(config: FileConfig) -> Result<FileDriver, Error> {
         open::open(config)
     }

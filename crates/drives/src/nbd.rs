@@ -183,8 +183,9 @@ impl NbdDriver {
     /// Connects to the server.
     ///
     /// # Errors
-    /// Returns `System` if the server cannot be reached, `NotSupported` if it refuses,
-    /// `InvalidSetting` if the settings do not fit the export. The text names the URI.
+    /// Returns `NotFound`, `PermissionDenied` or `System` if the server cannot be reached,
+    /// `NotSupported` if it refuses, `InvalidSetting` if the settings do not fit the export. The
+    /// text names the URI.
     pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
         let target = config.target()?;
         let connected = target.dial(Purpose::Transmit, START)?;

@@ -89,8 +89,9 @@ impl Server {
     /// Binds all sockets, starts all threads, and returns when they serve.
     ///
     /// # Errors
-    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address, `System` if
-    /// the kernel refuses a socket, a ring or memory. Nothing is left running.
+    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address,
+    /// `NotFound`, `PermissionDenied` or `System` if the kernel refuses a socket, a ring or memory.
+    /// Nothing is left running.
     pub fn start(config: ServerConfig) -> Result<Server, Error> {
         Server::start_on_demand(config, &ExportRequests::default())
     }

@@ -171,8 +171,9 @@ impl VhostServer {
     /// Binds all sockets, starts all threads, and returns when they serve.
     ///
     /// # Errors
-    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address, `System` if
-    /// the kernel refuses a socket, a ring or memory. Nothing is left running.
+    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address,
+    /// `NotFound`, `PermissionDenied` or `System` if the kernel refuses a socket, a ring or memory.
+    /// Nothing is left running.
     pub fn start(config: VhostConfig) -> Result<VhostServer, Error> {
         config.exports.iter().try_for_each(check)?;
         let endpoints = config.exports.iter().map(|export| bind(&export.socket));
@@ -228,7 +229,7 @@ impl VhostServer {
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
         let common = Arc::new(ExportContext::new(Arc::clone(&export.volume), settings, log, lock));
         let link = FrontendLink::new()
-            .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
+            .map_err(|error| Error::system(format!("eventfd: {error}"), error.raw_os_error()))?;
         let link = Arc::new(link);
         let told = Arc::clone(&link);
         let tell = move |_| {

@@ -40,8 +40,7 @@ use crate::{ThreadChannel, Volume};
 /// let (volume, _notes) =
 ///     build_volume("files", Layout::Linear, &[drive], &VolumeOptions::default())?;
 /// let mut channel = Channel::open(&volume, ChannelConfig::default())?;
-/// let write = Bio::write(0, Buffer::new(4096));
-/// channel.submit(write).map_err(|rejected| format!("{:?}", rejected.reason))?;
+/// channel.submit(Bio::write(0, Buffer::new(4096)))?;
 /// channel.wait(1, |completion| assert!(completion.status.is_ok()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -181,6 +180,7 @@ impl Channel {
     ///
     /// # Errors
     /// Returns the bio if the channel is full or the bio is invalid.
+    #[doc(alias = "submit_bio")]
     #[inline]
     pub fn submit(&mut self, mut bio: Bio) -> Result<(), Rejected> {
         if self.group != GroupId::DEFAULT && bio.group() == GroupId::DEFAULT {
@@ -193,6 +193,7 @@ impl Channel {
     ///
     /// # Panics
     /// Panics as [`Channel::wait`] does.
+    #[doc(alias = "blk_finish_plug")]
     #[inline]
     pub fn flush(&mut self) {
         self.inner.flush();

@@ -185,7 +185,7 @@ pub enum ConfigPart {
 /// use millrace::{BlockDevice, ErrorKind};
 ///
 /// let error = BlockDevice::open_drive("file:path=/nowhere/a.img").unwrap_err();
-/// assert_eq!(error.source.kind(), ErrorKind::NotFound);
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
 /// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NotFound);
 /// ```
 #[derive(Debug)]
@@ -216,7 +216,7 @@ impl From<millrace_block::Error> for StartError {
 
 impl From<StartError> for io::Error {
     fn from(error: StartError) -> io::Error {
-        let kind = match (error.source.errno(), error.source.kind()) {
+        let kind = match (error.errno(), error.kind()) {
             (Some(errno), _) => io::Error::from_raw_os_error(errno).kind(),
             (None, ErrorKind::InvalidSetting) => io::ErrorKind::InvalidInput,
             (None, ErrorKind::Busy) => io::ErrorKind::ResourceBusy,
@@ -230,6 +230,18 @@ impl From<StartError> for io::Error {
 }
 
 impl StartError {
+    /// Returns the kind of the underlying error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.source.kind()
+    }
+
+    /// Returns the Linux errno, if the operating system refused an operation.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.source.errno()
+    }
+
     pub(crate) fn new(part: ConfigPart, source: impl Into<SetupError>) -> StartError {
         StartError { part, source: Box::new(source.into()) }
     }

@@ -18,11 +18,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 pub use millrace_exports::nbd::{
-    ExportRequest, ExportRequests, Listen, ListenConfig, Observer as NbdObserver, RequestedExport,
-    StopReport,
+    ExportRequest, ExportRequests, Listen, ListenConfig, ListenTls, Observer as NbdObserver,
+    RequestedExport, ServerStats, StopReport,
 };
-pub use millrace_exports::vhost::{Say, Threads, VhostObserver, VhostSocket};
-pub use millrace_exports::{AllowedPeers, ClientReport, SocketAccess};
+pub use millrace_exports::vhost::{Say, Threads, VhostObserver, VhostSocket, VhostStats};
+pub use millrace_exports::{AllowedPeers, ClientReport, ExportErrors, SocketAccess};
 use millrace_machine::debug_fields;
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};

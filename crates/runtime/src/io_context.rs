@@ -78,7 +78,7 @@ fn turn_ring(
     };
     let turned = turn(wait);
     bell.disarm();
-    turned.map_err(|error| Error::new(ErrorKind::System, format!("I/O ring: {error}")))
+    turned.map_err(|error| Error::system(format!("I/O ring: {error}"), error.raw_os_error()))
 }
 
 /// Settings of an I/O thread.
@@ -104,15 +104,15 @@ impl IoContext {
     /// Makes the calling thread an I/O thread.
     ///
     /// # Errors
-    /// `System` if neither io_uring nor epoll is available, `Busy` if the thread is an I/O thread
-    /// already.
+    /// `System` or `PermissionDenied` if neither io_uring nor epoll is available, `Busy` if the
+    /// thread is an I/O thread already.
     pub fn new(config: IoConfig) -> Result<IoContext, Error> {
         static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
         if current_reactor().is_some() {
             return Err(Error::new(ErrorKind::Busy, "this thread is an I/O thread already"));
         }
         let reactor = Reactor::new(config.reactor)
-            .map_err(|error| Error::new(ErrorKind::System, format!("I/O thread: {error}")))?;
+            .map_err(|error| Error::system(format!("I/O thread: {error}"), error.raw_os_error()))?;
         let bell = Arc::new(Doorbell::new(NativeParker::from_eventfd(reactor.wake_fd())));
         let (handle, wake, backend) = (reactor.handle(), reactor.wake_fd(), reactor.backend());
         REACTOR.set(ManuallyDrop::new(Some(Current { handle, wake, backend })));

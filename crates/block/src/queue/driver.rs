@@ -44,6 +44,7 @@ pub enum TagScope {
 }
 
 /// The number and properties of a driver's hardware queues.
+#[doc(alias = "blk_mq_hw_ctx")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HwQueues {
     /// Largest number of hardware queues that the driver supports, 1 to 2048.
@@ -168,6 +169,7 @@ pub struct Unwritten {
 /// use their memory, so they keep their tags and never complete. The channel that was called does
 /// not wait for its I/O when it is dropped, and leaks the memory of all I/O in flight. Other
 /// channels keep using the drive.
+#[doc(alias = "blk_mq_ops")]
 pub trait Driver<M: Machine>: Send + Sync {
     /// Returns the drive's size in sectors when it was opened.
     fn capacity(&self) -> Sector;

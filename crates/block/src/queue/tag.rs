@@ -30,6 +30,7 @@ pub(crate) struct Waiter {
 }
 
 /// A set of tags, with one request for each tag.
+#[doc(alias = "blk_mq_tags")]
 pub struct TagSet<M: Machine> {
     map: Sbitmap<M>,
     requests: Box<[M::Line<Request<M>>]>,

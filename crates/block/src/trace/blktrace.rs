@@ -208,6 +208,7 @@ pub struct Record {
 
 /// The reason why 48 bytes could not be decoded as a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RecordError {
     /// The first word, given here, does not contain the magic number.
     Magic(u32),
@@ -216,6 +217,8 @@ pub enum RecordError {
     /// The record has this version, which is not [`VERSION`].
     Version(u32),
 }
+
+impl core::error::Error for RecordError {}
 
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
