@@ -15,7 +15,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_block::{Error, ErrorKind, Sector, Volume};
+use millrace_block::{Error, Sector, Volume};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word, debug_fields};
 
 use crate::cache::clearing::Clearing;
@@ -140,10 +140,9 @@ impl<M: Machine> Cache<M> {
     /// # Errors
     /// `InvalidSetting` if the settings are out of range, `System` if there is not enough memory.
     pub fn new(below: Arc<Volume<M>>, config: CacheConfig) -> Result<Arc<Cache<M>>, Error> {
-        if let Err(text) = config.validate() {
-            let text = format!("cache of volume {}: {text}", below.name());
-            return Err(Error::new(ErrorKind::InvalidSetting, text));
-        }
+        config.validate().map_err(|error| {
+            Error::new(error.kind(), format!("cache of volume {}: {error}", below.name()))
+        })?;
         let page = PageSize::over(below.limits().logical_block_size);
         let frames = Frames::new(config.frames(page), page)?;
         if config.registered == Registered::Always {

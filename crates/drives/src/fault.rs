@@ -29,7 +29,7 @@ pub(crate) use settings::ROW;
 const MAX_CACHE_SECTORS: u32 = 64 << 11;
 
 /// Kind of write cache that a fault drive pretends to have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FaultCache {
     /// The fault drive simulates no cache and reports the cache of the wrapped drive.
     #[default]

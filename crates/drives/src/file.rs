@@ -52,7 +52,7 @@ const MAX_SECTORS: u32 = 2048;
 const MAX_ZERO_WRITES: u32 = 64 << 11;
 
 /// Use of direct I/O, which bypasses the page cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Direct {
     /// Use direct I/O if the file system supports it.
     #[default]
@@ -64,7 +64,7 @@ pub enum Direct {
 }
 
 /// Engine that executes file operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Aio {
     /// Reactor of the I/O thread, with io_uring or epoll.
     #[default]
@@ -79,7 +79,7 @@ pub enum Aio {
 }
 
 /// Expected access pattern, passed to the page cache (`posix_fadvise`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Advice {
     /// No advice: sequential reads are read ahead.
     #[default]

@@ -146,7 +146,7 @@ impl NbdConfig {
 
 /// Policy for writes that were acknowledged before a reconnection and not flushed. A restarted
 /// server may have lost them; the drive cannot tell a restart from an interrupted connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnServerRestart {
     /// Continues as if the server had lost no write.
     #[default]

@@ -313,9 +313,8 @@ impl Places {
         if options.trace_ring > 0 {
             host.tracer = Some(Tracer::new(options.trace_ring));
         }
-        check_serving(options.serving.serving, options.drive.stack).map_err(|text| {
-            Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}"))
-        })?;
+        check_serving(options.serving.serving, options.drive.stack)
+            .map_err(|error| Error::new(error.kind(), format!("volume {name}: {error}")))?;
         let has_workers = needs_workers(options.serving.serving, drives.len());
         let workers = if has_workers { options.worker_cpus.as_slice() } else { &[] };
         let mut workers = WorkerCpus::new(workers, &Native::topology());

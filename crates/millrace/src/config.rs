@@ -119,19 +119,20 @@ impl OpenConfig {
         unique("drive", self.drives().map(|drive| drive.name.as_str()), ConfigPart::Drive)?;
         unique("volume", self.volumes.iter().map(|one| one.name.as_str()), ConfigPart::Volume)?;
         for (at, volume) in self.volumes.iter().enumerate() {
-            let wrong = |text: String| {
+            let wrong = |text: &dyn fmt::Display| {
                 let text = format!("volume {}: {text}", volume.name);
                 StartError::invalid(ConfigPart::Volume(at), text)
             };
-            volume.serving.validate().map_err(wrong)?;
+            volume.serving.validate().map_err(|error| wrong(&error))?;
             if let Some(cache) = &volume.cache {
-                cache.validate().map_err(|text| wrong(format!("cache: {text}")))?;
+                cache.validate().map_err(|error| wrong(&format_args!("cache: {error}")))?;
             }
             for drive in &volume.drives {
                 let options = &drive.options;
-                check_serving(volume.serving.serving, options.stack).map_err(wrong)?;
+                check_serving(volume.serving.serving, options.stack)
+                    .map_err(|error| wrong(&error))?;
                 check_scheduler(options.scheduler, options.stack)
-                    .map_err(|text| wrong(format!("drive {}: {text}", drive.name)))?;
+                    .map_err(|error| wrong(&format_args!("drive {}: {error}", drive.name)))?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// Mechanism that executes a reactor's operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// Uses io_uring where the kernel allows it, otherwise epoll. A reactor never reports this
     /// value.
@@ -50,7 +50,7 @@ pub struct Config {
 }
 
 /// Condition under which a turn polls before it blocks, if the previous waits were short.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SpinRule {
     /// Polls without a further condition.
     #[default]
@@ -85,7 +85,7 @@ pub struct FileDemand {
 }
 
 /// Mechanism that executes a source's file operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileCarrier {
     /// The ring (io_uring) executes the operations.
     Ring,

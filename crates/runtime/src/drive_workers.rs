@@ -31,7 +31,7 @@ const HANG: Duration = Duration::from_secs(12);
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
 /// Policy for pinning worker threads to the CPUs that they are assigned to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Pinning {
     /// The kernel chooses the CPU of each thread.
     #[default]

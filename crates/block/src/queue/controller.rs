@@ -21,7 +21,7 @@ use crate::queue::driver::{HwQueues, TagScope};
 use crate::queue::tag::TagSet;
 
 /// The hardware queues that share a controller's tags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// Each hardware queue of each drive has `tags` tags of its own.
     Queue,

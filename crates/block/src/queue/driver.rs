@@ -25,7 +25,7 @@ use crate::queue::request::{Dispatch, Request, RequestRef, Tag};
 use crate::queue::tag::TagSet;
 
 /// The threads that may run a hardware queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueKind {
     /// Any submitting thread may run the queue, holding the serve lock.
     AnyThread,
@@ -35,7 +35,7 @@ pub enum QueueKind {
 }
 
 /// The scope in which a driver's tags are unique.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TagScope {
     /// Each hardware queue has `depth` tags of its own (NVMe).
     PerQueue,
@@ -58,7 +58,7 @@ pub struct HwQueues {
 }
 
 /// A driver's decision about a timed-out request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Expired {
     /// The driver still works on the request, whose timeout starts again.
     Extend,
@@ -68,7 +68,7 @@ pub enum Expired {
 }
 
 /// The step of a request at which the layer asks the driver for trace data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
     /// The request was handed to the driver.
     Issue,

@@ -162,7 +162,7 @@ impl EventCode {
 }
 
 /// A record that carries a message instead of an event of an I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum NotifyKind {
     /// The data of the record is the name of the process `pid`.

@@ -30,7 +30,7 @@ const DROP_NOTE_WORDS: u64 = 2;
 const ENTRIES_AT_ONCE: usize = 1024;
 
 /// The time that is recorded for events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TraceStamp {
     /// The time of the event's batch, or of its I/O if the channel reads the clock for each I/O.
     #[default]

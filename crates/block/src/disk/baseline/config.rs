@@ -8,7 +8,7 @@ use millrace_machine::Machine;
 use crate::disk::baseline::request_lock::RequestLock;
 
 /// The design of the block layer that a disk follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Stack {
     /// Multi-queue: two levels of queues (\[MQ\]).
     #[default]

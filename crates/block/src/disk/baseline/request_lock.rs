@@ -59,7 +59,7 @@ impl<M: Machine> Default for RequestLock<M> {
 }
 
 /// The place where the `sq` stack keeps the bios of a batch until the batch ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum QueuePlug {
     /// Bios wait in the submitter's plug, as in Linux since 2.6.39. A bio that is adjacent to the
     /// last one is merged without the queue's lock.

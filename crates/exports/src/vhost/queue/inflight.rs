@@ -36,7 +36,7 @@ const DAEMON: u64 = u32::MAX as u64;
 /// All bits that this program sets. A word with other bits was written by another program.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WriteCache {
     WriteBack,
     WriteThrough,
