@@ -160,10 +160,10 @@ pub use serve::{
     AllowedPeers, BeforeServing, ClientReport, ClosingFile, ConfigDifference, ExportConfig,
     ExportDirectory, ExportErrors, ExportFailures, ExportRequest, ExportRequests, FileChanges,
     FileTask, GuestConfig, Identity, Listen, ListenConfig, ListenTls, ListenerConfig, ListenerTls,
-    NbdObserver, Observers, OnDemand, PeerNames, ReloadError, ReloadOptions, Reloaded,
-    RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups, Server, ServerConfig,
-    ServerFiles, ServerStats, Servers, SocketAccess, StopReport, Threads, TlsConfig, VhostObserver,
-    VhostSocket, VhostStats,
+    NbdObserver, Observers, OnDemand, PeerNames, ReloadError, ReloadOptions, ReloadRefusal,
+    Reloaded, RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups, Server,
+    ServerConfig, ServerFiles, ServerStats, Servers, SocketAccess, StopReport, Threads, TlsConfig,
+    VhostObserver, VhostSocket, VhostStats,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};

@@ -30,7 +30,7 @@ pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 pub use self::config::{
     ExportConfig, ExportDirectory, GuestConfig, OnDemand, ServeConfig, ServerConfig,
 };
-pub use self::difference::{ConfigDifference, SchedulerChange};
+pub use self::difference::{ConfigDifference, ReloadRefusal, SchedulerChange};
 pub use self::groups::ServedGroups;
 pub use self::listeners::{ListenerConfig, ListenerTls, TlsConfig};
 use self::on_demand::OpenFiles;

@@ -223,11 +223,9 @@ impl core::error::Error for RecordError {}
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RecordError::Magic(word) => write!(
-                f,
-                "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace in \
-                 another format, `millrace-lab trace convert` makes records"
-            ),
+            RecordError::Magic(word) => {
+                write!(f, "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}")
+            }
             RecordError::ByteOrder => write!(
                 f,
                 "the record has the opposite byte order; read it on a machine with that byte order"

@@ -70,6 +70,7 @@ fn a_damaged_file_ends_there_and_the_others_are_read_on() {
     told.sort();
     let file = |cpu| dir.path().join(format!("t.blktrace.{cpu}")).display().to_string();
     assert!(told[0].starts_with(&format!("{}: byte 144: no trace record", file(0))), "{told:?}");
+    assert!(told[0].contains("`millrace-lab trace convert` makes records"), "{told:?}");
     assert!(told[0].ends_with("; the 96 bytes from there on are left out"), "{told:?}");
     let cut =
         "the file ends inside a record (47 of 48 bytes); the 47 bytes from there on are left out";
