@@ -6,6 +6,8 @@
 //! panics on failure with a message for a person: it is run only by a test, or by `cargo xtask
 //! programs`.
 
+#![allow(missing_debug_implementations)] // The types are for this workspace only.
+
 mod binary;
 pub mod cached_volume;
 pub mod ceph;

@@ -78,7 +78,7 @@ impl Op {
 }
 
 /// Modifiers of an operation; a set of bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct OpFlags(pub(crate) u8);
 
 impl OpFlags {
@@ -107,6 +107,13 @@ impl OpFlags {
     #[must_use]
     pub const fn has(self, other: OpFlags) -> bool {
         self.0 & other.0 == other.0
+    }
+}
+
+impl core::ops::BitOr for OpFlags {
+    type Output = OpFlags;
+    fn bitor(self, other: OpFlags) -> OpFlags {
+        self.with(other)
     }
 }
 

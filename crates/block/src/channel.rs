@@ -23,6 +23,7 @@ pub(crate) mod unplug;
 pub(crate) mod worker;
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -58,6 +59,7 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
+#[derive(Debug)]
 pub struct ChannelConfig<M: Machine> {
     /// Largest number of bios in flight, 1 to 65,536; above that `submit` returns the bio.
     pub depth: u32,
@@ -132,6 +134,7 @@ impl<M: Machine> Channel<M> {
     /// # Errors
     /// `NotSupported` if a drive's queues belong to I/O threads (as a file's do), the calling
     /// thread is no I/O thread, and no I/O thread owns the queue that the channel would use.
+    /// `System` if no file descriptor is free for a channel without an I/O thread.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -144,7 +147,7 @@ impl<M: Machine> Channel<M> {
         let mut members = members_of(volume, config.thread.as_ref(), config.stamp)?;
         let (owner, bell, turn) = match config.thread {
             Some(thread) => (thread.owner, thread.bell, thread.turn),
-            None => (0, Arc::new(Doorbell::new(M::Parker::new())), None),
+            None => (0, Arc::new(Doorbell::new(parker_for(volume)?)), None),
         };
         let drives = volume.disks().len();
         let parents = config.depth as usize;
@@ -215,6 +218,7 @@ impl<M: Machine> Channel<M> {
     ///
     /// # Errors
     /// Returns the bio if the channel is full or the bio can never be served.
+    #[doc(alias = "submit_bio")]
     #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
         let plain = self.sub.checks.is_plain(&bio);
@@ -288,6 +292,7 @@ impl<M: Machine> Channel<M> {
 
     /// Starts all submitted bios. Each drive's list goes to a software queue with one lock
     /// acquisition. Then this thread runs the queues that it may run.
+    #[doc(alias = "blk_finish_plug")]
     #[inline]
     pub fn flush(&mut self) {
         let driving = Driving(self);
@@ -466,6 +471,17 @@ impl<M: Machine> Channel<M> {
     pub(crate) fn bio_set(&self) -> &BioSet<M> {
         &self.bio_set
     }
+}
+
+fn parker_for<M: Machine>(volume: &Volume<M>) -> Result<M::Parker, Error> {
+    M::Parker::try_new().map_err(|errno| {
+        let text = format!(
+            "cannot open a channel to the volume {}: eventfd fails with errno {errno}; raise the \
+             limit on open files (RLIMIT_NOFILE)",
+            volume.name()
+        );
+        Error::system(text, Some(errno))
+    })
 }
 
 #[cold]

@@ -31,7 +31,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
+use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word, debug_fields};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -172,6 +172,7 @@ pub(crate) enum SubmitPath {
 }
 
 /// One drive in the block layer.
+#[doc(alias("gendisk", "request_queue"))]
 pub struct Disk<M: Machine> {
     pub(crate) config: DiskConfig<M>,
     pub(crate) limits: QueueLimits,
@@ -191,6 +192,8 @@ pub struct Disk<M: Machine> {
     pub(crate) worker_state: Option<WorkerState<M>>,
     pub(crate) this: Weak<Disk<M>>,
 }
+
+debug_fields!(Disk<M: Machine>, config, limits, kind);
 
 /// Returns the counters that a disk's driver keeps itself, as pairs of name and value.
 #[must_use]

@@ -17,7 +17,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Lock, Machine, Order, Word};
+use millrace_machine::{Lock, Machine, Order, Word, debug_fields};
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
@@ -61,11 +61,14 @@ struct GroupTable<M: Machine> {
 }
 
 /// The table of all groups of a program.
+#[doc(alias("blkcg", "cgroup"))]
 pub struct Groups<M: Machine> {
     /// Version of the group table, incremented under the table's lock with each change.
     version: M::Word,
     table: M::Lock<GroupTable<M>>,
 }
+
+debug_fields!(Groups<M: Machine>);
 
 impl<M: Machine> Groups<M> {
     /// Creates a table with only the default group: named `default`, weight 100, no limits.

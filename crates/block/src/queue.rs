@@ -40,7 +40,7 @@ use crate::queue::tag::TagSet;
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Spread {
     /// One queue for each core.
     #[default]

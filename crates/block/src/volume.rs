@@ -53,7 +53,7 @@ pub const CHUNK_SECTORS_MAX: u32 = 1 << 22;
 const SECTORS_MAX: u64 = u64::MAX >> 9;
 
 /// The mapping of a volume's sectors to its drives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Chunks round robin (RAID-0).
     Stripe {
@@ -77,6 +77,7 @@ impl Layout {
 }
 
 /// Several disks combined into one device.
+#[doc(alias("mapped_device", "md"))]
 pub struct Volume<M: Machine> {
     name: String,
     disks: Vec<Arc<Disk<M>>>,
@@ -178,8 +179,8 @@ impl<M: Machine> Volume<M> {
         if disks.len() > 1024 {
             return wrong(format!("{} drives are too many; use at most 1024", disks.len()));
         }
-        if let Err(text) = serving.validate() {
-            return wrong(text);
+        if let Err(error) = serving.validate() {
+            return wrong(format!("{error}"));
         }
         let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();

@@ -15,8 +15,8 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_block::{Error, ErrorKind, Sector, Volume};
-use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
+use millrace_block::{Error, Sector, Volume};
+use millrace_machine::{Doorbell, Lock, Machine, Order, Word, debug_fields};
 
 use crate::cache::clearing::Clearing;
 use crate::cache::failed_writes::FailedWrites;
@@ -57,6 +57,8 @@ pub struct Cache<M: Machine> {
     pub(crate) failed_writes: FailedWrites<M>,
     pub(crate) counts: Counts<M>,
 }
+
+debug_fields!(Cache<M: Machine>, config, below);
 
 pub(crate) struct FlusherCall<M: Machine> {
     /// Newest epoch that a flush waits for, plus one. 0 before the first flush.
@@ -142,10 +144,9 @@ impl<M: Machine> Cache<M> {
     /// # Errors
     /// `InvalidSetting` if the settings are out of range, `System` if there is not enough memory.
     pub fn new(below: Arc<Volume<M>>, config: CacheConfig) -> Result<Arc<Cache<M>>, Error> {
-        if let Err(text) = config.validate() {
-            let text = format!("cache of volume {}: {text}", below.name());
-            return Err(Error::new(ErrorKind::InvalidSetting, text));
-        }
+        config.validate().map_err(|error| {
+            Error::new(error.kind(), format!("cache of volume {}: {error}", below.name()))
+        })?;
         let page = PageSize::over(below.limits().logical_block_size);
         let frames = Frames::new(config.frames(page), page)?;
         if config.registered == Registered::Always {

@@ -4,13 +4,14 @@
 //! follow the kernel's `dirty_bytes`, `dirty_expire_centisecs` and `read_ahead_kb`.
 
 use alloc::format;
-use alloc::string::String;
 use core::time::Duration;
+
+use millrace_block::{Error, ErrorKind};
 
 use crate::memory::page::PageSize;
 
 /// Point at which a write is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CacheMode {
     /// A write is acknowledged when it is in memory. A flush, a FUA write or the flusher brings it
     /// to the volume later.
@@ -22,7 +23,7 @@ pub enum CacheMode {
 
 /// Policy for registering the cache's memory with drives in advance, instead of mapping it for each
 /// I/O. Registered memory is locked in RAM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Registered {
     /// Leaves the choice between `Always` and `Never` to the program that creates the cache. The
     /// cache itself treats `Auto` like `Never`.
@@ -75,29 +76,30 @@ impl CacheConfig {
     /// Checks that each setting is in its range.
     ///
     /// # Errors
-    /// Returns a sentence that names the setting, its value and its range.
-    pub fn validate(&self) -> Result<(), String> {
+    /// `InvalidSetting` with a sentence that names the setting, its value and its range.
+    pub fn validate(&self) -> Result<(), Error> {
+        let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
         let (least, most) = (1 << 20, 1 << 40);
         if !(least..=most).contains(&self.size_bytes) {
-            return Err(format!(
+            return wrong(format!(
                 "size is {} bytes; set it between 1 MiB and 1 TiB",
                 self.size_bytes
             ));
         }
         let dirty = self.dirty_max();
         if !(64 << 10..=self.size_bytes).contains(&dirty) {
-            return Err(format!(
+            return wrong(format!(
                 "dirty-max is {dirty} bytes; set it between 64 KiB and the cache's size"
             ));
         }
         if self.read_ahead_bytes > self.size_bytes / 4 {
             let ahead = self.read_ahead_bytes;
-            return Err(format!(
+            return wrong(format!(
                 "read-ahead is {ahead} bytes; set it to at most a quarter of the cache's size"
             ));
         }
         match self.dirty_age < Duration::from_millis(1) {
-            true => Err(format!("dirty-age is {:?}; set it to 1 ms or more", self.dirty_age)),
+            true => wrong(format!("dirty-age is {:?}; set it to 1 ms or more", self.dirty_age)),
             false => Ok(()),
         }
     }
@@ -138,7 +140,7 @@ mod tests {
             ),
         ];
         for (config, text) in wrong {
-            assert_eq!(config.validate(), Err(String::from(text)));
+            assert_eq!(config.validate(), Err(Error::new(ErrorKind::InvalidSetting, text)));
         }
     }
 }

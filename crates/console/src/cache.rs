@@ -74,7 +74,7 @@ pub fn of_text(text: &str) -> Result<CacheConfig, String> {
         };
         read(&mut config, value).map_err(|text| format!("{key}: {text}"))?;
     }
-    config.validate()?;
+    config.validate().map_err(|error| error.to_string())?;
     Ok(config)
 }
 

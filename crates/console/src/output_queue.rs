@@ -28,12 +28,13 @@ static OUT: OnceLock<&OutputQueue> = OnceLock::new();
 static LOG: OnceLock<&OutputQueue> = OnceLock::new();
 
 /// Bytes that wait to be written, and the progress of the thread that writes them.
+#[derive(Debug)]
 pub struct OutputQueue {
     state: Mutex<QueueState>,
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct QueueState {
     waiting: VecDeque<Vec<u8>>,
     bytes: usize,

@@ -15,6 +15,7 @@ const RATE_TIME: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Line on a terminal that shows how much of a run is done.
+#[derive(Debug)]
 pub struct ProgressBar {
     rows: usize,
     shown: bool,

@@ -17,7 +17,7 @@ use millrace_block::{
     Arena, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind,
     QueueLimits, Sector, TagScope,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, debug_fields};
 
 use crate::common::extents::all_data;
 use cache::Cache;
@@ -29,7 +29,7 @@ pub(crate) use settings::ROW;
 const MAX_CACHE_SECTORS: u32 = 64 << 11;
 
 /// Kind of write cache that a fault drive pretends to have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FaultCache {
     /// The fault drive simulates no cache and reports the cache of the wrapped drive.
     #[default]
@@ -59,6 +59,8 @@ pub struct FaultDriver {
     control: FaultControl,
     cache: FaultCache,
 }
+
+debug_fields!(FaultDriver, control);
 
 impl FaultDriver {
     /// Wraps a drive.

@@ -30,7 +30,7 @@ use millrace_block::{
     Arena, Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits,
     Sector, TagScope,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, debug_fields};
 use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
@@ -52,7 +52,7 @@ const MAX_SECTORS: u32 = 2048;
 const MAX_ZERO_WRITES: u32 = 64 << 11;
 
 /// Use of direct I/O, which bypasses the page cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Direct {
     /// Use direct I/O if the file system supports it.
     #[default]
@@ -64,7 +64,7 @@ pub enum Direct {
 }
 
 /// Engine that executes file operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Aio {
     /// Reactor of the I/O thread, with io_uring or epoll.
     #[default]
@@ -79,7 +79,7 @@ pub enum Aio {
 }
 
 /// Expected access pattern, passed to the page cache (`posix_fadvise`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Advice {
     /// No advice: sequential reads are read ahead.
     #[default]
@@ -198,13 +198,15 @@ pub struct FileDriver {
     pub warnings: Vec<String>,
 }
 
+debug_fields!(FileDriver, config, notes, warnings);
+
 impl FileDriver {
     /// Opens and locks the file, creating or extending it if necessary.
     ///
     /// # Errors
     /// Returns `Busy` if another process uses the file, `InvalidSetting` for a wrong size,
-    /// `NotSupported` if direct I/O or io_uring is required and refused, `System` for other errors
-    /// of the system. The text names the path.
+    /// `NotSupported` if direct I/O or io_uring is required and refused, `NotFound`,
+    /// `PermissionDenied` or `System` for other errors of the system. The text names the path.
     pub fn open(config: FileConfig) -> Result<FileDriver, Error> {
         open::open(config)
     }

@@ -6,6 +6,7 @@
 //! binary, the exports and the laboratory call it.
 
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod common;
 mod controller;

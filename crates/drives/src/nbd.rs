@@ -34,7 +34,7 @@ use std::time::Duration;
 use millrace_block::{
     Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits, Sector,
 };
-use millrace_machine::{Native, Topology, lock_unpoisoned};
+use millrace_machine::{Native, Topology, debug_fields, lock_unpoisoned};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 use millrace_tls::ClientConfig;
@@ -146,7 +146,7 @@ impl NbdConfig {
 
 /// Policy for writes that were acknowledged before a reconnection and not flushed. A restarted
 /// server may have lost them; the drive cannot tell a restart from an interrupted connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnServerRestart {
     /// Continues as if the server had lost no write.
     #[default]
@@ -178,12 +178,15 @@ pub struct NbdDriver {
     pub notes: Vec<String>,
 }
 
+debug_fields!(NbdDriver, config, identity, notes);
+
 impl NbdDriver {
     /// Connects to the server.
     ///
     /// # Errors
-    /// Returns `System` if the server cannot be reached, `NotSupported` if it refuses,
-    /// `InvalidSetting` if the settings do not fit the export. The text names the URI.
+    /// Returns `NotFound`, `PermissionDenied` or `System` if the server cannot be reached,
+    /// `NotSupported` if it refuses, `InvalidSetting` if the settings do not fit the export. The
+    /// text names the URI.
     pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
         let target = config.target()?;
         let connected = target.dial(Purpose::Transmit, START)?;

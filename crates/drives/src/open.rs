@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use millrace_block::{Driver, QueueKind};
-use millrace_machine::Native;
+use millrace_machine::{Native, debug_fields};
 
 use crate::common::cancel::Cancel;
 use crate::common::dry_run::DryRun;
@@ -53,6 +53,8 @@ pub struct Opened {
     /// Control of the outermost fault drive.
     pub fault: Option<FaultControl>,
 }
+
+debug_fields!(Opened, notes, warnings, identity, fault);
 
 impl Opened {
     pub(crate) fn plain(driver: impl Driver<Native> + 'static) -> Opened {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use millrace_block::{
     Driver, DriverQueue, Error, Extent, Features, HwQueues, Op, QueueLimits, Sector, Status,
 };
-use millrace_machine::{Native, Topology, lock_unpoisoned};
+use millrace_machine::{Native, Topology, debug_fields, lock_unpoisoned};
 
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;
@@ -338,6 +338,8 @@ pub struct RbdDriver {
     /// Warnings about probable mistakes, for example that other clients may write to the image.
     pub warnings: Vec<String>,
 }
+
+debug_fields!(RbdDriver, config, warnings);
 
 impl RbdDriver {
     /// Connects, opens the image, and takes its lock.

@@ -101,7 +101,7 @@ impl Spec {
     /// Returns `UnknownDriver`, `UnknownKey` or `DuplicateKey`.
     pub fn from_pairs(
         driver: &str,
-        pairs: impl Iterator<Item = (String, String)>,
+        pairs: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Spec, SpecError> {
         let spec = Spec::of_pairs(driver, pairs)?;
         spec.check_nesting()?;
@@ -129,7 +129,7 @@ impl Spec {
 
     fn of_pairs(
         driver: &str,
-        pairs: impl Iterator<Item = (String, String)>,
+        pairs: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Spec, SpecError> {
         let Some(keys) = known_keys(driver) else {
             return Err(SpecError::UnknownDriver { driver: driver.into() });
@@ -189,7 +189,7 @@ impl Spec {
     }
 
     /// Sets a key, unless it has a value already or the driver does not have the key.
-    pub fn set_default(&mut self, key: &'static str, value: &str) {
+    pub fn set_default(&mut self, key: &str, value: &str) {
         let is_known = known_keys(&self.driver).is_some_and(|keys| keys.contains(&key));
         if is_known && self.get(key).is_none() {
             self.options.push((key.to_owned(), value.to_owned()));
@@ -247,7 +247,7 @@ impl Spec {
                 _ => return Err(wrong(format!("`{piece}` is not key=value"))),
             }
         }
-        let spec = Spec::of_pairs(driver, pairs.into_iter())?;
+        let spec = Spec::of_pairs(driver, pairs)?;
         Ok(Spec { controller: controller.map(Into::into), ..spec })
     }
 }

@@ -5,11 +5,10 @@
 //! export's group then apply to each client; its weight and priority apply to all clients together.
 //! Lock order: the lock of a `PerClientGroups`, then the table of groups.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use millrace_block::{Error, ErrorKind, GroupConfig, GroupId, GroupLimits, Groups};
-use millrace_machine::Native;
+use millrace_machine::{Native, debug_fields};
 
 use crate::mailbox::lock;
 
@@ -77,11 +76,7 @@ struct MembershipTable {
     seats: Vec<(GroupId, u32)>,
 }
 
-impl fmt::Debug for PerClientGroups {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupSeats").field("group", &self.group).finish_non_exhaustive()
-    }
-}
+debug_fields!(PerClientGroups, group);
 
 impl PerClientGroups {
     /// Creates child groups of `group` on demand. The limits and the latency target of `group` then

@@ -34,7 +34,7 @@ mod tls;
 mod visible;
 mod worker;
 
-use millrace_machine::nanoseconds;
+use millrace_machine::{debug_fields, nanoseconds};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -83,12 +83,15 @@ pub struct Server {
     _renewal: Option<CertificateWatcher>,
 }
 
+debug_fields!(Server, addresses, notes);
+
 impl Server {
     /// Binds all sockets, starts all threads, and returns when they serve.
     ///
     /// # Errors
-    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address, `System` if
-    /// the kernel refuses a socket, a ring or memory. Nothing is left running.
+    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address,
+    /// `NotFound`, `PermissionDenied` or `System` if the kernel refuses a socket, a ring or memory.
+    /// Nothing is left running.
     pub fn start(config: ServerConfig) -> Result<Server, Error> {
         Server::start_on_demand(config, &ExportRequests::default())
     }
@@ -231,6 +234,8 @@ impl Server {
 /// Handle to the counters of a server, which may outlive it.
 #[derive(Clone)]
 pub struct Observer(Arc<ServerState>);
+
+debug_fields!(Observer);
 
 impl Observer {
     /// Returns the sum of all threads' counters.

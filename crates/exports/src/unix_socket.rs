@@ -111,8 +111,8 @@ impl UnixSocket {
     /// mode 0600.
     ///
     /// # Errors
-    /// `Busy` if another server uses the path, `System` if the kernel refuses. The message names
-    /// the path.
+    /// `Busy` if another server uses the path, `NotFound`, `PermissionDenied` or `System` if the
+    /// kernel refuses. The message names the path.
     pub fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
         Self::bind_with(path, &SocketAccess::with_mode(Some(0o600)))
     }
@@ -121,8 +121,8 @@ impl UnixSocket {
     /// before any client can connect. The caller checks the peers that it accepts.
     ///
     /// # Errors
-    /// `Busy` if another server uses the path, `System` if the kernel refuses. The message names
-    /// the path.
+    /// `Busy` if another server uses the path, `NotFound`, `PermissionDenied` or `System` if the
+    /// kernel refuses. The message names the path.
     pub fn bind_with(path: &Path, access: &SocketAccess) -> Result<UnixSocket, Error> {
         let bound = match access.is_of_a_file() {
             true => Self::bind_by(path, |path| listen_with(path, access)),

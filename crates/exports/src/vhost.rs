@@ -31,7 +31,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, GroupId, SizeWatch, Volume};
-use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread, nanoseconds};
+use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread, debug_fields, nanoseconds};
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
@@ -89,7 +89,7 @@ pub enum VhostSocket {
 }
 
 /// Settings of an export to virtual machines.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct VhostExport {
     /// Name of the export for messages.
     pub name: String,
@@ -140,6 +140,8 @@ pub struct VhostConfig {
     pub say: Say,
 }
 
+debug_fields!(VhostConfig, exports, backend);
+
 struct RunningExport {
     name: String,
     common: Arc<ExportContext>,
@@ -163,12 +165,15 @@ pub struct VhostServer {
     say: Say,
 }
 
+debug_fields!(VhostServer, notes, backend);
+
 impl VhostServer {
     /// Binds all sockets, starts all threads, and returns when they serve.
     ///
     /// # Errors
-    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address, `System` if
-    /// the kernel refuses a socket, a ring or memory. Nothing is left running.
+    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address,
+    /// `NotFound`, `PermissionDenied` or `System` if the kernel refuses a socket, a ring or memory.
+    /// Nothing is left running.
     pub fn start(config: VhostConfig) -> Result<VhostServer, Error> {
         config.exports.iter().try_for_each(check)?;
         let endpoints = config.exports.iter().map(|export| bind(&export.socket));
@@ -224,7 +229,7 @@ impl VhostServer {
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
         let common = Arc::new(ExportContext::new(Arc::clone(&export.volume), settings, log, lock));
         let link = FrontendLink::new()
-            .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
+            .map_err(|error| Error::system(format!("eventfd: {error}"), error.raw_os_error()))?;
         let link = Arc::new(link);
         let told = Arc::clone(&link);
         let tell = move |_| {
@@ -330,6 +335,8 @@ impl Drop for VhostServer {
 /// Handle to the counters of a server, which may outlive it.
 #[derive(Clone)]
 pub struct VhostObserver(Vec<ExportObserver>);
+
+debug_fields!(VhostObserver);
 
 #[derive(Clone)]
 struct ExportObserver {

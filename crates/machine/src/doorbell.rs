@@ -6,7 +6,7 @@
 //! two fences exclude store buffering, so either the owner sees the work, or the ringer sees that
 //! the doorbell is armed. Kernel counterpart: `wait_event` with `prepare_to_wait`.
 
-use crate::{Machine, Order, Parker, Word};
+use crate::{Machine, Order, Parker, Word, debug_fields};
 
 const AWAKE: u64 = 0;
 const ARMED: u64 = 1;
@@ -16,6 +16,8 @@ pub struct Doorbell<M: Machine> {
     state: M::Word,
     parker: M::Parker,
 }
+
+debug_fields!(Doorbell<M: Machine>);
 
 impl<M: Machine> Doorbell<M> {
     /// Creates a doorbell that wakes its owner through `parker`. The owner counts as awake.

@@ -18,6 +18,7 @@ extern crate std;
 #[cfg(feature = "std")]
 mod cpu_share;
 mod deadline;
+mod debug_fields;
 mod doorbell;
 #[cfg(feature = "std")]
 mod lock_meter;

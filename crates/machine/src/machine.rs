@@ -95,6 +95,9 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Executes a memory fence.
     fn fence(order: Order);
     /// Starts a thread, on `cpu` if given and allowed by the machine.
+    ///
+    /// # Panics
+    /// On `Native`, if the system refuses the thread; `Native::try_spawn` returns the error.
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> Self::Thread;
     /// Polls `ready` until it returns true or `now()` reaches `deadline_ns`. Returns true in the
     /// first case.
@@ -224,7 +227,17 @@ pub trait Counter: Send + Sync {
 /// Puts one thread to sleep until another wakes it; see [`Machine::Parker`].
 pub trait Parker: Clone + Send + Sync {
     /// Creates a parker without a pending wake-up.
+    ///
+    /// # Panics
+    /// On `Native`, if no file descriptor is free; see [`Parker::try_new`].
     fn new() -> Self;
+    /// Creates a parker as [`Parker::new`] does, but does not panic.
+    ///
+    /// # Errors
+    /// Returns the system's errno if no file descriptor is free. Simulated machines never fail.
+    fn try_new() -> Result<Self, i32> {
+        Ok(Self::new())
+    }
     /// Sleeps until [`Parker::unpark`] is called or `now()` reaches `deadline_ns`, and consumes the
     /// wake-up. May return early.
     fn park(&self, deadline_ns: Option<u64>);

@@ -275,13 +275,17 @@ impl NativeParker {
 
 impl Parker for NativeParker {
     fn new() -> Self {
-        // SAFETY: eventfd has no memory arguments; the result is owned here alone.
-        let fd = unsafe {
-            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-            assert!(fd >= 0, "eventfd: {}", std::io::Error::last_os_error());
-            OwnedFd::from_raw_fd(fd)
-        };
-        NativeParker(Arc::new(fd))
+        Self::try_new().expect("a file descriptor for an eventfd")
+    }
+
+    fn try_new() -> Result<Self, i32> {
+        // SAFETY: eventfd has no memory arguments.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+        }
+        // SAFETY: the descriptor is open, and owned here alone.
+        Ok(NativeParker(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
     fn park(&self, deadline_ns: Option<u64>) {

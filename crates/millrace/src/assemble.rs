@@ -14,7 +14,7 @@ use millrace_block::{
     SchedulerKind, ServingConfig, Spread, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, OpenOptions, Spec, SpecError, controller_of};
-use millrace_machine::{CpuId, Machine, Native, NodeId, nanoseconds};
+use millrace_machine::{CpuId, Machine, Native, NodeId, debug_fields, nanoseconds};
 use millrace_runtime::WorkerCpus;
 
 use crate::assemble::places::Places;
@@ -315,9 +315,8 @@ impl Places {
         if options.trace_ring > 0 {
             host.tracer = Some(Tracer::new(options.trace_ring));
         }
-        check_serving(options.serving.serving, options.drive.stack).map_err(|text| {
-            Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}"))
-        })?;
+        check_serving(options.serving.serving, options.drive.stack)
+            .map_err(|error| Error::new(error.kind(), format!("volume {name}: {error}")))?;
         let has_workers = needs_workers(options.serving.serving, drives.len());
         let workers = if has_workers { options.worker_cpus.as_slice() } else { &[] };
         let mut workers = WorkerCpus::new(workers, &Native::topology());

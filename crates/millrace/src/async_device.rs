@@ -20,7 +20,7 @@ use millrace_block::{
     Bio, Buffer, Completion, Error, ErrorKind, GroupId, Layout, Op, Reject, SECTOR_SHIFT, Stamp,
     Status,
 };
-use millrace_machine::{Doorbell, Machine, Native, Thread};
+use millrace_machine::{Doorbell, Machine, Native, Thread, debug_fields};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::block_device::check_range;

@@ -40,8 +40,7 @@ use crate::{ThreadChannel, Volume};
 /// let (volume, _notes) =
 ///     build_volume("files", Layout::Linear, &[drive], &VolumeOptions::default())?;
 /// let mut channel = Channel::open(&volume, ChannelConfig::default())?;
-/// let write = Bio::write(0, Buffer::new(4096));
-/// channel.submit(write).map_err(|rejected| format!("{:?}", rejected.reason))?;
+/// channel.submit(Bio::write(0, Buffer::new(4096)))?;
 /// channel.wait(1, |completion| assert!(completion.status.is_ok()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -131,8 +130,8 @@ impl Channel {
     ///
     /// # Errors
     /// Returns `Busy` if the drives have no queue left for another thread, or if the thread has an
-    /// [`IoContext`] of the program's own; `System` if no ring can be made; or the error of opening
-    /// a queue.
+    /// [`IoContext`] of the program's own; `System` if no ring can be made or no file descriptor
+    /// is free; or the error of opening a queue.
     ///
     /// # Panics
     /// Panics if the depth is not 1 to 65,536.
@@ -183,6 +182,7 @@ impl Channel {
     ///
     /// # Errors
     /// Returns the bio if the channel is full or the bio is invalid.
+    #[doc(alias = "submit_bio")]
     #[inline]
     pub fn submit(&mut self, mut bio: Bio) -> Result<(), Rejected> {
         if self.group != GroupId::DEFAULT && bio.group() == GroupId::DEFAULT {
@@ -195,6 +195,7 @@ impl Channel {
     ///
     /// # Panics
     /// Panics as [`Channel::wait`] does.
+    #[doc(alias = "blk_finish_plug")]
     #[inline]
     pub fn flush(&mut self) {
         self.inner.flush();

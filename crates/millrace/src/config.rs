@@ -120,19 +120,20 @@ impl OpenConfig {
         unique("drive", self.drives().map(|drive| drive.name.as_str()), ConfigPart::Drive)?;
         unique("volume", self.volumes.iter().map(|one| one.name.as_str()), ConfigPart::Volume)?;
         for (at, volume) in self.volumes.iter().enumerate() {
-            let wrong = |text: String| {
+            let wrong = |text: &dyn fmt::Display| {
                 let text = format!("volume {}: {text}", volume.name);
                 StartError::invalid(ConfigPart::Volume(at), text)
             };
-            volume.serving.validate().map_err(wrong)?;
+            volume.serving.validate().map_err(|error| wrong(&error))?;
             if let Some(cache) = &volume.cache {
-                cache.validate().map_err(|text| wrong(format!("cache: {text}")))?;
+                cache.validate().map_err(|error| wrong(&format_args!("cache: {error}")))?;
             }
             for drive in &volume.drives {
                 let options = &drive.options;
-                check_serving(volume.serving.serving, options.stack).map_err(wrong)?;
+                check_serving(volume.serving.serving, options.stack)
+                    .map_err(|error| wrong(&error))?;
                 check_scheduler(options.scheduler, options.stack)
-                    .map_err(|text| wrong(format!("drive {}: {text}", drive.name)))?;
+                    .map_err(|error| wrong(&format_args!("drive {}: {error}", drive.name)))?;
             }
         }
         Ok(())
@@ -186,7 +187,7 @@ pub enum ConfigPart {
 /// use millrace::{BlockDevice, ErrorKind};
 ///
 /// let error = BlockDevice::open_drive("file:path=/nowhere/a.img").unwrap_err();
-/// assert_eq!(error.source.kind(), ErrorKind::NotFound);
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
 /// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NotFound);
 /// ```
 #[derive(Debug)]
@@ -217,7 +218,7 @@ impl From<millrace_block::Error> for StartError {
 
 impl From<StartError> for io::Error {
     fn from(error: StartError) -> io::Error {
-        let kind = match (error.source.errno(), error.source.kind()) {
+        let kind = match (error.errno(), error.kind()) {
             (Some(errno), _) => io::Error::from_raw_os_error(errno).kind(),
             (None, ErrorKind::InvalidSetting) => io::ErrorKind::InvalidInput,
             (None, ErrorKind::Busy) => io::ErrorKind::ResourceBusy,
@@ -231,6 +232,18 @@ impl From<StartError> for io::Error {
 }
 
 impl StartError {
+    /// Returns the kind of the underlying error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.source.kind()
+    }
+
+    /// Returns the Linux errno, if the operating system refused an operation.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.source.errno()
+    }
+
     pub(crate) fn new(part: ConfigPart, source: impl Into<SetupError>) -> StartError {
         StartError { part, source: Box::new(source.into()) }
     }

@@ -56,6 +56,17 @@ impl DeviceCursor {
 
     /// Returns the device.
     #[must_use]
+    pub fn get_ref(&self) -> &BlockDevice {
+        &self.device
+    }
+
+    /// Returns the device. I/O on it does not move the cursor.
+    pub fn get_mut(&mut self) -> &mut BlockDevice {
+        &mut self.device
+    }
+
+    /// Returns the device.
+    #[must_use]
     pub fn into_inner(self) -> BlockDevice {
         self.device
     }

@@ -10,7 +10,7 @@
 //! | read and write at any byte, as with a file | [`DeviceCursor`] | |
 //! | keep many I/Os in flight from one thread, without copies | [`Channel`] | `file_volume.rs` |
 //! | await I/O on any runtime | [`AsyncDevice`] | `async_tokio.rs` |
-//! | serve NBD and virtual machines (feature `serve`) | `Server` | |
+//! | serve NBD and virtual machines (feature `serve`) | [`Server`] | |
 //! | serve with a protocol of one's own | [`BlockDevice`] or [`Channel`] | `own_export.rs` |
 //! | write a driver | [`driver`] | `own_driver.rs` |
 //! | write a scheduler | [`scheduler`] | `own_scheduler.rs` |
@@ -95,24 +95,15 @@
 //!   vhost-user-blk.
 //! - `tls`: adds TLS, for servers and for drives that are exports of an NBD server. Building it
 //!   needs a C compiler.
+//!
+#![cfg_attr(feature = "serve", doc = "[`Server`]: Server")]
+#![cfg_attr(not(feature = "serve"), doc = "[`Server`]: #feature-flags")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// The example of README.md runs as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
-
-/// Implements `Debug` for a type, showing only the named fields.
-macro_rules! debug_fields {
-    ($name:ident $(<$lifetime:lifetime>)? $(, $field:ident)*) => {
-        impl std::fmt::Debug for $name$(<$lifetime>)? {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                let mut shown = f.debug_struct(stringify!($name));
-                $(shown.field(stringify!($field), &self.$field);)*
-                shown.finish_non_exhaustive()
-            }
-        }
-    };
-}
 
 mod assemble;
 mod async_device;
@@ -157,8 +148,8 @@ pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
 };
 pub use millrace_drives::{
-    Cancel, DryRun, FaultControl, OpenOptions, Spec, SpecError, Words, nearest, open_on,
-    unknown_word,
+    Cancel, Chance, DryRun, Effect, FaultControl, FaultRule, OpenOptions, Spec, SpecError, Words,
+    nearest, open_on, unknown_word,
 };
 pub use millrace_machine::{CpuId, Machine, Native, NodeId, Topology};
 pub use millrace_reactor::Backend;
@@ -167,11 +158,12 @@ pub use opening::{DryOpened, Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
     AllowedPeers, BeforeServing, ClientReport, ClosingFile, ConfigDifference, ExportConfig,
-    ExportDirectory, ExportFailures, ExportRequest, ExportRequests, FileChanges, FileTask,
-    GuestConfig, Identity, Listen, ListenConfig, ListenerConfig, ListenerTls, NbdObserver,
-    Observers, OnDemand, PeerNames, ReloadError, ReloadOptions, Reloaded, RequestedExport, Say,
-    SchedulerChange, ServeConfig, ServedGroups, Server, ServerConfig, ServerFiles, Servers,
-    SocketAccess, StopReport, Threads, TlsConfig, VhostObserver, VhostSocket,
+    ExportDirectory, ExportErrors, ExportFailures, ExportRequest, ExportRequests, FileChanges,
+    FileTask, GuestConfig, Identity, Listen, ListenConfig, ListenTls, ListenerConfig, ListenerTls,
+    NbdObserver, Observers, OnDemand, PeerNames, ReloadError, ReloadOptions, ReloadRefusal,
+    Reloaded, RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups, Server,
+    ServerConfig, ServerFiles, ServerStats, Servers, SocketAccess, StopReport, Threads, TlsConfig,
+    VhostObserver, VhostSocket, VhostStats,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};
@@ -181,6 +173,8 @@ pub use stripe::STRIPE_THREADS;
 pub use millrace_block as block;
 /// The machine that code runs on, as a trait, and its native implementation.
 pub use millrace_machine as machine;
+/// Ring of a thread, for sockets and timers of a program; see [`IoContext::reactor`].
+pub use millrace_reactor as reactor;
 
 /// Types for a driver that a program implements.
 ///

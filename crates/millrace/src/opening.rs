@@ -10,7 +10,7 @@ use millrace_block::Controller;
 use millrace_block::{Disk, Error, ErrorKind, Groups, Volume};
 use millrace_cache::Cache;
 use millrace_drives::{Cancel, DryRun};
-use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
+use millrace_machine::{Cpu, CpuId, Machine, Native, Topology, debug_fields};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 

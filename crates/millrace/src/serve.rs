@@ -18,18 +18,19 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 pub use millrace_exports::nbd::{
-    ExportRequest, ExportRequests, Listen, ListenConfig, Observer as NbdObserver, RequestedExport,
-    StopReport,
+    ExportRequest, ExportRequests, Listen, ListenConfig, ListenTls, Observer as NbdObserver,
+    RequestedExport, ServerStats, StopReport,
 };
-pub use millrace_exports::vhost::{Say, Threads, VhostObserver, VhostSocket};
-pub use millrace_exports::{AllowedPeers, ClientReport, SocketAccess};
+pub use millrace_exports::vhost::{Say, Threads, VhostObserver, VhostSocket, VhostStats};
+pub use millrace_exports::{AllowedPeers, ClientReport, ExportErrors, SocketAccess};
+use millrace_machine::debug_fields;
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 
 pub use self::config::{
     ExportConfig, ExportDirectory, GuestConfig, OnDemand, ServeConfig, ServerConfig,
 };
-pub use self::difference::{ConfigDifference, SchedulerChange};
+pub use self::difference::{ConfigDifference, ReloadRefusal, SchedulerChange};
 pub use self::groups::ServedGroups;
 pub use self::listeners::{ListenerConfig, ListenerTls, TlsConfig};
 use self::on_demand::OpenFiles;

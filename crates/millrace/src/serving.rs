@@ -5,7 +5,7 @@
 //! modes, and `millrace_runtime` has the threads.
 
 use millrace_block::baseline::Stack;
-use millrace_block::{SchedulerKind, Serving};
+use millrace_block::{Error, ErrorKind, SchedulerKind, Serving};
 use millrace_drives::Words;
 
 /// Returns true if a volume of `drives` drives uses worker threads in this serving mode.
@@ -26,24 +26,26 @@ pub fn default_serving(stacks: &[Stack]) -> Serving {
 /// need the stack `mq`: other stacks have no plug, and no queues that another thread may run.
 ///
 /// # Errors
-/// Returns a text with the modes to choose instead.
-pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
+/// `InvalidSetting`, with the modes to choose instead.
+pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), Error> {
     if serving == Serving::Inline || stack == Stack::Mq {
         return Ok(());
     }
     let (serving, stack) = (serving.name(), stack.word());
-    Err(format!("serving {serving} needs stack mq, not {stack}: use mq, or inline"))
+    let text = format!("serving {serving} needs stack mq, not {stack}: use mq, or inline");
+    Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
 /// Checks that a drive with this stack (block layer design) may have this scheduler. All schedulers
 /// except `none` need the stack `mq`.
 ///
 /// # Errors
-/// Returns a text with the stack or scheduler to choose instead.
-pub fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<(), String> {
+/// `InvalidSetting`, with the stack or scheduler to choose instead.
+pub fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<(), Error> {
     if scheduler == SchedulerKind::None || stack == Stack::Mq {
         return Ok(());
     }
     let (scheduler, stack) = (scheduler.word(), stack.word());
-    Err(format!("scheduler {scheduler} needs stack mq, not {stack}: use mq, or none"))
+    let text = format!("scheduler {scheduler} needs stack mq, not {stack}: use mq, or none");
+    Err(Error::new(ErrorKind::InvalidSetting, text))
 }

@@ -69,7 +69,7 @@ pub enum Progress {
 }
 
 /// TLS policy of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TlsMode {
     /// The server has no TLS, and refuses requests for it.
     #[default]

@@ -27,7 +27,7 @@ pub const MESSAGE_BYTES_MAX: usize = REPLY_BYTES_MAX - EXTENDED_REPLY_BYTES - 6;
 pub type ReplyBuffer = [u8; REPLY_BYTES_MAX];
 
 /// Position of a chunk in its reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Position {
     /// More chunks of the reply follow.
     More,

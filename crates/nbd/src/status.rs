@@ -43,7 +43,7 @@ impl Extent {
 }
 
 /// Size of the fields of a descriptor in a status chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DescriptorWidth {
     /// Lengths and flags of 32 bits, in structured replies.
     Bits32,

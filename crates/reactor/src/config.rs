@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// Mechanism that executes a reactor's operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// Uses io_uring where the kernel allows it, otherwise epoll. A reactor never reports this
     /// value.
@@ -52,7 +52,7 @@ pub struct Config {
 
 /// Condition under which a reactor's thread polls before it blocks, in addition to short previous
 /// waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SpinRule {
     /// The thread polls whenever its previous waits were short.
     #[default]
@@ -87,7 +87,7 @@ pub struct FileDemand {
 }
 
 /// Mechanism that executes file operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileCarrier {
     /// The ring (io_uring) executes the operations.
     Ring,

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use millrace_machine::Deadline;
+use millrace_machine::{Deadline, debug_fields};
 
 use crate::config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, Wait};
 use crate::epoll::Epoll;
@@ -102,6 +102,8 @@ pub struct Reactor {
     features: Features,
     fallback_reason: Option<String>,
 }
+
+debug_fields!(Reactor, backend, features, fallback_reason);
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -218,6 +220,8 @@ impl Drop for Reactor {
 pub struct Handle {
     core: Rc<RefCell<ReactorCore>>,
 }
+
+debug_fields!(Handle);
 
 impl Handle {
     /// Runs one event-loop iteration, as [`Reactor::turn`] does, for code without access to the

@@ -9,25 +9,8 @@
 use millrace_reactor::{
     Backend, Config, FileCarrier, FileDemand, FileRef, Op, PoolShare, Reactor, Wait,
 };
+use millrace_require::{become_user, forbid, limit_threads};
 use std::os::fd::AsRawFd;
-
-/// Makes `call` fail with `errno` on this thread.
-fn forbid(call: libc::c_long, errno: i32) {
-    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut filter = [
-        statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
-        statement((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, call as u32),
-        statement(libc::BPF_RET as u16, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        statement(libc::BPF_RET as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is live during the call; it concerns this thread only.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let mode = libc::SECCOMP_MODE_FILTER;
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
-    }
-}
 
 fn on_a_thread(test: fn()) {
     std::thread::spawn(test).join().unwrap();
@@ -124,28 +107,11 @@ fn epoll_without_nanosecond_waits_is_late_but_never_early() {
     });
 }
 
-/// Limits this process to `most` threads, unless it runs as root.
-fn limit_threads(most: libc::rlim_t) {
-    // SAFETY: the limit is a live local; the hard limit stays.
-    unsafe {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NPROC, &raw mut limit), 0);
-        limit.rlim_cur = most;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit), 0);
-    }
-}
-
 #[test]
 fn kernel_pool_serves_files_without_a_worker_or_says_why() {
-    // SAFETY: geteuid has no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        return millrace_require::skip("a thread that is another user takes root");
-    }
     on_a_thread(|| {
         let mut file = tempfile::tempfile().unwrap();
-        let user = 300_000 + std::process::id();
-        // SAFETY: the system call itself, unlike libc's function, concerns this thread only.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
+        let Some(user) = become_user() else { return };
         let mut reactor =
             match Reactor::new(Config { backend: Backend::Uring, ..Config::default() }) {
                 Ok(reactor) => reactor,

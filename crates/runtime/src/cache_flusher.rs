@@ -31,6 +31,7 @@ const WRITES_MAX: u32 = 1024;
 
 /// The thread of a cache that writes dirty pages to its volume. Dropping the value stops the
 /// thread.
+#[derive(Debug)]
 pub struct CacheFlusher {
     thread: Option<<Native as Machine>::Thread>,
     bell: Arc<Doorbell<Native>>,

@@ -15,7 +15,8 @@ use std::time::Duration;
 use millrace_block::{Disk, Error, ErrorKind, QueueKind, WORKER_SPIN_NS, Worker};
 use millrace_cache::Cache;
 use millrace_machine::{
-    CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Topology, lock_unpoisoned,
+    CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Topology, debug_fields,
+    lock_unpoisoned,
 };
 use millrace_reactor::Config;
 
@@ -30,7 +31,7 @@ const HANG: Duration = Duration::from_secs(12);
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
 /// Policy for pinning worker threads to the CPUs that they are assigned to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Pinning {
     /// The kernel chooses the CPU of each thread.
     #[default]
@@ -143,6 +144,8 @@ pub struct DriveWorkers {
     flushers: Vec<(usize, CacheFlusher)>,
     shared: Arc<WorkersState>,
 }
+
+debug_fields!(DriveWorkers, reactor, pinning);
 
 impl DriveWorkers {
     /// Starts the workers of those disks that have a CPU for a worker

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millrace_block::{
     Channel, ChannelConfig, Disk, Error, ErrorKind, IoThread, Stamp, Volume, Worker,
 };
-use millrace_machine::{Doorbell, Machine, Native, NativeParker};
+use millrace_machine::{Doorbell, Machine, Native, NativeParker, debug_fields};
 use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
 
 /// The parts of an I/O thread's reactor that its drivers need.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Current {
     /// Handle of the reactor.
     pub handle: Handle,
@@ -78,7 +78,7 @@ fn turn_ring(
     };
     let turned = turn(wait);
     bell.disarm();
-    turned.map_err(|error| Error::new(ErrorKind::System, format!("I/O ring: {error}")))
+    turned.map_err(|error| Error::system(format!("I/O ring: {error}"), error.raw_os_error()))
 }
 
 /// Settings of an I/O thread.
@@ -98,19 +98,21 @@ pub struct IoContext {
     volumes: Vec<Arc<Volume<Native>>>,
 }
 
+debug_fields!(IoContext, reactor, thread, volumes);
+
 impl IoContext {
     /// Makes the calling thread an I/O thread.
     ///
     /// # Errors
-    /// `System` if neither io_uring nor epoll is available, `Busy` if the thread is an I/O thread
-    /// already.
+    /// `System` or `PermissionDenied` if neither io_uring nor epoll is available, `Busy` if the
+    /// thread is an I/O thread already.
     pub fn new(config: IoConfig) -> Result<IoContext, Error> {
         static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
         if current_reactor().is_some() {
             return Err(Error::new(ErrorKind::Busy, "this thread is an I/O thread already"));
         }
         let reactor = Reactor::new(config.reactor)
-            .map_err(|error| Error::new(ErrorKind::System, format!("I/O thread: {error}")))?;
+            .map_err(|error| Error::system(format!("I/O thread: {error}"), error.raw_os_error()))?;
         let bell = Arc::new(Doorbell::new(NativeParker::from_eventfd(reactor.wake_fd())));
         let (handle, wake, backend) = (reactor.handle(), reactor.wake_fd(), reactor.backend());
         REACTOR.set(ManuallyDrop::new(Some(Current { handle, wake, backend })));

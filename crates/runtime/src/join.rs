@@ -12,7 +12,7 @@ use millrace_machine::{Machine, Native, Thread};
 pub type NativeThread = <Native as Machine>::Thread;
 
 /// Result of waiting for threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JoinOutcome {
     /// All threads have ended.
     Ended,

@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_block::{Groups, TraceEntry, TraceMessage, TraceStamp, Tracer, Volume};
-use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread, lock_unpoisoned};
+use millrace_machine::{
+    LOOK_NS, Machine, Native, RunningClock, Thread, debug_fields, lock_unpoisoned,
+};
 
 use cpu_file::{CpuFile, DropCounts, named};
 
@@ -138,6 +140,8 @@ pub struct Recorder {
     shared: Arc<RecorderState>,
 }
 
+debug_fields!(Recorder);
+
 impl Recorder {
     /// Starts to record the events of these volumes, whose drives use `tracer`. Channels begin to
     /// record with their next batch. Deletes the files of an earlier recording with the same name.
@@ -233,6 +237,8 @@ pub struct Recording<M: Machine> {
     began_ns: u64,
     drops: DropCounts,
 }
+
+debug_fields!(Recording<M: Machine>, config);
 
 impl<M: Machine> Recording<M> {
     /// Starts to record, as [`Recorder::start`] does, but ignores `RecorderConfig::lease`.

@@ -106,12 +106,21 @@ impl fmt::Display for Damage {
     }
 }
 
+fn converter(error: RecordError) -> &'static str {
+    match error {
+        RecordError::Magic(_) => {
+            "; of a trace in another format, `millrace-lab trace convert` makes records"
+        }
+        _ => "",
+    }
+}
+
 /// Fault of a single record in a trace file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// The bytes are not a trace record, so the file is not a trace.
-    #[error("{0}")]
+    #[error("{0}{advice}", advice = converter(*.0))]
     NoRecord(RecordError),
     /// The file ends inside the record.
     #[error("the file ends inside a record ({have} of {want} bytes)")]

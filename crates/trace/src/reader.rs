@@ -22,6 +22,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_block::blktrace::{NotifyKind, Record, category};
+use millrace_machine::debug_fields;
 use millrace_runtime::trace_file;
 
 use self::pipe::PipeReader;
@@ -185,6 +186,8 @@ pub struct Reader<R = Box<dyn Read + Send>> {
     damage: Vec<Damage>,
     has_ended: bool,
 }
+
+debug_fields!(Reader<R>, notes);
 
 impl Reader {
     /// Opens the files of all CPUs of each trace, or standard input if it is the only name.

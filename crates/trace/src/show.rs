@@ -19,6 +19,7 @@ use super::{TraceEntry, TraceNames};
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Formats a trace line by line and counts its events for the summary.
+#[derive(Debug)]
 pub struct Show {
     summary: Summary,
     line: Vec<u8>,

@@ -11,6 +11,7 @@
 //! Fuzz targets are built without the modules that parse nothing, because this takes a third of the
 //! time.
 
+#![allow(missing_debug_implementations)] // The types are for this workspace only.
 #![cfg_attr(fuzzing, allow(unused))]
 
 #[cfg(not(fuzzing))]

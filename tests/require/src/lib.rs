@@ -1,5 +1,5 @@
-//! Requirements of tests on their machine (a program, io_uring, a mount), and patterns of bytes to
-//! write.
+//! Requirements of tests on their machine (a program, io_uring, a mount), limits on what it gives,
+//! and patterns of bytes to write.
 //!
 //! Owns the only reading of `MILLRACE_REQUIRE_CLIENTS`. If it is set and not empty, as in CI, a
 //! test whose requirement is missing fails; otherwise the test is skipped with a printed reason.
@@ -8,6 +8,9 @@
 #![allow(clippy::print_stdout)] // A skipped test says so where the test runner shows it.
 
 use std::ffi::OsStr;
+
+mod limits;
+pub use limits::{become_user, forbid, forbid_eventfds, forbid_threads, limit_threads};
 
 /// The variable that forbids skipping.
 pub const VARIABLE: &str = "MILLRACE_REQUIRE_CLIENTS";

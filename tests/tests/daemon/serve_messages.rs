@@ -84,7 +84,8 @@ fn wrong_configuration_is_explained_and_leaves_nothing() {
         Case {
             config: ("unix:s", "unix:@abc", ""),
             said: &[
-                "m.toml:9: nbd: unix:@abc: an abstract socket is open to everybody",
+                "m.toml:9: nbd: unix:@abc: an abstract socket is open to everybody on this host; say who may \
+                 connect by allow-users or allow-groups of its [[listener]]",
                 "allow-users",
             ],
             ..PLAIN

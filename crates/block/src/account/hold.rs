@@ -4,7 +4,7 @@
 //! reason in the list, so new reasons are added at the end.
 
 /// The reason why an I/O waits before it reaches the drive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WaitReason {
     /// A limit of the I/O's group, or of that group's parent, delays the I/O.
     Limit,

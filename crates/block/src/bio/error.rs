@@ -6,7 +6,7 @@
 use alloc::string::String;
 
 /// The kind of a set-up error, for callers to match on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A limit or setting is out of range or contradicts another one.

@@ -15,6 +15,7 @@ use crate::bio::error::{Error, ErrorKind};
 pub(crate) const MAX_DATA_SECTORS: u32 = (1 << 23) - 1;
 
 /// The I/O limits of a device, in the kernel's names.
+#[doc(alias = "queue_limits")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Smallest addressable unit in bytes: a power of two, 512 to 65,536.

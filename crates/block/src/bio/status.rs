@@ -5,6 +5,7 @@
 //! Kernel counterpart: `blk_status_t` and `blk_errors` in block/blk-core.c.
 
 /// The outcome of one I/O.
+#[doc(alias = "blk_status_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]

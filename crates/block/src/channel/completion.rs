@@ -58,7 +58,7 @@ pub struct Completion {
 }
 
 /// A program's decision about a completed bio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AfterCompletion {
     /// Submit the bio again, with the present values of its fields.
     Submit,

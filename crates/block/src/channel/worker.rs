@@ -12,7 +12,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Deadline, Doorbell, Machine, Order, Word};
+use millrace_machine::{Deadline, Doorbell, Machine, Order, Word, debug_fields};
 
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
@@ -41,6 +41,8 @@ pub struct Worker<M: Machine> {
     /// each completed bio to its channel. The `Box` keeps the set's address fixed.
     _bio_set: Box<BioSet<M>>,
 }
+
+debug_fields!(Worker<M: Machine>, thread);
 
 // SAFETY: the raw pointers inside are to the worker's own boxed set, which has no slots.
 #[allow(unsafe_code)]

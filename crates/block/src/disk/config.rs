@@ -5,7 +5,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use millrace_machine::{CpuId, Machine};
+use millrace_machine::{CpuId, Machine, debug_fields};
 
 use crate::disk::baseline::config::BaselineConfig;
 use crate::group::Groups;
@@ -54,6 +54,18 @@ pub struct DiskConfig<M: Machine> {
     /// Device number in trace records; see [`blktrace::device`](crate::trace::blktrace::device).
     pub device: u32,
 }
+
+debug_fields!(
+    DiskConfig<M: Machine>,
+    name,
+    queue_depth,
+    timeout_ns,
+    io_threads,
+    worker,
+    controller,
+    cost,
+    baseline
+);
 
 impl<M: Machine> Default for DiskConfig<M> {
     fn default() -> Self {

@@ -56,17 +56,17 @@ impl<M: Machine> Disk<M> {
         // `is_drained` takes serve locks, and a thread that finds a serve lock taken does not poll.
         // Pauses let the other threads poll.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
-        let parker = M::Parker::new();
+        // Without a free file descriptor, the thread spins.
+        let parker = M::Parker::try_new().ok();
         while !self.is_drained() {
             let left_ns = deadline.left_ns();
             if left_ns == 0 {
                 return false;
             }
             let until_ns = M::now().saturating_add(pause_ns.min(left_ns));
-            if pause_ns <= SPIN_MOST_NS {
-                M::spin_until(until_ns, || false);
-            } else {
-                parker.park(Some(until_ns));
+            match &parker {
+                Some(parker) if pause_ns > SPIN_MOST_NS => parker.park(Some(until_ns)),
+                _ => drop(M::spin_until(until_ns, || false)),
             }
             pause_ns = (pause_ns * 2).min(LOOK_MOST_NS);
         }

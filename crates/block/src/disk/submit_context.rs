@@ -21,7 +21,7 @@ use crate::trace::UnplugReason;
 use crate::trace::tracer::{TraceWriter, Tracer};
 
 /// Selects how often the clock is read to stamp submission (Q), dispatch (D) and completion (C).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Stamp {
     /// The clock is read once for a whole batch at submission, at dispatch and at completion.
     #[default]

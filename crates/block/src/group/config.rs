@@ -12,7 +12,7 @@ use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 
 /// Priority classes of groups. I/O of a higher class goes first, whatever the groups' weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Priority {
     /// I/Os of this class go before those of all other classes.
     Realtime,
@@ -26,7 +26,7 @@ pub enum Priority {
 
 /// Latency that the scheduler tries to keep for a group's I/Os, from their insertion into the
 /// scheduler to their completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LatencyTarget {
     /// Target of the mean latency, in nanoseconds.
     Mean(u64),

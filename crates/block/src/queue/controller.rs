@@ -14,14 +14,14 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Machine, NodeId, Topology};
+use millrace_machine::{Machine, NodeId, Topology, debug_fields};
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::queue::driver::{HwQueues, TagScope};
 use crate::queue::tag::TagSet;
 
 /// The hardware queues that share a controller's tags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// Each hardware queue of each drive has `tags` tags of its own.
     Queue,
@@ -88,6 +88,8 @@ pub struct Controller<M: Machine> {
     /// own.
     shared: Option<Arc<TagSet<M>>>,
 }
+
+debug_fields!(Controller<M: Machine>, config);
 
 impl<M: Machine> Controller<M> {
     /// Creates a controller without drives, with all tags free.

@@ -25,7 +25,7 @@ use crate::queue::request::{Dispatch, Request, RequestRef, Tag};
 use crate::queue::tag::TagSet;
 
 /// The threads that may run a hardware queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueKind {
     /// Any submitting thread may run the queue, holding the serve lock.
     AnyThread,
@@ -35,7 +35,7 @@ pub enum QueueKind {
 }
 
 /// The scope in which a driver's tags are unique.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TagScope {
     /// Each hardware queue has `depth` tags of its own (NVMe).
     PerQueue,
@@ -44,6 +44,7 @@ pub enum TagScope {
 }
 
 /// The number and properties of a driver's hardware queues.
+#[doc(alias = "blk_mq_hw_ctx")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HwQueues {
     /// Largest number of hardware queues that the driver supports, 1 to 2048.
@@ -57,7 +58,7 @@ pub struct HwQueues {
 }
 
 /// A driver's decision about a timed-out request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Expired {
     /// The driver still works on the request. The block layer starts the request's timeout again.
     Extend,
@@ -68,7 +69,7 @@ pub enum Expired {
 
 /// The step of a request at which the block layer asks the driver for information about the request
 /// to put into a trace ([`DriverQueue::trace_data`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
     /// The request was handed to the driver.
     Issue,
@@ -170,6 +171,7 @@ pub struct Unwritten {
 /// use their memory, so they keep their tags and never complete. The channel that was called does
 /// not wait for its I/O when it is dropped, and leaks the memory of all I/O in flight. Other
 /// channels keep using the drive.
+#[doc(alias = "blk_mq_ops")]
 pub trait Driver<M: Machine>: Send + Sync {
     /// Returns the drive's size in sectors when it was opened.
     fn capacity(&self) -> Sector;

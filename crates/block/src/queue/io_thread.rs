@@ -17,6 +17,7 @@ pub(crate) const DRAIN_NS: u64 = 5_000_000_000;
 pub(crate) const DRAIN_LOOK_NS: u64 = 100_000;
 
 /// An I/O thread that owns hardware queues.
+#[derive(Debug)]
 pub struct IoThread<M: Machine> {
     /// Number of the thread, from 0; the thread owns the hardware queue of the same number.
     pub number: u16,

@@ -25,7 +25,7 @@ use crate::queue::sbitmap::TagBits;
 pub struct Tag(pub u32);
 
 /// The driver's answer to a request that was handed to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dispatch {
     /// The driver has accepted the request and will return its tag in a later `poll`.
     Queued,

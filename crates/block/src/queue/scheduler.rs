@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::forget;
 
-use millrace_machine::Machine;
+use millrace_machine::{Machine, debug_fields};
 
 use crate::account::decisions::SchedulerMessage;
 use crate::account::held::{DriveWaits, GroupWaitStats, WaitAccounts};
@@ -142,6 +142,8 @@ pub struct ChainBatch<'a, M: Machine> {
     /// Called for each merge, to update accounts and traces.
     on_merge: &'a mut dyn FnMut(MergeKind, &BioSlot<M>),
 }
+
+debug_fields!(ChainBatch<'_, M: Machine>, merged, limits);
 
 impl<'a, M: Machine> ChainBatch<'a, M> {
     /// Returns the number of bio chains left in the batch.

@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Weak;
 use core::any::Any;
 
-use millrace_machine::{Line, Lock, Machine, Order, Word};
+use millrace_machine::{Line, Lock, Machine, Order, Word, debug_fields};
 
 use crate::chain::slot::BioRef;
 use crate::queue::request::{Request, RequestRef, Tag};
@@ -30,6 +30,7 @@ pub(crate) struct Waiter {
 }
 
 /// A set of tags, with one request for each tag.
+#[doc(alias = "blk_mq_tags")]
 pub struct TagSet<M: Machine> {
     map: Sbitmap<M>,
     requests: Box<[M::Line<Request<M>>]>,
@@ -39,6 +40,8 @@ pub struct TagSet<M: Machine> {
     waiting: M::Word,
     waiters: M::Lock<VecDeque<Waiter>>,
 }
+
+debug_fields!(TagSet<M: Machine>);
 
 /// Number of additional tags that are reserved for flushes.
 const RESERVED: u32 = 2;

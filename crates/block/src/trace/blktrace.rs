@@ -163,7 +163,7 @@ impl EventCode {
 }
 
 /// A record that carries a message instead of an event of an I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum NotifyKind {
     /// The data of the record is the name of the process `pid`.
@@ -210,6 +210,7 @@ pub struct Record {
 
 /// The reason why 48 bytes could not be decoded as a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RecordError {
     /// The record's first word does not contain the magic number. The variant holds that word.
     Magic(u32),
@@ -219,14 +220,14 @@ pub enum RecordError {
     Version(u32),
 }
 
+impl core::error::Error for RecordError {}
+
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RecordError::Magic(word) => write!(
-                f,
-                "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace in \
-                 another format, `millrace-lab trace convert` makes records"
-            ),
+            RecordError::Magic(word) => {
+                write!(f, "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}")
+            }
             RecordError::ByteOrder => write!(
                 f,
                 "the record has the opposite byte order; read it on a machine with that byte order"

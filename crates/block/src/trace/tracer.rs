@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
-use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
+use millrace_machine::{CpuId, Lock, Machine, Order, Word as _, debug_fields};
 
 use crate::queue::driver::DriverData;
 use crate::trace::blktrace::EventCode;
@@ -30,7 +30,7 @@ const DROP_NOTE_WORDS: u64 = 2;
 const ENTRIES_AT_ONCE: usize = 1024;
 
 /// Clock reading that a trace records as the time of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TraceStamp {
     /// The time of the event's batch, or of its I/O if the channel reads the clock for each I/O.
     #[default]
@@ -235,6 +235,8 @@ pub struct Tracer<M: Machine> {
     exact: M::Word,
     words: usize,
 }
+
+debug_fields!(Tracer<M: Machine>, words);
 
 impl<M: Machine> Tracer<M> {
     /// Creates a tracer without rings. Each thread's ring has room for at least `events` events,

@@ -14,7 +14,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{Lock, Machine, Order, Word};
+use millrace_machine::{Lock, Machine, Order, Word, debug_fields};
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::{SECTOR_SHIFT, Sector};
@@ -81,6 +81,8 @@ pub struct SizeWatch<M: Machine> {
     volume: Weak<Volume<M>>,
     number: u64,
 }
+
+debug_fields!(SizeWatch<M: Machine>, number);
 
 struct ResizeGuard<'a, M: Machine>(&'a VolumeSize<M>);
 

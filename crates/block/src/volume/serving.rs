@@ -10,12 +10,13 @@
 //! "per-volume" is its description of Linux).
 
 use alloc::format;
-use alloc::string::String;
 
 use millrace_machine::{Lock, Machine};
 
+use crate::bio::error::{Error, ErrorKind};
+
 /// The threads that serve a volume's drives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Serving {
     /// The submitting thread serves its I/O to completion.
     #[default]
@@ -80,20 +81,21 @@ impl ServingConfig {
     /// Checks the watermarks and pressure points.
     ///
     /// # Errors
-    /// A text about the first invalid value. The text begins with the name of its key.
-    pub fn validate(&self) -> Result<(), String> {
+    /// `InvalidSetting` with a text that begins with the key of the first wrong value.
+    pub fn validate(&self) -> Result<(), Error> {
+        let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
         let pairs = [
             ("plug-low", self.plug_low, "plug-high", self.plug_high),
             ("pressure-low", self.pressure_low, "pressure-high", self.pressure_high),
         ];
         for (low_name, low, high_name, high) in pairs {
             if !(1..=65_536).contains(&high) {
-                return Err(format!(
+                return wrong(format!(
                     "{high_name} = {high} is out of range; use 1 to 65536 for each drive"
                 ));
             }
             if low > high {
-                return Err(format!("{low_name} = {low} is above {high_name} = {high}"));
+                return wrong(format!("{low_name} = {low} is above {high_name} = {high}"));
             }
         }
         Ok(())
@@ -552,7 +554,7 @@ mod tests {
         for (low, high) in [(0, 1), (1, 1), (16, 65_536), (65_536, 65_536)] {
             assert_eq!(with(low, high).validate(), Ok(()));
         }
-        let wrong = |config: ServingConfig| config.validate().expect_err("makes no sense");
+        let wrong = |config: ServingConfig| format!("{}", config.validate().unwrap_err());
         assert_eq!(
             wrong(with(0, 0)),
             "plug-high = 0 is out of range; use 1 to 65536 for each drive"

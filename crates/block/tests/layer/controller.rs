@@ -227,7 +227,7 @@ fn controller_is_checked_and_its_node_is_known_to_the_drive() {
     let (disk, _) = disk((1, 1), TagScope::PerQueue, Stack::Mq, &here);
     assert_eq!(disk.node(), Some(NodeId(nodes - 1)));
     for wrong in [on(nodes), config(0, Sharing::Queue), config(65_537, Sharing::Queue)] {
-        let error = Controller::<Native>::new(wrong).err().expect("it makes no sense");
+        let error = Controller::<Native>::new(wrong).expect_err("it makes no sense");
         assert_eq!(error.kind(), ErrorKind::InvalidSetting);
         assert!(error.to_string().starts_with("controller hba: "), "{error}");
     }

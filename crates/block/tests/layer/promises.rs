@@ -322,3 +322,19 @@ fn disk_is_waited_for_until_it_is_empty_or_deadline_has_come() {
     });
     assert!(disk.wait_drained(0), "empty as it is");
 }
+
+#[test]
+fn lack_of_descriptors_is_an_error_but_of_no_drain() {
+    std::thread::spawn(|| {
+        let (disk, _) = disk(TestDrive::new(64), of(Stack::Mq));
+        let volume = Volume::single(Arc::clone(&disk)).unwrap();
+        millrace_require::forbid_eventfds();
+        let error = Channel::open(&volume, ChannelConfig::default()).unwrap_err();
+        assert_eq!((error.kind(), error.errno()), (ErrorKind::System, Some(24)));
+        assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
+        disk.freeze();
+        assert!(disk.wait_drained(Native::now() + 1_000_000_000));
+    })
+    .join()
+    .unwrap();
+}

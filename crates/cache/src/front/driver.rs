@@ -27,6 +27,7 @@ const EXTENTS_MAX: usize = 1024;
 const SECTORS_MAX: u32 = 2048;
 
 /// A cache presented as a drive.
+#[derive(Debug)]
 pub struct CacheDriver<M: Machine> {
     cache: Arc<Cache<M>>,
 }

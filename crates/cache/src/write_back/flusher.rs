@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use millrace_block::{Bio, Channel};
-use millrace_machine::{Doorbell, Lock, Machine, Order, Word, nanoseconds};
+use millrace_machine::{Doorbell, Lock, Machine, Order, Word, debug_fields, nanoseconds};
 
 use crate::cache::Cache;
 use crate::cache::failed_writes::RETRY_NS;
@@ -63,6 +63,8 @@ pub struct Flusher<M: Machine> {
     collected_ns: u64,
     is_flushing: bool,
 }
+
+debug_fields!(Flusher<M: Machine>, cache);
 
 #[derive(Debug, Default)]
 struct WriteRate {

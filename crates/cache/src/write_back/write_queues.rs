@@ -41,7 +41,7 @@ impl FlusherConfig {
 }
 
 /// Order in which a flusher sends its writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WriteLists {
     /// One list for each drive: no write waits for another drive.
     PerDrive,

@@ -102,7 +102,7 @@ fn in_one_text(section: &mut Section<'_>, text: &str) -> Option<Spec> {
 fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
     section.lines.line = section.lines.at("driver");
     let Some(driver_keys) = millrace_drives::known_keys(driver) else {
-        let error = Spec::from_pairs(driver, std::iter::empty()).err();
+        let error = Spec::from_pairs(driver, []).err();
         let why = error.map_or_else(|| "unknown driver".to_owned(), |error| error.to_string());
         section.problem("driver", words::refusal(&format!("driver = \"{driver}\""), &why));
         return None;
@@ -128,7 +128,7 @@ fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
         pairs.push((key, value));
     }
     let wrong = |error: SpecError| section.problem("driver", error.to_string());
-    Spec::from_pairs(driver, pairs.into_iter()).map_err(wrong).ok().filter(|_| is_known)
+    Spec::from_pairs(driver, pairs).map_err(wrong).ok().filter(|_| is_known)
 }
 
 fn unknown_key(driver: &str, key: &str, own: &[&'static str], of_driver: &[&str]) -> String {

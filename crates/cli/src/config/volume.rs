@@ -86,7 +86,8 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
     if !section.lines.has("serving") {
         config.serving.serving = default_serving(&vec![Stack::Mq; drives]);
     }
-    if let Err(text) = config.serving.validate() {
+    if let Err(error) = config.serving.validate() {
+        let text = error.to_string();
         // The error text begins with the key's name, which selects the line to report.
         let key = text.split(' ').next().unwrap_or_default();
         section.problem(key, text.as_str());
@@ -103,9 +104,9 @@ pub fn cache(value: KeyValue<'_, '_>) -> Option<CacheConfig> {
         section.read_key(key, |value| value.set(|text| read(&mut config, text)));
     }
     if section.problem_count() == before
-        && let Err(text) = config.validate()
+        && let Err(error) = config.validate()
     {
-        section.problem("", format!("cache: {text}"));
+        section.problem("", format!("cache: {error}"));
     }
     section.finish();
     Some(config)

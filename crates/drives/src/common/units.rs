@@ -38,6 +38,9 @@ const TIME: Quantity = Quantity {
 
 /// Parses a size in bytes: `4096`, `1.5g`, `64KiB`, `10MB`. `k`, `m`, `g`, `t` and `p` are powers
 /// of 1024, as are `KiB` to `PiB`; `kB` to `PB` are powers of 1000.
+///
+/// # Errors
+/// Returns a text that says how to write the value.
 pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     match unit_bytes(unit) {
@@ -56,12 +59,18 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a rate in bytes per second: a size, optionally followed by `/s`.
+///
+/// # Errors
+/// Returns a text that says how to write the value.
 pub fn rate_bytes_per_s(text: &str) -> Result<u64, String> {
     let text = text.trim();
     size_bytes(text.strip_suffix("/s").unwrap_or(text))
 }
 
 /// Parses a count, such as I/Os per second: `500`, `20k`, `1.5m`. `k` and `m` are powers of 1000.
+///
+/// # Errors
+/// Returns a text that says how to write the value.
 pub fn count(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     let power = match unit {
@@ -75,6 +84,9 @@ pub fn count(text: &str) -> Result<u64, String> {
 
 /// Parses a time in nanoseconds: `250ns`, `1.5s`, `1m30s`, `2h`. The unit is required, except for
 /// 0.
+///
+/// # Errors
+/// Returns a text that says how to write the value.
 pub fn time_ns(text: &str) -> Result<u64, String> {
     let (text, ns) = (text.trim(), time_or_seconds_ns(text)?);
     match text != "0" && is_number(text) {
@@ -83,8 +95,10 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a time from the command line and returns it in nanoseconds. A number without a unit is in
-/// seconds.
+/// Parses a time in nanoseconds as [`time_ns`] does, but a number without a unit is in seconds.
+///
+/// # Errors
+/// Returns a text that says how to write the value.
 pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
     let mut rest = text.trim();
     if is_number(rest) {

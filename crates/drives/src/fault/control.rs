@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use millrace_block::{DriverData, Op, Sector, Status};
-use millrace_machine::lock_unpoisoned;
+use millrace_machine::{debug_fields, lock_unpoisoned};
 use millrace_random::SplitMix64;
 
 use super::cache::Cache;
@@ -136,6 +136,8 @@ pub fn fault_controls() -> Vec<(String, FaultControl)> {
 pub struct FaultControl {
     pub(crate) state: Arc<FaultState>,
 }
+
+debug_fields!(FaultControl);
 
 impl FaultControl {
     pub(crate) fn new(name: &str, seed: u64, cache: Option<Cache>) -> FaultControl {

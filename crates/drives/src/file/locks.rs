@@ -100,7 +100,7 @@ pub(super) fn lock(
 }
 
 /// Access of a drive to its file, which decides the locks that the drive takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileAccess {
     /// The drive only reads; other processes may read, too.
     ReadOnly,

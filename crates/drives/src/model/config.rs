@@ -11,7 +11,7 @@ use super::rotating::ModelDisk;
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Storage of a simulated drive's data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ModelContents {
     /// Written data are dropped; a read leaves the reader's memory unchanged.
     #[default]

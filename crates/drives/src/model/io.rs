@@ -2,7 +2,7 @@
 //! Plain data.
 
 /// Kind of an I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ModelIoKind {
     /// Read, which transfers data to the host.
     Read,

@@ -177,10 +177,10 @@ impl NbdState {
         is_first
     }
 
-    pub(crate) fn say_requests_fail(&self, text: &str) {
+    pub(crate) fn say_requests_fail(&self, text: String) {
         if lock_unpoisoned(&self.reports.futility).allows(Instant::now()) {
             lock_unpoisoned(&self.backoff).requests_fail();
-            self.say(text.to_owned());
+            self.say(text);
         }
     }
 

@@ -364,7 +364,7 @@ impl NbdLink {
             // Each loss increments the drive's generation number. A newer number means that another
             // connection was made and lost meanwhile, so this link starts to reconnect anew.
             LinkState::Away | LinkState::Late
-                if self.next.generation != context.shared.generation() =>
+                if self.next.generation != context.shared.generation() || self.redial.is_due() =>
             {
                 self.seek(context);
             }
@@ -374,7 +374,7 @@ impl NbdLink {
 
     /// Replaces this connection once it is idle, because the drive has grown.
     fn replace(&mut self, context: &mut LinkContext<'_>) {
-        if !self.next.is_asked_for {
+        if !self.next.is_asked_for || self.redial.is_due() {
             self.next.is_asked_for = true;
             self.next.generation = context.shared.generation();
             let (generation, limit) = (self.next.generation, context.shared.reconnect);
@@ -454,10 +454,12 @@ impl NbdLink {
             return self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
         }
         if limit.is_zero() {
-            // The server accepts every reconnect but answers nothing. The pending requests may be
-            // what crashes it, so they are failed.
-            let text = "the server accepts connections but answers no request; requests fail";
-            context.shared.say_requests_fail(text);
+            // Either the system refuses threads, or the server accepts every reconnect but answers
+            // nothing. The pending requests may be what crashes it, so they are failed.
+            let why = self.redial.refusal();
+            let why =
+                why.as_deref().unwrap_or("the server accepts connections but answers no request");
+            context.shared.say_requests_fail(format!("{why}; requests fail"));
             self.state = LinkState::Late;
         }
         self.redial.ask(context.shared, Patience { generation, limit, own: 0 });

@@ -3,13 +3,13 @@
 //! A link that has lost its server starts a thread. The thread wakes the link when it has made a
 //! connection, when the time limit has passed (it then keeps trying for later requests), or when
 //! the export has changed. The thread ends when it has a connection, or when the link no longer
-//! needs one.
+//! needs one. If the system refuses the thread, the link asks again after a pause.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned};
+use millrace_machine::{Deadline, Native, lock_unpoisoned};
 
 use super::NbdState;
 use super::dial::{Connected, Purpose, failure_of};
@@ -20,6 +20,8 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pause after the first attempt. Each further attempt doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Pause after the system has refused a thread.
+const THREAD_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum pause while other connections of the drive are up. A failed attempt then means that the
 /// server accepts no more connections, and it may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
@@ -47,6 +49,8 @@ struct RedialState {
     outcome: Option<Outcome>,
     /// Serial number of the latest order to connect. Threads with older orders end.
     wish: u64,
+    /// Reason why the latest order has no thread, and the time to ask again.
+    refused: Option<(String, Deadline<Native>)>,
 }
 
 #[derive(Debug)]
@@ -63,9 +67,24 @@ impl Redial {
 
     pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<NbdState>, patience: Patience) {
         let wish = self.forget();
-        let (mine, shared) = (Arc::clone(self), Arc::clone(shared));
-        let body = Box::new(move || mine.run(&shared, wish, patience));
-        let _detached = Native::spawn("millrace-nbd", None, body);
+        let (mine, theirs) = (Arc::clone(self), Arc::clone(shared));
+        let body = move || mine.run(&theirs, wish, patience);
+        if let Err(error) = Native::try_spawn("millrace-nbd", None, body) {
+            let why = error.to_string();
+            shared.failed_to_connect(&why, ConnectFailure::Other);
+            lock_unpoisoned(&self.state).refused = Some((why, Deadline::after(THREAD_PAUSE)));
+        }
+    }
+
+    /// Returns true if the system refused the thread of the latest order and the pause is over.
+    pub(crate) fn is_due(&self) -> bool {
+        let mut state = lock_unpoisoned(&self.state);
+        state.refused.as_mut().is_some_and(|(_, next)| next.is_over())
+    }
+
+    /// Returns the reason why the latest order has no thread.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        lock_unpoisoned(&self.state).refused.as_ref().map(|(why, _)| why.clone())
     }
 
     pub(crate) fn take(&self) -> Option<Outcome> {
@@ -77,7 +96,7 @@ impl Redial {
     pub(crate) fn forget(&self) -> u64 {
         let mut state = lock_unpoisoned(&self.state);
         state.wish += 1;
-        state.outcome = None;
+        (state.outcome, state.refused) = (None, None);
         self.changed.notify_all();
         state.wish
     }

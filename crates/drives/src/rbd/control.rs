@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned};
+use millrace_machine::{Deadline, Native, lock_unpoisoned};
 
 use super::image::RbdImage;
 use super::{HeldImage, RbdState};
@@ -61,7 +61,7 @@ pub(crate) struct KnownImage {
 pub(super) struct ControlThread(Sender<ControlOrder>);
 
 impl ControlThread {
-    pub(super) fn start(shared: &Arc<RbdState>) -> ControlThread {
+    pub(super) fn start(shared: &Arc<RbdState>) -> io::Result<ControlThread> {
         let (sender, orders) = mpsc::channel();
         let theirs = Arc::downgrade(shared);
         let is_told = {
@@ -73,9 +73,9 @@ impl ControlThread {
         };
         let period = if is_told { WATCHED_PERIOD } else { UNWATCHED_PERIOD };
         let _detached =
-            Native::spawn("millrace-rbd", None, Box::new(move || run(theirs, &orders, period)));
+            Native::try_spawn("millrace-rbd", None, move || run(theirs, &orders, period))?;
         shared.image.close_on(&sender);
-        ControlThread(sender)
+        Ok(ControlThread(sender))
     }
 
     /// Sends an order to the control thread and returns the receiver of its answer. If the control

@@ -52,7 +52,8 @@ fn within<T: Send + 'static>(
         // If the caller no longer waits, dropping the result closes what was opened.
         let _ = sender.send(work(&theirs));
     };
-    let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
+    let _detached = Native::try_spawn("millrace-rbd", None, body)
+        .map_err(|error| system(config, "open", &error))?;
     let (mut limit, mut is_cancelled) = (Deadline::<Native>::after(time), false);
     loop {
         let left = Duration::from_nanos(limit.left_ns());
@@ -94,7 +95,7 @@ pub(super) fn open_by(
         Ok((Arc::new(shared), learned, warnings))
     });
     let (shared, learned, warnings) = opened?;
-    let control = ControlThread::start(&shared);
+    let control = ControlThread::start(&shared).map_err(|error| system(&config, "open", &error))?;
     Ok(RbdDriver { config, shared, control, map: HoleMap::default(), learned, warnings })
 }
 
@@ -372,6 +373,22 @@ mod tests {
         assert!(error.to_string().contains("p/i: another drive of this program"), "{error}");
         drop(first);
         assert!(hold(&config("p/i"), (7, 7)).is_ok());
+    }
+
+    #[test]
+    fn a_refused_thread_is_an_error_of_opening() {
+        std::thread::spawn(|| {
+            millrace_require::forbid_threads();
+            let error = within(&config("p/i"), Duration::from_secs(9), |_| Ok(())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::System);
+            let text = error.to_string();
+            assert!(
+                text.starts_with("p/i: open: cannot start the thread millrace-rbd: "),
+                "{text}"
+            );
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -14,6 +14,7 @@ use millrace_block::{
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext};
 
+use super::control::ControlThread;
 use super::open::{look, open_by};
 use super::{RbdConfig, RbdDriver};
 use fake::{BYTES, Call, Fake, MADE, OBJECT, SETTINGS, State, drive, functions, image};
@@ -593,4 +594,17 @@ fn queue_dropped_with_io_under_way_leaves_memory_to_librbd() {
     assert_eq!(fake.held(), 1);
     fake.release();
     assert!(fake.0.lock().unwrap().is_open, "an image in use is not closed");
+}
+
+#[test]
+fn control_thread_that_the_system_refuses_is_an_error() {
+    let (_fake, config) = config("no-thread", |state| state.may_write = false);
+    let driver = open_by(functions(), RbdConfig { read_only: true, ..config }).unwrap();
+    std::thread::spawn(move || {
+        millrace_require::forbid_threads();
+        let error = ControlThread::start(&driver.shared).err().unwrap().to_string();
+        assert!(error.starts_with("cannot start the thread millrace-rbd: "), "{error}");
+    })
+    .join()
+    .unwrap();
 }

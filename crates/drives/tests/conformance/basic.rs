@@ -229,7 +229,7 @@ fn file_that_is_in_use_is_refused_by_its_path_and_readers_share() {
     let writer = FileConfig { path: path.clone(), size_bytes: Some(1 << 20), ..Default::default() };
     let reader = FileConfig { path: path.clone(), read_only: true, ..Default::default() };
     let kind_of = |config: &FileConfig| {
-        let error = FileDriver::open(config.clone()).err().expect("in use");
+        let error = FileDriver::open(config.clone()).expect_err("in use");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         error.kind()
     };
@@ -282,7 +282,7 @@ fn short_file_grows_only_if_told_or_empty() {
     };
     let length = || std::fs::metadata(&path).expect("still there").len();
     std::fs::write(&path, [7; 1000]).expect("room");
-    let error = open("").err().expect("it would grow").to_string();
+    let error = open("").expect_err("it would grow").to_string();
     assert!(error.contains("it has 1000 and size=2m") && error.contains("grow=on"), "{error}");
     assert_eq!(length(), 1000);
     open(",grow=on").expect("told");
@@ -311,13 +311,13 @@ fn what_a_drive_would_be_is_known_without_opening_it() {
         ["file:path=/dev/no-such-disk,size=1m", "file:path=/dev/../dev/no-such-disk,size=1m"]
     {
         let opened = millrace_drives::open(&spec.parse().expect("a spec"), 1);
-        let error = opened.err().expect("no file is created in /dev").to_string();
+        let error = opened.expect_err("no file is created in /dev").to_string();
         assert!(error.contains("there is no such device; correct the path"), "{error}");
         assert_eq!(look(spec.to_owned()).expect_err("a dry run says so, too").to_string(), error);
     }
     for keys in [",read-only=on", ",read-only=on,size=1m"] {
         let spec = format!("file:path={}{keys}", path.display()).parse().expect("a spec");
-        let error = millrace_drives::open(&spec, 1).err().expect("nothing to read").to_string();
+        let error = millrace_drives::open(&spec, 1).expect_err("nothing to read").to_string();
         assert!(error.contains("there is no such file; create it"), "{keys}: {error}");
     }
     assert_eq!(measure(",size=1m").expect("to be made").0, 1 << 20);

@@ -1,6 +1,8 @@
 //! The NBD drive over restarts of its server: with room for fewer or more connections, with the
 //! export renamed, and without unflushed writes; and the stop of a daemon while the server is gone.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -376,4 +378,31 @@ fn drive_without_its_server_stops_at_once_if_flushed() {
             false => assert!(status == Status::Ok && waited < Duration::from_secs(1), "{waited:?}"),
         }
     }
+}
+
+#[test]
+fn reconnect_without_a_thread_is_tried_again() {
+    std::thread::spawn(|| {
+        let server = Server::new(SIZE, ALL, &[]);
+        std::fs::set_permissions(server.path.parent().unwrap(), Permissions::from_mode(0o755))
+            .unwrap();
+        std::fs::set_permissions(&server.path, Permissions::from_mode(0o777)).unwrap();
+        let drives = drives_of(config(&server), 0);
+        let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+        rig.write(0, &[1; 4096]);
+        if millrace_require::become_user().is_none() {
+            return;
+        }
+        millrace_require::limit_threads(1);
+        server.hang_up();
+        rig.submit(Bio::read(0, Buffer::new(4096)));
+        rig.until("the refusal", |rig| {
+            let trouble = disk(&rig.drives).failures().trouble.unwrap_or_default();
+            trouble.contains("cannot start the thread millrace-nbd: ")
+        });
+        millrace_require::limit_threads(2);
+        assert_eq!(rig.drain()[0].status, Status::Ok);
+    })
+    .join()
+    .unwrap();
 }

@@ -5,7 +5,6 @@
 //! requests are answered. Dropping a prepared change closes its sockets and changes nothing.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use super::exports::{Exports, ServedVolume};
 use super::listen::{Listen, Listener};
 use super::renewal::CertificateWatcher;
 use crate::mailbox::lock;
+use millrace_machine::debug_fields;
 
 /// Time limit for the I/O threads to switch to the new exports. A thread may exceed the limit if a
 /// drive blocks it.
@@ -32,11 +32,7 @@ pub struct ExportChange {
     bound: Vec<(usize, Listener)>,
 }
 
-impl fmt::Debug for ExportChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportChange").field("bound", &self.bound).finish_non_exhaustive()
-    }
-}
+debug_fields!(ExportChange, bound);
 
 impl ExportChange {
     /// Returns the address of a socket that was bound for this change, with its assigned port.
@@ -167,6 +163,8 @@ impl Server {
 
 /// Volumes that a change removed from the server. The caller must flush them before closing them.
 pub struct RemovedVolumes(Vec<Arc<ServedVolume>>);
+
+debug_fields!(RemovedVolumes);
 
 impl RemovedVolumes {
     /// Returns true if no I/O thread has a client, a request or a queue of these volumes any more.

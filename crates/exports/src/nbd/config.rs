@@ -19,7 +19,7 @@ use crate::{ClientGroup, SocketAccess};
 const SPIN_NS: u64 = 100_000;
 
 /// Settings of one export: a volume under a name.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ExportConfig {
     /// Name of the export in reports and logs, and for clients if `on_demand` is `None`.
     pub name: String,
@@ -85,7 +85,7 @@ impl ListenConfig {
 }
 
 /// Settings of an NBD server.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Exports of the server.
     pub exports: Vec<ExportConfig>,

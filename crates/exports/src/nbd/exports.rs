@@ -10,12 +10,11 @@
 pub(crate) mod ranges;
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
-use millrace_machine::Native;
+use millrace_machine::{Native, debug_fields};
 
 use self::ranges::RangeLocks;
 use super::config::{ExportConfig, ListenConfig};
@@ -110,11 +109,7 @@ impl Export {
     }
 }
 
-impl fmt::Debug for Export {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Export").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+debug_fields!(Export, name);
 
 /// Key of an export. When exports are replaced, clients stay connected if the new export has the
 /// same key.

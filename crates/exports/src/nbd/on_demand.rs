@@ -10,10 +10,10 @@
 //! left.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use millrace_machine::debug_fields;
 use millrace_tls::PeerNames;
 
 use super::Server;
@@ -52,11 +52,7 @@ impl ExportRequests {
     }
 }
 
-impl fmt::Debug for ExportRequests {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportRequests").finish_non_exhaustive()
-    }
-}
+debug_fields!(ExportRequests);
 
 /// Export or list that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,16 +99,7 @@ pub(crate) enum OnDemandState {
     Listed(Arc<Vec<String>>),
 }
 
-impl fmt::Debug for ExportRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExportRequest { listen, wanted, peer, .. } = self;
-        f.debug_struct("ExportRequest")
-            .field("listen", listen)
-            .field("wanted", wanted)
-            .field("peer", peer)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(ExportRequest, listen, wanted, peer);
 
 impl ExportRequest {
     /// Grants the server's export `export` to the client, under the name that the client requested.

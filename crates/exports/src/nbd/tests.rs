@@ -274,7 +274,7 @@ fn senseless_settings_are_refused_and_the_least_is_taken() {
     let wrong = |change: fn(&mut ServerConfig)| {
         let mut config = good();
         change(&mut config);
-        Server::start(config).err().expect("it makes no sense").to_string()
+        Server::start(config).expect_err("it makes no sense").to_string()
     };
     assert!(wrong(|config| config.threads = 0).contains("at least one I/O thread"));
     assert!(wrong(|config| config.memory_max_bytes -= 1).contains("at least 1 MiB"));

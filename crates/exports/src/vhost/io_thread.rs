@@ -21,7 +21,7 @@ mod waiting;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
-use millrace_block::{Bio, Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
+use millrace_block::{Bio, Channel, Error, QueueKind, Stamp, Volume};
 use millrace_machine::{CpuShare, Lock, Machine, Native};
 use millrace_reactor::{Handle, Wait};
 use millrace_runtime::{IoConfig, IoContext};
@@ -289,7 +289,9 @@ impl IoThread {
     /// Submits and reaps the operations of the thread's ring without waiting. Returns the number of
     /// completions that were handled.
     fn turn_now(&mut self, submitted: u32) -> Result<u32, Error> {
-        let failed = |error| Error::new(ErrorKind::System, format!("I/O ring: {error}"));
+        let failed = |error: std::io::Error| {
+            Error::system(format!("I/O ring: {error}"), error.raw_os_error())
+        };
         let measured = self.pace.is_on && submitted > 0;
         let before = if measured { self.ctx.reactor().counters().system_calls } else { 0 };
         let start_ns = if measured { Native::now() } else { 0 };

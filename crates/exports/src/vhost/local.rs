@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use millrace_block::{Error, ErrorKind, Features, GroupId, Volume};
-use millrace_machine::{Native, nanoseconds};
+use millrace_machine::{Native, debug_fields, nanoseconds};
 
 use super::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadOrder, ThreadState};
 use super::log::ExportLog;
@@ -25,6 +25,8 @@ pub struct LocalDevice {
     thread: IoThread,
     state: Arc<ThreadState>,
 }
+
+debug_fields!(LocalDevice);
 
 impl LocalDevice {
     /// Creates a device of a volume. The calling thread becomes I/O thread `number` of the volume's

@@ -45,8 +45,37 @@ pub struct ConfigDifference {
     pub added_controllers: Vec<String>,
     /// Names of storage controllers to remove.
     pub removed_controllers: Vec<String>,
-    /// Texts about changes that cannot be made while volumes are served.
-    pub refused: Vec<String>,
+    /// Changes that cannot be made while volumes are served.
+    pub refused: Vec<ReloadRefusal>,
+}
+
+/// Reason why a running server does not make a change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The messages explain the fields.
+pub enum ReloadRefusal {
+    /// Clients use an export to be removed, and [`ReloadOptions::disconnect`] is not set.
+    ///
+    /// [`ReloadOptions::disconnect`]: crate::ReloadOptions::disconnect
+    #[error("export {export} is in use by {clients}")]
+    ExportInUse { export: String, clients: String },
+    /// A client of an export that stays is in a group to be removed.
+    #[error("group {group}: client {client} of export {export} is in it; end that client first")]
+    GroupInUse { group: String, client: u16, export: String },
+    /// A failing drive does not take cached data of a volume to be removed, and
+    /// [`ReloadOptions::force`] is not set.
+    ///
+    /// [`ReloadOptions::force`]: crate::ReloadOptions::force
+    #[error(
+        "volume {volume}: {bytes} bytes are in its cache only, which drive {drives} does not take"
+    )]
+    Unwritten { volume: String, bytes: u64, drives: String },
+    /// A setting of [`ServerConfig`] differs.
+    #[error("{0} of the server cannot change while it runs")]
+    ServerSetting(&'static str),
+    /// Another change that a running server cannot make, or a volume that cannot be flushed.
+    #[error("{0}")]
+    Other(String),
 }
 
 /// Change of a drive's scheduler.
@@ -90,6 +119,10 @@ impl ConfigDifference {
         *self == ConfigDifference::default()
     }
 
+    fn refuse(&mut self, text: String) {
+        self.refused.push(ReloadRefusal::Other(text));
+    }
+
     fn compare_servers(&mut self, served: &ServerConfig, other: &ServerConfig) {
         let keys = [
             ("threads", served.threads != other.threads),
@@ -102,15 +135,14 @@ impl ConfigDifference {
             ("spin", served.spin != other.spin),
         ];
         for (key, _) in keys.iter().filter(|(_, differs)| *differs) {
-            let text = format!("[server] {key} cannot change while the daemon runs: restart it");
-            self.refused.push(text);
+            self.refused.push(ReloadRefusal::ServerSetting(key));
         }
     }
 
     fn compare_controllers(&mut self, served: &ServeConfig, other: &ServeConfig) {
         for one in &other.controllers {
             match served.controllers.iter().find(|known| known.name == one.name) {
-                Some(known) if known != one => self.refused.push(format!(
+                Some(known) if known != one => self.refuse(format!(
                     "controller {}: it cannot change while drives use it: give the new one another \
                      name",
                     one.name
@@ -136,7 +168,7 @@ impl ConfigDifference {
             };
             let fixed = fixed_keys(before, volume);
             if !fixed.is_empty() {
-                self.refused.push(format!(
+                self.refuse(format!(
                     "volume {}: {} cannot change while it is served; remove the volume and its \
                      exports, reload, and add them again",
                     volume.name,
@@ -159,11 +191,11 @@ impl ConfigDifference {
         let clashing = self.added_volumes.iter().flat_map(|volume| &volume.drives);
         let clashing = clashing.filter(|drive| used.contains(drive.name.as_str()));
         self.refused.extend(clashing.map(|drive| {
-            format!(
+            ReloadRefusal::Other(format!(
                 "drive {}: a volume that is served has a drive of this name: take another name, or \
                  remove that volume, reload, and add this one then",
                 drive.name
-            )
+            ))
         }));
     }
 
@@ -212,7 +244,7 @@ impl ConfigDifference {
                 |one: &ExportConfig| (one.guests.clone(), one.group.clone(), one.group_each);
             let is_of_guests = before.guests.is_some() && export.guests.is_some();
             if is_of_guests && as_guests_see(before) != as_guests_see(export) {
-                self.refused.push(format!(
+                self.refuse(format!(
                     "export {}: its group and the keys of vhost-user-blk cannot change while \
                      virtual machines are served; remove the export, reload, and add it again",
                     export.name
@@ -319,13 +351,14 @@ mod tests {
         other.server.threads += 1;
         other.volumes[0].drives[0].spec = "null:size=2m".parse().unwrap();
         let found = ConfigDifference::new(&served, &other);
-        assert!(found.refused[0].starts_with("[server] threads cannot change"));
-        assert!(found.refused[1].starts_with("volume a: "), "{:?}", found.refused);
+        assert_eq!(found.refused[0], ReloadRefusal::ServerSetting("threads"));
+        assert!(found.refused[1].to_string().starts_with("volume a: "), "{:?}", found.refused);
         // A drive that moves to another volume is open still.
         let mut moved = config(&["b"]);
         moved.volumes.push(served.volumes[0].clone());
         moved.volumes[0].drives[0].name = "a".to_owned();
         let found = ConfigDifference::new(&served, &moved);
-        assert!(found.refused[0].starts_with("drive a: a volume that is served has a drive"));
+        let text = found.refused[0].to_string();
+        assert!(text.starts_with("drive a: a volume that is served has a drive"), "{text}");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind, GroupId, Groups};
 use millrace_exports::{ClientGroup, PerClientGroups};
-use millrace_machine::Native;
+use millrace_machine::{Native, debug_fields};
 
 use super::config::{ExportConfig, ServeConfig};
 use crate::config::{ConfigPart, StartError};

@@ -122,7 +122,7 @@ impl ServeConfig {
             }
             if matches!(listen, Listen::Abstract(_)) && !self.knows_clients(listen) {
                 let text = "an abstract socket is open to everybody on this host; say who may \
-                            connect by allow-users or allow-groups of its [[listener]]";
+                            connect";
                 return Err(wrong(text));
             }
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use millrace_block::Volume;
 use millrace_drives::OpenOptions;
 use millrace_exports::nbd::{self, ExportRequest, Listen, RequestedExport};
-use millrace_machine::{CpuId, Native};
+use millrace_machine::{CpuId, Native, debug_fields};
 use millrace_reactor::Config;
 use millrace_tls::PeerNames;
 

@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 use millrace_block::{Disk, GroupId, Volume};
 use millrace_exports::ClientReport;
-use millrace_machine::Native;
+use millrace_machine::{Native, debug_fields};
 use millrace_reactor::Config;
 
 use self::prepare::{Prepared, PreparedNbd};
 pub(super) use self::removal::flush_and_wait;
 use super::Server;
 use super::config::{ExportConfig, ServeConfig};
-use super::difference::ConfigDifference;
+use super::difference::{ConfigDifference, ReloadRefusal};
 use crate::config::{StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig, open_groups};
 use crate::opening::Opened;
@@ -71,8 +71,8 @@ pub struct Reloaded {
 #[non_exhaustive]
 pub enum ReloadError {
     /// The running server cannot make these changes, or clients use the exports to be removed.
-    #[error("{}", .0.join("; "))]
-    Refused(Vec<String>),
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Refused(Vec<ReloadRefusal>),
     /// The configuration is invalid, or a part of it cannot be opened or served.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -150,7 +150,8 @@ impl Server {
         }
         if let Err(failures) = self.let_go(new, &mut reloaded, options) {
             self.undo(prepared);
-            return Err(ReloadError::Refused(failures));
+            let failures = failures.into_iter().map(ReloadRefusal::Other);
+            return Err(ReloadError::Refused(failures.collect()));
         }
         self.switch(new, prepared, &mut reloaded);
         Ok(reloaded)
@@ -161,7 +162,7 @@ impl Server {
         difference: &ConfigDifference,
         new: &ServeConfig,
         options: &ReloadOptions<'_>,
-    ) -> Vec<String> {
+    ) -> Vec<ReloadRefusal> {
         let mut refused = difference.refused.clone();
         let clients = self.servers.observers().clients();
         let removed = difference.removed_exports.iter().map(|export| (export, true, true));
@@ -183,11 +184,8 @@ impl Server {
                 .map(|client| format!("client {} ({})", client.number, client.peer))
                 .collect();
             if !its.is_empty() {
-                let its = its.join(", ");
-                refused.push(format!(
-                    "export {name} is in use by {its}; `millrace ctl disconnect N` ends one, \
-                     --disconnect all of them"
-                ));
+                let (export, clients) = (name.clone(), its.join(", "));
+                refused.push(ReloadRefusal::ExportInUse { export, clients });
             }
         }
         refused.extend(self.unwritable(difference).filter(|_| !options.force));
@@ -200,11 +198,8 @@ impl Server {
             let is_in =
                 |group_id: GroupId| self.servers.groups.configured_name(group_id) == group.name;
             if let Some(client) = its.find(|client| is_in(client.group)) {
-                refused.push(format!(
-                    "group {}: client {} of export {} is in it; end that client first: millrace ctl \
-                     disconnect {1}",
-                    group.name, client.number, client.export
-                ));
+                let (group, export) = (group.name.clone(), client.export.clone());
+                refused.push(ReloadRefusal::GroupInUse { group, client: client.number, export });
             }
         }
         let changed = difference.changed_exports.iter().map(|(_, now)| now);
@@ -216,21 +211,21 @@ impl Server {
             }
             let has_room = self.servers.free_queues(export, queues.of_guests()).is_some();
             if (!export.nbd.is_empty() && queues.nbd < new.nbd_threads()) || !has_room {
-                refused.push(format!(
-                    "export {}: the drives of volume {} were opened with queues for {} I/O threads, \
-                     and this export needs more: remove the volume, reload, and add both again",
+                refused.push(ReloadRefusal::Other(format!(
+                    "export {}: the drives of volume {} were opened with queues for {} I/O \
+                     threads, and this export needs more: remove the volume, reload, and add both again",
                     export.name, export.volume, queues.all
-                ));
+                )));
             }
         }
         refused
     }
 
-    /// Returns a text for each removed volume that has cached data and drives that failed or hang.
+    /// Returns a refusal for each removed volume with cached data that its drives do not take.
     fn unwritable<'a>(
         &'a self,
         difference: &'a ConfigDifference,
-    ) -> impl Iterator<Item = String> + 'a {
+    ) -> impl Iterator<Item = ReloadRefusal> + 'a {
         let is_removed = |name: &str| difference.removed_volumes.iter().any(|it| it.name == name);
         let caches = self.opened.caches.iter().map(|(cache, _)| cache);
         let caches = caches.filter(move |cache| is_removed(cache.below().name()));
@@ -244,12 +239,8 @@ impl Server {
             drives.dedup();
             let names: Vec<&str> = drives.iter().map(|drive| disks[*drive].name()).collect();
             (!names.is_empty()).then(|| {
-                format!(
-                    "volume {volume}: {} bytes are in its cache only, which drive {} does not take; \
-                     repair the drive, or lose them with --force",
-                    risk.bytes,
-                    names.join(", ")
-                )
+                let (volume, drives) = (volume.to_owned(), names.join(", "));
+                ReloadRefusal::Unwritten { volume, bytes: risk.bytes, drives }
             })
         })
     }

@@ -12,7 +12,7 @@ use millrace_block::{Error, Volume};
 use millrace_exports::nbd::{self, ExportRequests, Listen, Observer, StopReport};
 use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, VhostServer};
 use millrace_exports::{ClientReport, virtio};
-use millrace_machine::Native;
+use millrace_machine::{Native, debug_fields};
 
 use super::config::{ExportConfig, GuestConfig, OnDemand, ServeConfig};
 use super::groups::ServedGroups;

@@ -70,6 +70,7 @@ fn a_damaged_file_ends_there_and_the_others_are_read_on() {
     told.sort();
     let file = |cpu| dir.path().join(format!("t.blktrace.{cpu}")).display().to_string();
     assert!(told[0].starts_with(&format!("{}: byte 144: no trace record", file(0))), "{told:?}");
+    assert!(told[0].contains("`millrace-lab trace convert` makes records"), "{told:?}");
     assert!(told[0].ends_with("; the 96 bytes from there on are left out"), "{told:?}");
     let cut =
         "the file ends inside a record (47 of 48 bytes); the 47 bytes from there on are left out";
@@ -180,7 +181,7 @@ fn a_pipe_without_anything_is_an_error() {
     assert!(error.starts_with("standard input: the trace is empty"), "{error}");
     assert!(reader.read().unwrap().is_none(), "told once");
     let names = ["-", "sda"].map(|name| TraceName::new(name, None));
-    let error = Reader::open(&names).err().expect("two").to_string();
+    let error = Reader::open(&names).expect_err("two").to_string();
     assert!(error.contains("name it alone"), "{error}");
 }
 

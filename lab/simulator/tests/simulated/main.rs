@@ -60,7 +60,7 @@ pub fn time_of<R>(body: impl FnOnce() -> R) -> u64 {
 }
 
 /// Notes that threads leave for the test.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Notes(Arc<Mutex<Vec<u64>>>);
 
 impl Notes {

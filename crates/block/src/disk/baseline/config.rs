@@ -8,7 +8,7 @@ use millrace_machine::Machine;
 use crate::disk::baseline::request_lock::RequestLock;
 
 /// The design of the block layer that a disk follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Stack {
     /// Multi-queue: two levels of queues (Bjorling et al., SYSTOR 2013).
     #[default]
@@ -56,7 +56,7 @@ impl Default for Inside {
 }
 
 /// The design that a disk follows, and its settings. The default is the multi-queue design.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct BaselineConfig<M: Machine> {
     /// Design of the block layer.
     pub stack: Stack,

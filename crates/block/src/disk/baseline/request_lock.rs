@@ -6,7 +6,7 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::{Lock, Machine};
+use millrace_machine::{Lock, Machine, debug_fields};
 
 /// The lock around the request queue of the `sq` stack, and the place where that stack keeps
 /// plugged bios.
@@ -18,6 +18,8 @@ pub struct RequestLock<M: Machine> {
     pub(crate) shared: Option<Arc<M::Lock<()>>>,
     pub(crate) plug: QueuePlug,
 }
+
+debug_fields!(RequestLock<M: Machine>, plug);
 
 impl<M: Machine> RequestLock<M> {
     /// Creates a lock that all disks with a clone of the returned value share.
@@ -58,7 +60,7 @@ impl<M: Machine> Default for RequestLock<M> {
 }
 
 /// List in which the single-queue design (`sq`) keeps the bios of a batch until the batch ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum QueuePlug {
     /// Bios wait in the submitter's plug, as in Linux since 2.6.39. A bio that is adjacent to the
     /// last one is merged without the queue's lock.

@@ -10,7 +10,7 @@ use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::{deadline, fair, latency};
 
 /// The built-in schedulers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SchedulerKind {
     /// No scheduler: bio chains (each becomes one request) are served in order of arrival.
     #[default]

@@ -16,7 +16,7 @@ pub(crate) mod sorted;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use millrace_machine::{Lock, Machine, Stage};
+use millrace_machine::{Lock, Machine, Stage, debug_fields};
 
 use crate::account::held::DriveWaits;
 use crate::bio::Op;
@@ -225,6 +225,8 @@ pub struct Deadline<M: Machine> {
     holds: Option<Arc<DriveWaits<M>>>,
     shared: Arc<M::Lock<DeadlineState<M>>>,
 }
+
+debug_fields!(Deadline<M: Machine>, config);
 
 impl<M: Machine> Deadline<M> {
     /// Creates a scheduler for a drive with this number of hardware queues.

@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use millrace_machine::Machine;
+use millrace_machine::{Machine, debug_fields};
 
 use crate::group::Groups;
 use crate::queue::scheduler::cost::CostModel;
@@ -31,6 +31,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 
 /// The fair scheduler of a drive. [`Fair::queue`] creates the part for each hardware queue.
 pub struct Fair<M: Machine>(Arc<SharedDrive<M>>);
+
+debug_fields!(Fair<M: Machine>);
 
 impl<M: Machine> Fair<M> {
     /// Creates a scheduler for a drive that all groups in `groups` share.

@@ -8,7 +8,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use millrace_machine::Machine;
+use millrace_machine::{Machine, debug_fields};
 
 use crate::group::Groups;
 use crate::queue::scheduler::cost::CostModel;
@@ -32,6 +32,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 
 /// The latency scheduler of a drive. [`Latency::queue`] creates the part for each hardware queue.
 pub struct Latency<M: Machine>(Arc<SharedDrive<M>>);
+
+debug_fields!(Latency<M: Machine>);
 
 impl<M: Machine> Latency<M> {
     /// Creates a scheduler for a drive that these groups share.

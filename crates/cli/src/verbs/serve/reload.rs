@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace::{
-    ConfigDifference, ExportConfig, Listen, OnDemand, ReloadError, ReloadOptions, ServeConfig,
-    Server, Spec, VhostSocket, VolumeConfig, Words,
+    ConfigDifference, ExportConfig, Listen, OnDemand, ReloadError, ReloadOptions, ReloadRefusal,
+    ServeConfig, Server, Spec, VhostSocket, VolumeConfig, Words,
 };
 use millrace_console::say;
 use millrace_drives::file_place;
@@ -168,7 +168,7 @@ impl ConfigReloader {
             bad(match error {
                 ReloadError::Start(error) => start_error::to_problems(plan, &error).to_string(),
                 ReloadError::Refused(why) => {
-                    let lines = why.iter().map(|text| format!("{}: {text}", plan.file));
+                    let lines = why.iter().map(|why| format!("{}: {}", plan.file, advised(why)));
                     lines.collect::<Vec<_>>().join("\n")
                 }
                 other => other.to_string(),
@@ -443,6 +443,25 @@ fn log(report: &ReloadReport, notes: &[String]) {
     notes.iter().for_each(|text| tracing::info!("{text}"));
 }
 
+/// Returns the text of a refusal with the commands or flags that remove the obstacle.
+fn advised(refusal: &ReloadRefusal) -> String {
+    match refusal {
+        ReloadRefusal::ExportInUse { .. } => {
+            format!("{refusal}; `millrace ctl disconnect N` ends one, --disconnect all of them")
+        }
+        ReloadRefusal::GroupInUse { client, .. } => {
+            format!("{refusal}: millrace ctl disconnect {client}")
+        }
+        ReloadRefusal::Unwritten { .. } => {
+            format!("{refusal}; repair the drive, or lose them with --force")
+        }
+        ReloadRefusal::ServerSetting(key) => {
+            format!("[server] {key} cannot change while the daemon runs: restart it")
+        }
+        other => other.to_string(),
+    }
+}
+
 fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     let ConfigDifference { added_volumes, removed_volumes, .. } = difference;
     let mut lines = Vec::new();
@@ -524,4 +543,39 @@ fn export_changes(before: &ExportConfig, now: &ExportConfig) -> Vec<String> {
 
 fn names<T>(all: &[T], name: fn(&T) -> &String) -> Vec<String> {
     all.iter().map(|one| name(one).clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_name_the_commands_and_flags_that_help() {
+        let (export, group, volume) = ("e".to_owned(), "g".to_owned(), "v".to_owned());
+        let clients = "client 7 (1.2.3.4)".to_owned();
+        for (refusal, text) in [
+            (
+                ReloadRefusal::ExportInUse { export: export.clone(), clients },
+                "export e is in use by client 7 (1.2.3.4); `millrace ctl disconnect N` ends one, \
+                 --disconnect all of them",
+            ),
+            (
+                ReloadRefusal::GroupInUse { group, client: 7, export },
+                "group g: client 7 of export e is in it; end that client first: millrace ctl \
+                 disconnect 7",
+            ),
+            (
+                ReloadRefusal::Unwritten { volume, bytes: 4096, drives: "d0".to_owned() },
+                "volume v: 4096 bytes are in its cache only, which drive d0 does not take; repair \
+                 the drive, or lose them with --force",
+            ),
+            (
+                ReloadRefusal::ServerSetting("cpus"),
+                "[server] cpus cannot change while the daemon runs: restart it",
+            ),
+            (ReloadRefusal::Other("volume v: no".to_owned()), "volume v: no"),
+        ] {
+            assert_eq!(advised(&refusal), text);
+        }
+    }
 }

@@ -36,7 +36,7 @@ const DAEMON: u64 = u32::MAX as u64;
 /// All bits that this program sets. A word with other bits was written by another program.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WriteCache {
     WriteBack,
     WriteThrough,
@@ -72,9 +72,9 @@ impl Inflight {
     pub fn create(queues: u16, queue_size: u16) -> Result<(Inflight, File, u64), Error> {
         let bytes = check(queues, queue_size)?;
         let file = memory_file("millrace-inflight", bytes)?;
-        let copy = file
-            .try_clone()
-            .map_err(|error| Error::new(ErrorKind::System, format!("inflight region: {error}")))?;
+        let copy = file.try_clone().map_err(|error| {
+            Error::system(format!("inflight region: {error}"), error.raw_os_error())
+        })?;
         Ok((Inflight::open(copy, 0, (queues, queue_size))?, file, bytes))
     }
 

@@ -244,7 +244,7 @@ fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     if args.target.overwrite {
         return Ok(());
     }
-    let drive = Spec::from_pairs("file", [("path".to_owned(), name.to_owned())].into_iter())?;
+    let drive = Spec::from_pairs("file", [("path".to_owned(), name.to_owned())])?;
     Ok(millrace_experiments::check_drives(&[drive], &writer_of(writer))?)
 }
 
@@ -339,7 +339,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
         }
         _ => {}
     }
-    Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
+    Spec::from_pairs("file", pairs).with_context(|| format!("filename={name}"))
 }
 
 /// Columns that a narrow table leaves out, in this order.

@@ -19,7 +19,12 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
             (Some(line), text)
         }
         ConfigPart::Volume(number) => (lines.volumes.get(number).map(|lines| lines.line), text),
-        ConfigPart::Listener(number) => (Some(plan.listeners[number].line), format!("nbd: {text}")),
+        ConfigPart::Listener(number) => {
+            let is_open = text.ends_with("say who may connect");
+            let keys =
+                if is_open { " by allow-users or allow-groups of its [[listener]]" } else { "" };
+            (Some(plan.listeners[number].line), format!("nbd: {text}{keys}"))
+        }
         ConfigPart::ListenerTls(number) => (Some(plan.listeners[number].tls_line), text),
         ConfigPart::Export(number) => {
             let key = |lines: &KeyLines| {
