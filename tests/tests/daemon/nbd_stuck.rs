@@ -127,6 +127,41 @@ fn several_stuck_volumes_leave_all_sizes_to_another() {
     }
 }
 
+/// A read keeps the only tag of a thread's queue for 3 s, and a write waits behind it. Its client is
+/// told of the timeout after 1 s; other threads' queues of the drive are free.
+#[test]
+fn write_that_was_answered_with_an_error_does_not_overwrite_a_newer_one() {
+    for backend in backends() {
+        let config = format!(
+            "[[drive]]\nname = \"d\"\ntimeout = \"1s\"\nqueue-depth = 1\n\
+             spec = \"fault:drive=(file:path=disk,size=8m),latency=3s,op=read\"\n\
+             [[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\
+             [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
+             [server]\nthreads = 2\nbackend = \"{backend}\"\n"
+        );
+        let daemon = Daemon::start(&config, &["s"]);
+        let socket = daemon.dir().join("s");
+        let mut all: Vec<RawNbd> = (0..4).map(|_| RawNbd::connect(&socket, "v").unwrap()).collect();
+        all[0].send(&request(READ, 1, MIB, 4096)).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        all[0].send(&request(WRITE, 2, 0, 4096)).unwrap();
+        all[0].send(&pattern(4096, 100)).unwrap();
+        (0..2).for_each(|_| assert_eq!(all[0].reply().unwrap().0, EIO, "{backend}: in time"));
+        // The new write waits for the old one, and may run into the timeout, too.
+        let acknowledged = (1..8).find(|number| {
+            let raw = &mut all[1 + *number as usize % 3];
+            raw.send(&request(WRITE, 3, 0, 4096)).unwrap();
+            raw.send(&pattern(4096, *number)).unwrap();
+            raw.reply().unwrap() == (0, 3)
+        });
+        // The read ends at 3 s, and the old write runs after it.
+        std::thread::sleep(Duration::from_secs(3));
+        let found = fs::read(daemon.dir().join("disk")).unwrap()[..4096].to_vec();
+        let expected = pattern(4096, acknowledged.expect("a write is acknowledged"));
+        assert!(found == expected, "{backend}: the acknowledged write is gone");
+    }
+}
+
 #[test]
 fn memory_of_large_requests_goes_back_while_their_client_stays() {
     for backend in backends() {

@@ -12,8 +12,8 @@ mod claims;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod overdue;
-pub(crate) mod throttled_tickets;
 pub(crate) mod ticket;
+pub(crate) mod waiting_tickets;
 
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use millrace_machine::{Machine, Native};
 use self::lane::CHANNEL_DEPTH;
 use self::lanes::VolumeLanes;
 use self::ticket::{RangeClaim, Ticket, TicketMemory, TicketState, Tickets};
+use self::waiting_tickets::Offer;
 use super::client_number::client_number;
 use super::memory::Zeroes;
 
@@ -80,26 +81,23 @@ impl Submitter {
         self.push(id);
     }
 
-    /// Submits a request to its volume's channel. Queues the request if the channel is full, or if
-    /// earlier requests wait.
+    /// Submits a request to its volume's channel. Queues the request if the channel is full or its
+    /// free places are for other groups, or if earlier requests of the group wait.
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
-        let lane = &mut self.lanes[ticket.lane as usize];
-        if !lane.held_back.is_empty() && lane.held_back.has(ticket.owner.group) {
+        let (lane, group) = (&mut self.lanes[ticket.lane as usize], ticket.owner.group);
+        let is_behind = !lane.waiting.is_empty() && lane.waiting.has(group);
+        if is_behind || lane.is_reserved_for_others(group) {
             ticket.waits.since_ns = Native::now();
-            return lane.held_back.push(ticket.owner.group, id);
-        }
-        if !lane.waiting.is_empty() {
-            ticket.waits.since_ns = Native::now();
-            return lane.waiting.push_back(id);
+            return lane.waiting.push(group, id);
         }
         let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
         if let Err(rejected) = lane.channel.submit(bio) {
             match rejected.reason {
                 Reject::Full => {
                     ticket.waits.since_ns = Native::now();
-                    lane.wait(id, ticket.owner.group);
+                    lane.waiting.push(group, id);
                 }
                 Reject::Invalid(status) => self.done.push((id, status)),
             }
@@ -107,35 +105,27 @@ impl Submitter {
     }
 
     fn submit_waiting(&mut self, lane: usize) -> bool {
-        let mut moved = false;
-        while let Some(id) = self.lanes[lane].waiting.front().copied() {
-            if !self.submit_waited(id) {
-                let group = self.tickets.get(id).owner.group;
-                if !self.lanes[lane].channel.is_throttled(group) {
-                    return moved;
-                }
-                self.lanes[lane].held_back.push(group, id);
-            }
-            self.lanes[lane].waiting.pop_front();
-            moved = true;
-        }
-        let mut held_back = std::mem::take(&mut self.lanes[lane].held_back);
-        moved |= held_back.offer(|id| self.submit_waited(id));
-        self.lanes[lane].held_back = held_back;
-        moved
+        let mut waiting = std::mem::take(&mut self.lanes[lane].waiting);
+        let has_moved = waiting.submit(|id| self.submit_waited(id));
+        self.lanes[lane].waiting = waiting;
+        has_moved
     }
 
-    /// Submits a request that waited for the channel. Returns false if the channel is still full.
-    fn submit_waited(&mut self, id: u32) -> bool {
+    /// Submits a request that waited for the channel, if the channel takes it now.
+    fn submit_waited(&mut self, id: u32) -> Offer {
         let ticket = self.tickets.get(id);
-        let lane = &mut self.lanes[ticket.lane as usize];
+        let (lane, group) = (&mut self.lanes[ticket.lane as usize], ticket.owner.group);
+        if lane.is_reserved_for_others(group) {
+            return Offer::Skipped;
+        }
         let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
         match lane.channel.submit(bio).map_err(|rejected| rejected.reason) {
-            Err(Reject::Full) => return false,
+            Err(Reject::Full) if lane.channel.is_throttled(group) => return Offer::Skipped,
+            Err(Reject::Full) => return Offer::Full,
             Err(Reject::Invalid(status)) => self.done.push((id, status)),
             Ok(()) => lane.has_waited(ticket),
         }
-        true
+        Offer::Submitted
     }
 
     pub(crate) fn poll(&mut self) {
@@ -146,8 +136,7 @@ impl Submitter {
                 let polled = lane.channel.poll(|completion| {
                     done.push((completion.user_data as u32, completion.status));
                 });
-                let waits = !lane.waiting.is_empty() || !lane.held_back.is_empty();
-                if polled == 0 || !waits || !self.submit_waiting(index) {
+                if polled == 0 || lane.waiting.is_empty() || !self.submit_waiting(index) {
                     break;
                 }
             }

@@ -1,4 +1,5 @@
-//! Lock table of sector ranges being written, used once a client writes partial blocks.
+//! Lock table of sector ranges being written, used once a client writes partial blocks, or a drive
+//! does not answer a write in time.
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Such a
 //! write locks its blocks exclusively, so that no other write to them is lost. The first partial
@@ -138,6 +139,19 @@ impl RangeLocks {
         table.entries.retain(|entry| entry.key != key);
         table.ready[key.0].retain(|id| *id != key.1);
         table.settle()
+    }
+
+    /// Makes the lock of a write in flight exclusive: the write was answered with an error, but may
+    /// still run at any time, and must not overwrite a newer one. Returns false, and changes
+    /// nothing, until all threads enter their writes.
+    pub(crate) fn fence(&self, key: RangeHolder) -> bool {
+        let mut table = lock(&self.0);
+        let is_complete = table.started && table.unconfirmed == 0;
+        if is_complete {
+            let own = table.entries.iter_mut().filter(|entry| entry.key == key);
+            own.for_each(|entry| entry.mode = RangeMode::Exclusive);
+        }
+        is_complete
     }
 
     pub(crate) fn take_ready(&self, thread: usize, into: &mut Vec<u32>) {

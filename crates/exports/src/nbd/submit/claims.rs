@@ -2,9 +2,10 @@
 //!
 //! A thread enters its writes in the volume's
 //! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once a client of the server writes
-//! partial blocks.
+//! partial blocks, or a write was not answered in time.
 //!
-//! Invariant: while a block is read and written back, no other request of the server writes it.
+//! Invariants: while a block is read and written back, no other request of the server writes it.
+//! While a write may still run whose client got an error, no newer write of its blocks does.
 
 use std::sync::Arc;
 
@@ -31,6 +32,24 @@ impl Submitter {
         let holds = served.ranges.claim(key, ticket.sectors(), mode);
         ticket.waits.claim = if holds { RangeClaim::Held } else { RangeClaim::Waiting };
         holds
+    }
+
+    /// Prepares the error for a write that no drive has answered in time: newer writes of the same
+    /// blocks then wait for it, since it may still run. Returns false while other threads have not
+    /// entered their writes yet; the write is then not answered.
+    pub(crate) fn fence(&mut self, id: u32) -> bool {
+        let ticket = self.tickets.get(id);
+        if !ticket.op.is_write() || ticket.waits.claim == RangeClaim::Waiting {
+            return true;
+        }
+        let lane = ticket.lane as usize;
+        let served = Arc::clone(&self.lanes[lane].served);
+        if !served.ranges.is_started() {
+            served.ranges.start();
+            self.ranges_changed = true;
+        }
+        self.follow_ranges_of(lane);
+        served.ranges.fence((self.thread, id))
     }
 
     #[cold]

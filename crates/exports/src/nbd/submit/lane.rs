@@ -8,17 +8,20 @@
 //! were answered with a timeout although a drive still uses their memory. Both numbers are bounded,
 //! so that drives that hang cannot use up the memory of other volumes.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use millrace_block::{Channel, GroupId, Volume};
 use millrace_machine::{Machine, Native};
 
 use super::super::exports::ServedVolume;
-use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
+use super::waiting_tickets::WaitingTickets;
 
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
+/// Places of the channel for groups of which at most `FEW` requests are started. Other groups'
+/// requests would fill all places, and a scheduler orders only requests in the block layer.
+const RESERVED: u32 = 64;
+const FEW: u32 = 16;
 /// Number of overdue requests (not answered by drives in time) at which a volume counts as stuck.
 const OVERDUE_MAX: u32 = 64;
 
@@ -28,12 +31,17 @@ pub(crate) struct VolumeLane {
     pub(crate) clients: u32,
     /// True if the volume stays open without clients, as opening its drives may be slow or fail.
     pub(crate) is_kept: bool,
-    pub(crate) waiting: VecDeque<u32>,
-    /// Requests of throttled groups, from which the channel accepts no more at present.
-    pub(crate) held_back: ThrottledTickets,
+    /// Requests that wait for a place in the channel, or for a limit of their group.
+    pub(crate) waiting: WaitingTickets,
+    /// Number of requests by group that are started and not ended.
+    by_group: Vec<u32>,
     /// Time limit of the volume's drives for one request, in nanoseconds; 0 for no limit.
     pub(crate) timeout_ns: u64,
     pub(crate) look_ns: u64,
+    /// Timeouts that the block layer has counted at the volume's drives, and the number of further
+    /// searches for overdue requests in which a drive counts as late.
+    pub(crate) timeouts: u64,
+    pub(crate) late_looks: u8,
     /// Number of requests in the block layer or waiting for space there, without overdue requests.
     pub(crate) started: u32,
     /// Number of requests that were answered with a timeout while the drive keeps their memory.
@@ -47,21 +55,27 @@ pub(crate) struct VolumeLane {
 impl VolumeLane {
     pub(crate) fn new(channel: Channel<Native>, served: &Arc<ServedVolume>) -> VolumeLane {
         let timeout_ns = longest_timeout(channel.volume());
-        VolumeLane {
+        let mut lane = VolumeLane {
             channel,
             served: Arc::clone(served),
             clients: 0,
             is_kept: false,
-            waiting: VecDeque::new(),
-            held_back: ThrottledTickets::default(),
+            waiting: WaitingTickets::default(),
+            by_group: Vec::new(),
             timeout_ns,
             look_ns: 0,
+            timeouts: 0,
+            late_looks: 0,
             started: 0,
             overdue: 0,
             held_bytes: 0,
             tracks: served.ranges.enter_lane(),
             memory_waiters: Vec::new(),
-        }
+        };
+        // Timeouts of the time before do not count.
+        lane.has_late_drive();
+        lane.late_looks = 0;
+        lane
     }
 
     #[inline]
@@ -69,12 +83,11 @@ impl VolumeLane {
         self.overdue >= OVERDUE_MAX
     }
 
-    #[cold]
-    pub(crate) fn wait(&mut self, id: u32, group: GroupId) {
-        match self.channel.is_throttled(group) {
-            true => self.held_back.push(group, id),
-            false => self.waiting.push_back(id),
-        }
+    /// Returns true if the free places of the channel are for other groups.
+    #[inline]
+    pub(crate) fn is_reserved_for_others(&self, group: GroupId) -> bool {
+        self.channel.in_flight() >= CHANNEL_DEPTH - RESERVED
+            && self.by_group[usize::from(group.0)] > FEW
     }
 
     #[cold]
@@ -87,15 +100,20 @@ impl VolumeLane {
     pub(crate) fn start(&mut self, ticket: &Ticket) {
         self.started += 1;
         self.held_bytes += ticket.memory.pool_bytes();
+        let group = usize::from(ticket.owner.group.0);
+        if group >= self.by_group.len() {
+            self.by_group.resize(group + 1, 0);
+        }
+        self.by_group[group] += 1;
     }
 
     /// Returns true if the I/O thread can close the volume: it has no client, no request, and no
     /// memory that a drive may still use, and need not stay open.
     pub(crate) fn is_unused(&self) -> bool {
-        let waits = self.memory_waiters.len() + self.waiting.len();
-        (self.clients, self.started, self.overdue, waits) == (0, 0, 0, 0)
+        (self.clients, self.started, self.overdue) == (0, 0, 0)
             && !self.is_kept
-            && self.held_back.is_empty()
+            && self.memory_waiters.is_empty()
+            && self.waiting.is_empty()
             && self.channel.in_flight() == 0
             && self.channel.quarantined_bios() == 0
     }
@@ -103,6 +121,7 @@ impl VolumeLane {
     #[inline]
     pub(crate) fn end(&mut self, ticket: &Ticket) {
         self.held_bytes -= ticket.memory.pool_bytes();
+        self.by_group[usize::from(ticket.owner.group.0)] -= 1;
         match ticket.state {
             TicketState::Overdue => self.overdue -= 1,
             _ => self.started -= 1,
@@ -143,6 +162,8 @@ mod tests {
         lane.start(&ticket);
         lane.start(&ticket);
         assert_eq!((lane.started, lane.held_bytes), (2, 8192));
+        lane.start(&ticket);
+        lane.held_bytes -= 4096;
         (lane.started, lane.overdue) = (1, 64);
         assert!(lane.is_stuck());
         ticket.state = TicketState::Overdue;

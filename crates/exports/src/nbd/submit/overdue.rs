@@ -24,6 +24,18 @@ impl VolumeLane {
         self.started > 0 && self.timeout_ns > 0
     }
 
+    /// Returns true if a drive has recently had a request for longer than its timeout. The block
+    /// layer counts such a request again after each further timeout.
+    pub(crate) fn has_late_drive(&mut self) -> bool {
+        let volume = self.channel.volume();
+        let below = volume.below().map_or(&[][..], |below| below.drives());
+        let drives = volume.drives().iter().chain(below);
+        let timeouts = drives.map(|disk| disk.stats().timeouts()).sum();
+        let is_new = std::mem::replace(&mut self.timeouts, timeouts) != timeouts;
+        self.late_looks = if is_new { 2 * LOOKS } else { self.late_looks.saturating_sub(1) };
+        self.late_looks > 0
+    }
+
     pub(crate) fn is_look_due(&mut self, now_ns: u64) -> bool {
         let is_due = self.is_watched() && self.look_ns <= now_ns;
         if is_due {
@@ -42,13 +54,16 @@ impl Submitter {
 
     /// Searches a volume's started requests once and returns the overdue ones. Requests that wait
     /// for a limit of their group are exempt. All requests are exempt while a drive reconnects,
-    /// because the drive then limits their time.
+    /// because the drive then limits their time, and while no drive is late with a request that it
+    /// has: then they only wait for their turn.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
-        let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
+        let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &mut self.lanes[lane]);
+        let is_late = its.has_late_drive();
         let reconnects =
             its.channel.volume().drives().iter().any(|disk| disk.failures().reconnecting);
-        let held = its.channel.held().map(|bio| bio.user_data() as u32);
-        for id in held.chain(its.held_back.iter()) {
+        let is_throttled = |id: &u32| its.channel.is_throttled(tickets.get(*id).owner.group);
+        let throttled: Vec<u32> = its.waiting.iter().filter(is_throttled).collect();
+        for id in its.channel.held().map(|bio| bio.user_data() as u32).chain(throttled) {
             if let TicketState::Started(looks) = &mut tickets.get(id).state {
                 *looks = 0;
             }
@@ -59,8 +74,9 @@ impl Submitter {
             }
             match &mut ticket.state {
                 TicketState::Started(looks) if reconnects => *looks = 0,
-                TicketState::Started(looks) if *looks >= LOOKS => found.push(id),
-                TicketState::Started(looks) => *looks += 1,
+                TicketState::Started(looks) if *looks < LOOKS => *looks += 1,
+                TicketState::Started(_) if is_late => found.push(id),
+                TicketState::Started(_) => {}
                 TicketState::Filling | TicketState::Overdue => {}
             }
         }
@@ -90,11 +106,6 @@ impl Submitter {
         let (lanes, tickets) = (&mut self.lanes, &mut self.tickets);
         let mut dropped = Vec::new();
         lanes[lane].waiting.retain(|id| {
-            let is_left = is_left(tickets.get(*id));
-            dropped.extend(is_left.then_some(*id));
-            !is_left
-        });
-        lanes[lane].held_back.retain(|id| {
             let is_left = is_left(tickets.get(id));
             dropped.extend(is_left.then_some(id));
             !is_left

@@ -52,7 +52,7 @@ fn excess_of_a_channel_goes_on_in_order_and_ends_once() {
             id
         })
         .collect();
-    let waiting: Vec<u32> = rig.core.submitter.lanes[0].waiting.iter().copied().collect();
+    let waiting: Vec<u32> = rig.core.submitter.lanes[0].waiting.iter().collect();
     assert!(!waiting.is_empty() && ids.ends_with(&waiting), "the last ones wait, in their order");
     assert_eq!(rig.core.submitter.lanes[0].channel.in_flight() as usize, ids.len() - waiting.len());
     assert!(rig.core.submitter.done.is_empty());
@@ -80,17 +80,18 @@ fn while_the_channel_is_full_whoever_waits_is_not_overtaken() {
         rig.core.submitter.submit(id);
         id
     };
+    let waiting = |rig: &Rig| rig.core.submitter.lanes[0].waiting.iter().collect::<Vec<_>>();
     let mut ids = Vec::new();
-    while rig.core.submitter.lanes[0].waiting.len() < 2 {
+    while waiting(&rig).len() < 2 {
         ids.push(read(&mut rig));
     }
     let in_flight = rig.core.submitter.lanes[0].channel.in_flight();
     assert!(!rig.core.submitter.submit_waiting(0), "nothing moves");
-    assert_eq!((rig.core.submitter.lanes[0].waiting.len(), rig.core.submitter.done.len()), (2, 0));
+    assert_eq!((waiting(&rig).len(), rig.core.submitter.done.len()), (2, 0));
     // The channel has room, but the two waiting tickets go first.
     rig.core.submitter.lanes[0].channel.poll(|_| ());
     ids.push(read(&mut rig));
-    assert!(rig.core.submitter.lanes[0].waiting.iter().eq(&ids[ids.len() - 3..]));
+    assert_eq!(waiting(&rig), ids[ids.len() - 3..]);
     assert_eq!(rig.core.submitter.lanes[0].channel.in_flight(), 0);
     assert!(rig.core.submitter.submit_waiting(0));
     assert_eq!(

@@ -3,7 +3,8 @@
 //!
 //! A ticket that is still in the block layer after its volume's timeout is *overdue*. Its client is
 //! answered with EIO and the text of a timeout, while ticket and buffer wait for the drive, which
-//! may write that memory at any time. From then on the memory counts against the volume only, not
+//! may write that memory at any time. If the ticket is a write, newer writes of its blocks wait for
+//! it (claims.rs). From then on the memory counts against the volume only, not
 //! the connection. Tickets that never reached the block layer are freed.
 
 use millrace_block::Status;
@@ -35,7 +36,8 @@ impl Worker {
     }
 
     fn look_for_overdue(&mut self, lane: usize) {
-        let found = self.core.submitter.find_overdue(lane);
+        let mut found = self.core.submitter.find_overdue(lane);
+        found.retain(|id| self.core.submitter.fence(*id));
         found.iter().for_each(|id| self.give_up(*id));
         if !found.is_empty() {
             // Overdue requests that never reached the block layer are removed, which frees their
