@@ -105,7 +105,10 @@ fuzz_target!(|input: &[u8]| {
     input.split(|byte| *byte == b'\n').for_each(line);
     match http::answer(input, &Daemon) {
         Some(response) => whole(&response, input.starts_with(b"HEAD ")),
-        None => assert!(input.len() <= HEAD_BYTES_MAX, "the server waits for more of a head that is too long"),
+        None => assert!(
+            input.len() <= HEAD_BYTES_MAX,
+            "the server waits for more of a request head that is too long"
+        ),
     }
 });
 

@@ -25,9 +25,10 @@ pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
     let program = target.join("dist/millrace");
     let folder = target.join("dist/deb");
     if folder.exists() {
-        fs::remove_dir_all(&folder).context("cannot clear the folder of generated files")?;
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    fs::create_dir_all(&folder).context("cannot make a folder for generated files")?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     if let Some(path) = binary {
         fs::copy(path, &program).with_context(|| format!("cannot copy {path}"))?;
     } else {

@@ -19,7 +19,7 @@ const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
 const STEPS: [CargoStep; 2] = [
     step(
-        "litmus tests of the checked machine",
+        "litmus tests of the model checker",
         "test --config=xtask/models.toml --package=millrace-checker --lib --tests -- --nocapture",
     ),
     // millrace-cli and millrace-tls have no models. Both are listed because they give shared

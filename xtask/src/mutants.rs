@@ -178,7 +178,9 @@ impl MutantGroup {
     }
 
     fn package(&self) -> &'static str {
-        self.words("package").first().expect("every group of the list has a package")
+        self.words("package")
+            .first()
+            .expect("every group in xtask/mutants/groups.txt must have a package")
     }
 
     fn has(&self, path: &str) -> bool {

@@ -60,7 +60,7 @@ pub fn run(root: &Path) -> Result<bool> {
     for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
         let clean = explore(&program, more)?;
         let said = String::from_utf8_lossy(&clean.stdout).trim().to_owned();
-        println!("planted: the explorer ran {subject} without a seeded bug: {said}");
+        println!("planted: explorer's result for {subject}, with no bug seeded: {said}");
         all &= clean.status.success();
     }
     println!("| planted bug | where | found as | seeds |\n|---|---|---|---|");

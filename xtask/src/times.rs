@@ -52,11 +52,12 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
             "change" => {
                 copy.cargo(args)?;
                 let path = copy.tree.join(CHANGED);
-                let text = fs::read_to_string(&path).context("cannot read the file to change")?;
+                let text = fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
                 // A line added at the top moves all others, so that cargo compiles the whole file
                 // again in the measured build.
                 fs::write(&path, format!("// Added line.\n{text}"))
-                    .context("cannot change a file of the copy")?;
+                    .with_context(|| format!("cannot write {}", path.display()))?;
             }
             _ => {}
         }

@@ -53,7 +53,7 @@ fn copy_changed(from: &Path, text: Option<&[u8]>, to: &Path) -> Result<()> {
     if fs::read(to).is_ok_and(|old| old == bytes) {
         return Ok(());
     }
-    let folder = to.parent().context("a file of the copy must be in a folder")?;
+    let folder = to.parent().with_context(|| format!("{} has no folder", to.display()))?;
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     // `fs::copy` is not used, because the new file must be newer than the build output of the old
     // file.

@@ -192,7 +192,7 @@ impl<M: Machine> Volume<M> {
         let map = match layout {
             Layout::Linear => {
                 if capacity == 0 {
-                    return wrong("its drives are smaller than one block".into());
+                    return wrong("all drives are smaller than one block; use larger ones".into());
                 }
                 let sizes: Vec<Sector> =
                     sizes.iter().map(|size| whole_blocks(*size, &limits)).collect();

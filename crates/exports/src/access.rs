@@ -58,7 +58,7 @@ impl AllowedPeers {
     /// Returns a text with the peer's process, user and group if the peer may not connect.
     pub fn check(&self, socket: RawFd) -> Result<(), String> {
         let Some(peer) = credentials(socket) else {
-            return Err("the system does not report its process".to_owned());
+            return Err("the system does not report the client's process".to_owned());
         };
         let is_in = |group: &u32| self.groups.contains(group);
         if self.users.contains(&peer.uid) || is_in(&peer.gid) {

@@ -25,7 +25,8 @@ const MESSAGE: u64 = 40;
 const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
-const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
+const ADVICE: &str =
+    "raise the limit with LimitNOFILE= in the systemd unit, or with `ulimit -n` in a shell";
 
 /// Grows the descriptor table for `connections` more descriptors, as far as `RLIMIT_NOFILE` allows.
 pub(crate) fn make_room(connections: u32) {

@@ -237,7 +237,7 @@ pub(crate) mod tests {
         ] {
             let (mut threads, failed) = played(&services);
             assert!(!threads.is_empty());
-            assert!(threads.wait(Duration::from_secs(20)), "all these services end by themselves");
+            assert!(threads.wait(Duration::from_secs(20)), "the threads must end within 20 s");
             let joined = if whole { JoinOutcome::Ended } else { JoinOutcome::Panicked };
             assert_eq!((threads.join(), failed.is_set()), (joined, fails), "{services:?}");
             let mut found: Vec<usize> = threads.reports().map(|report| report.len()).collect();

@@ -240,7 +240,7 @@ fn check_flags(request: &Request, rules: &RequestLimits, session: &Session) -> C
         && !request.has(CMD_FLAG_PAYLOAD_LEN);
     einval(&[
         (request.flags & !known != 0, "a flag is not valid for the command"),
-        (no_payload, "a write with an extended header has no payload"),
+        (no_payload, "a write with an extended header must have the flag PAYLOAD_LEN"),
     ])
 }
 

@@ -315,7 +315,8 @@ impl DriveWorkers {
             (Some(error), _) => Err(error),
             (None, JoinOutcome::Panicked) => Err(died()),
             (None, JoinOutcome::Running) => {
-                let text = "a drive's worker thread hangs because of its drive and was abandoned";
+                let text = "a drive does not complete its I/O, so its worker thread was abandoned; \
+                            check the drive";
                 Err(Error::new(ErrorKind::System, text))
             }
             (None, JoinOutcome::Ended) => Ok(()),

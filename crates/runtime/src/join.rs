@@ -32,7 +32,9 @@ impl JoinOutcome {
             JoinOutcome::Ended => Ok(()),
             JoinOutcome::Panicked => Err("an I/O thread panicked".to_owned()),
             JoinOutcome::Running => {
-                Err("an I/O thread hangs because of a drive and was abandoned".to_owned())
+                let text = "a drive does not complete its I/O, so an I/O thread was abandoned; \
+                            check the drive";
+                Err(text.to_owned())
             }
         }
     }

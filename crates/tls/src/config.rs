@@ -407,7 +407,7 @@ fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error>
         // Encryption is checked first, because an encrypted key in OpenSSL's older format has lines
         // that are not base64.
         let why = if text.contains("ENCRYPTED") {
-            "the key in it is encrypted; decrypt it with openssl pkey -in KEY -out NEW"
+            "contains an encrypted private key; decrypt it with openssl pkey -in KEY -out NEW"
         } else if !matches!(error, pem::Error::NoItemsFound) {
             return Error::file(path, pem_text(&error));
         } else if text.contains("BEGIN CERTIFICATE") {

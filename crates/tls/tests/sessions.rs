@@ -523,7 +523,11 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
         (with(&good.key, &good.key, None), &good.key, "contains no certificate"),
         (with(&good.certificate, &empty, None), &empty, "contains no private key"),
         (with(&good.certificate, &encrypted, None), &encrypted, "encrypted"),
-        (with(&good.certificate, &older, None), &older, "is encrypted; decrypt it"),
+        (
+            with(&good.certificate, &older, None),
+            &older,
+            "contains an encrypted private key; decrypt it",
+        ),
         (with(&good.certificate, &good.certificate, None), &good.certificate, "swapped"),
         (with(&good.certificate, &other.key, None), &other.key, "does not belong"),
         (

@@ -104,7 +104,7 @@ unsafe impl Machine for Checked {
                 return hit;
             }
             let deadline = (deadline_ns != u64::MAX).then_some(deadline_ns);
-            with(|s| s.note(|| "waits for a change of a location that it read".to_string()));
+            with(|s| s.note(|| "waits until a word or lock that it read changes".to_string()));
             session::wait(WaitReason::Change { set: touched, since, deadline_ns: deadline });
             if !with(|s| s.resume_await(touched, since, deadline_ns)) {
                 return false;

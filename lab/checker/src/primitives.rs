@@ -28,7 +28,7 @@ fn add_location(value: u64) -> u32 {
         memory.add(turn.views, value)
     });
     location.unwrap_or_else(|| {
-        fail("more than 64 words and locks in one execution".to_string());
+        fail("more than 64 atomic words and locks in one execution; use fewer".to_string());
         0
     })
 }

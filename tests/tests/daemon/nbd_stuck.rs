@@ -127,10 +127,10 @@ fn several_stuck_volumes_leave_all_sizes_to_another() {
     }
 }
 
-/// A read keeps the only tag of a thread's queue for 3 s, and a write waits behind it. Its client is
-/// told of the timeout after 1 s; other threads' queues of the drive are free.
+/// A read keeps the only tag of a thread's queue for 3 s, and a write waits behind the read. The
+/// write's client is told of the timeout after 1 s; other threads' queues of the drive are free.
 #[test]
-fn write_that_was_answered_with_an_error_does_not_overwrite_a_newer_one() {
+fn failed_write_does_not_overwrite_a_newer_one() {
     for backend in backends() {
         let config = format!(
             "[[drive]]\nname = \"d\"\ntimeout = \"1s\"\nqueue-depth = 1\n\

@@ -211,7 +211,7 @@ fn clients_without_a_valid_certificate_are_refused_and_logged() {
     refused(&bare);
     // Here the client refuses the server.
     refused(&rig.authority.client_folder(&other, "wary", Validity::Now));
-    rig.said("it hung up during the TLS handshake; it may not accept this certificate");
+    rig.said("the client hung up during the TLS handshake; it may reject the server's certificate");
     assert!(info(&rig.uri("v", &rig.client("host"))).status.success());
 }
 

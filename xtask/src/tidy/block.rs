@@ -16,8 +16,8 @@ const ATOMIC_HOMES: [&str; 4] =
     ["crates/machine/", "crates/reactor/", "lab/checker/", "lab/simulator/"];
 
 const FOREIGN: [(&str, &str); 5] = [
-    ("std::", "use core, alloc or the `Machine`"),
-    ("extern crate std", "use core, alloc or the `Machine`; allowed only under #[cfg(test)]"),
+    ("std::", "use core, alloc or the trait `Machine`"),
+    ("extern crate std", "allowed only under #[cfg(test)]; use core, alloc or the trait `Machine`"),
     ("thread_local", "keep the state in the channel or queue that owns it"),
     ("HashMap", "its order is random; use a BTreeMap, a Vec or an index"),
     ("HashSet", "its order is random; use a BTreeSet, a Vec or an index"),
@@ -44,7 +44,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
             }
         }
         if names_atomics(code) {
-            let message = "atomics in the block layer; use the `Word` of its `Machine`";
+            let message = "atomics in the block layer are forbidden; use `Machine::Word`";
             findings.push(Finding::new(&source.path, line, message));
         }
         if let Some(ordering) = weak_ordering(code)
@@ -60,7 +60,8 @@ pub fn check(source: &Source) -> Vec<Finding> {
 }
 
 pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    let message = "atomics outside machine and reactor; xtask/allow/atomics.txt may list the file";
+    let message = "atomics outside of crates/machine and crates/reactor; use their types, or list \
+                   this file in xtask/allow/atomics.txt";
     let others = sources.iter().filter(|source| !is_home(&source.path));
     let uses = others.filter_map(|source| {
         let (line, _) = source.product_code().find(|(_, code)| names_atomics(code))?;

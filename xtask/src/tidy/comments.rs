@@ -11,7 +11,7 @@ use super::source::{Source, numbered};
 const LEANING: [(&str, &str); 4] = [
     ("The same", "name the thing"),
     ("That of", "name the thing"),
-    ("As above", "repeat it, or name the place that states it"),
+    ("As above", "repeat the statement, or name its place"),
     ("Who", "name the person or thing, or write `Whoever`"),
 ];
 

@@ -28,7 +28,7 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     match fs::read_to_string(root.join(README)) {
         Ok(text) => findings.extend(check_length(README, &text, README_LINES_MAX)),
         Err(_) => {
-            let message = "missing; write what it is, two commands, a tour";
+            let message = "the file is missing; write what millrace is, two commands, and a tour";
             findings.push(Finding::new(README, 1, message));
         }
     }

@@ -17,7 +17,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
         for (line, name) in types(source) {
             let is_repeated = !seen.insert(name.clone());
             let advice = match words(&name) {
-                1 => "a name of one word; use two words, or list it if it is a standard term",
+                1 => "use a name of two words, or list a standard term in xtask/allow/names.txt",
                 _ if is_repeated => "another type in crates/ has this name; choose another",
                 _ => continue,
             };
@@ -62,8 +62,8 @@ mod tests {
         let text = "pub(crate) struct TokenBucket;\npub struct Bio;\n#[cfg(test)]\nstruct Rig;\n";
         let file = ("crates/a/src/b.rs", text);
         assert_eq!(found(&[file], "Bio\n"), [""; 0]);
-        let message = "crates/a/src/b.rs:2: Bio: a name of one word; use two words, or \
-                       list it if it is a standard term";
+        let message = "crates/a/src/b.rs:2: Bio: use a name of two words, or list a standard \
+                       term in xtask/allow/names.txt";
         assert_eq!(found(&[file], ""), [message]);
         assert_eq!(found(&[("lab/a/src/b.rs", text)], ""), [""; 0]);
     }

@@ -30,7 +30,7 @@ fn check_hooks(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, code) in numbered(&source.code).filter(|_| source.path != DEFINITION) {
         if HOOKS.iter().any(|hook| code.contains(hook)) {
-            let message = "a hook for a seeded bug; move it to a patch in xtask/planted";
+            let message = "code that seeds a bug; move it to a patch in xtask/planted";
             findings.push(Finding::new(&source.path, line, message));
         }
     }

@@ -38,7 +38,7 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
         let end = format!("/{file}");
         of_row.extend(sources.iter().filter(|source| source.path.ends_with(&end)));
         if of_row.len() == before {
-            wrong.push(format!("there is no file `{file}`; name the file that has this step"));
+            wrong.push(format!("there is no file `{file}`; name the file of this row's functions"));
         }
     }
     if of_row.is_empty() {

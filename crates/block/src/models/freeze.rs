@@ -69,7 +69,7 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn an_owner_that_finds_its_queue_looked_at_comes_back() {
     let look = |disk: &Disk<Checked>| {
         let _ = disk.is_drained();
@@ -79,7 +79,7 @@ fn an_owner_that_finds_its_queue_looked_at_comes_back() {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn nothing_reaches_the_drive_between_drained_and_unfreeze() {
     let explorer = bounded(2);
     let bugs = [Plant::FreezeMissesServers];

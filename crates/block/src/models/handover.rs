@@ -84,7 +84,7 @@ fn share_a_queue(threads: usize) {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn a_latecomer_is_served_by_whoever_is_inside() {
     let bugs = [Plant::FlagRelaxed, Plant::EnterRelaxed, Plant::LeaveRelaxed];
     let explorer = bounded(2).patience(60);

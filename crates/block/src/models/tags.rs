@@ -191,7 +191,7 @@ fn owners_share_a_tag() {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn owner_waiting_for_a_shared_tag_is_woken_by_its_giver() {
     let bugs = [
         Plant::SecondTakeSkipped,

@@ -93,7 +93,7 @@ fn asleep(kind: QueueKind) {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn a_worker_that_goes_to_sleep_misses_no_batch() {
     let bugs = [
         Plant::HandoverUnmarked,
@@ -135,7 +135,7 @@ fn leave(kind: QueueKind) {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn a_batch_for_a_worker_that_leaves_is_served_by_its_submitter() {
     let bugs = [Plant::LeaveUnrung, Plant::LastLookSkipped];
     for (name, kind) in [
@@ -171,7 +171,7 @@ fn look_at_a_worker(look: fn(&Disk<Checked>)) {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn a_worker_whose_queue_was_looked_at_comes_back() {
     let look = |disk: &Disk<Checked>| {
         let _ = disk.is_drained();
@@ -199,7 +199,7 @@ fn leave_while_frozen() {
 }
 
 #[test]
-#[ignore = "slow; run it with `cargo xtask models`"]
+#[ignore = "slow; `cargo xtask models` runs this test"]
 fn a_disk_is_not_drained_while_a_workers_batch_goes_elsewhere() {
     holds_but_for("worker leaves, frozen", bounded(1), &[], leave_while_frozen);
 }

@@ -89,7 +89,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
             }
             entered.is_some()
         });
-        entered.expect("without a deadline, the spin ends only when the thread has entered")
+        entered.expect("a spin without a deadline must end with the lock taken")
     }
 
     #[inline(never)]

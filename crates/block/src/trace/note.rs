@@ -122,14 +122,14 @@ impl TraceNote {
         match self.remark {
             TraceMessage::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
             TraceMessage::GoesOn(_, hold) => {
-                write!(out, "{group} goes on after {us} us: {}", hold.name())
+                write!(out, "{group} waited {us} us: {}", hold.name())
             }
             TraceMessage::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
             TraceMessage::Rests(None) => write!(out, "scheduler dispatches nothing for {us} us"),
             TraceMessage::Rests(Some((_, hold))) => {
                 write!(
                     out,
-                    "scheduler dispatches nothing for {us} us: {group} held: {}",
+                    "scheduler dispatches nothing for {us} us: holds {group} ({})",
                     hold.name()
                 )
             }
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(text(limit, Some("gold")), "group gold waits 1234 us: limit");
         assert_eq!(text(limit, None), "group 3 waits 1234 us: limit");
         let on = TraceMessage::GoesOn(GroupId(3), WaitReason::Weight);
-        assert_eq!(text(on, Some("gold")), "group gold goes on after 1234 us: weight");
+        assert_eq!(text(on, Some("gold")), "group gold waited 1234 us: weight");
         assert_eq!(
             text(TraceMessage::Rests(None), None),
             "scheduler dispatches nothing for 1234 us"
@@ -199,7 +199,7 @@ mod tests {
         let rests = TraceMessage::Rests(Some((GroupId(3), WaitReason::Weight)));
         assert_eq!(
             text(rests, Some("gold")),
-            "scheduler dispatches nothing for 1234 us: group gold held: weight"
+            "scheduler dispatches nothing for 1234 us: holds group gold (weight)"
         );
         let held = |depth| TraceMessage::Held(GroupId(3), WaitReason::LatencyTarget, depth);
         assert_eq!(text(held(4), Some("gold")), "group gold held: latency-target (depth 4)");

@@ -106,7 +106,7 @@ fn order_hint(text: &str, number: usize) -> String {
     };
     let above = text.lines().take(number - 1).find_map(of_it);
     above.map_or_else(String::new, |table| {
-        format!("; put [{table}] below its [[{name}]], because TOML adds it to the last one above")
+        format!("; put [{table}] below the [[{name}]] that it belongs to")
     })
 }
 

@@ -136,21 +136,31 @@ fn or_none<T>(
 
 fn rate(text: &str) -> Result<u64, String> {
     match words::count(text) {
-        Ok(0) => Err("less than one I/O per second; write 1 or more, or none".to_owned()),
+        Ok(0) => {
+            Err("less than one I/O per second; write 1 or more, or \"none\" for no limit"
+                .to_owned())
+        }
         Ok(number) if number <= IOPS_MAX => Ok(number),
-        Ok(_) => Err("too high; write at most 1000m I/Os per second, or none".to_owned()),
-        Err(wrong) => Err(format!("{wrong}; or none")),
+        Ok(_) => {
+            Err("too high; write at most 1000m I/Os per second, or \"none\" for no limit"
+                .to_owned())
+        }
+        Err(wrong) => Err(format!("{wrong}, or \"none\" for no limit")),
     }
 }
 
 fn bandwidth(text: &str) -> Result<u64, String> {
     match words::rate_bytes_per_s(text) {
         Ok(bytes) if bytes < BANDWIDTH_MIN => {
-            Err("less than one I/O of 4k per second; write 4k or more, or none".to_owned())
+            Err("less than one I/O of 4k per second; write 4k or more, or \"none\" for no limit"
+                .to_owned())
         }
         Ok(bytes) if bytes <= BANDWIDTH_MAX => Ok(bytes),
-        Ok(_) => Err("too high; write at most 1024t per second, or none".to_owned()),
-        Err(wrong) => Err(format!("{wrong}; or none")),
+        Ok(_) => {
+            Err("too high; write at most 1024t bytes per second, or \"none\" for no limit"
+                .to_owned())
+        }
+        Err(wrong) => Err(format!("{wrong}, or \"none\" for no limit")),
     }
 }
 

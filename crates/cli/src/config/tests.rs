@@ -96,7 +96,7 @@ fn values_of_drivers_are_checked_with_rest_at_line_of_their_key() {
     let text = whole("", "", "").replace("null:size=1g", "fault:drive=[null:size=1g]");
     let found = problems(&text);
     assert_eq!(found.len(), 1);
-    let said = "write the other drive's spec in parentheses, as in drive=(ram:size=1g)";
+    let said = "write the inner drive's spec in parentheses, as in drive=(ram:size=1g)";
     assert!(found[0].starts_with("m.toml:3: ") && found[0].ends_with(said), "{found:?}");
 }
 
@@ -399,7 +399,7 @@ fn a_text_that_is_no_toml_says_where() {
     let found = problems("[[drive]]\nname = \"a\"\nname = \"b\"\n");
     assert!(found[0].starts_with("m.toml:3: not valid TOML: duplicate key"), "{}", found[0]);
     let found = problems("[volume.cache]\nsize = \"1m\"\n[[volume]]\nname = \"v\"\n");
-    let what = "put [volume.cache] below its [[volume]], because TOML adds it";
+    let what = "; put [volume.cache] below the [[volume]] that it belongs to";
     assert!(found[0].starts_with("m.toml:3: ") && found[0].contains(what), "{}", found[0]);
 }
 

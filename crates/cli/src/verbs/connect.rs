@@ -139,7 +139,8 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
     ))
 }
 
-const UNTRUSTED: &str = "neither root nor this user; use --connect to connect anyway";
+const UNTRUSTED: &str = "only daemons of root and of this user are trusted; use --connect to \
+                         connect anyway";
 
 /// Refuses a server that neither root nor the user `own` has started.
 fn trusted(socket: &UnixStream, own: u32) -> Result<(), String> {
@@ -154,7 +155,7 @@ fn trusted(socket: &UnixStream, own: u32) -> Result<(), String> {
 fn is_trusted(server: u32, own: u32) -> Result<(), String> {
     match server == 0 || server == own {
         true => Ok(()),
-        false => Err(format!("served by user {server}, {UNTRUSTED}")),
+        false => Err(format!("served by user {server}: {UNTRUSTED}")),
     }
 }
 
@@ -205,8 +206,8 @@ mod tests {
     #[test]
     fn a_server_near_is_trusted_if_it_is_of_root_or_of_this_user() {
         assert_eq!((is_trusted(0, 1000), is_trusted(1000, 1000)), (Ok(()), Ok(())));
-        let why =
-            "served by user 1001, neither root nor this user; use --connect to connect anyway";
+        let why = "served by user 1001: only daemons of root and of this user are trusted; use \
+                   --connect to connect anyway";
         assert_eq!(is_trusted(1001, 1000), Err(why.to_owned()));
         assert_eq!(is_trusted(1001, 0), Err(why.to_owned()));
         let dir = tempfile::tempdir().unwrap();

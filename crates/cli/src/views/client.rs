@@ -226,10 +226,10 @@ pub fn why_not(path: &Path, error: &io::Error) -> String {
             let user = User::from_uid(meta.uid().into()).ok().flatten().map(|user| user.name);
             let group = Group::from_gid(meta.gid().into()).ok().flatten().map(|group| group.name);
             format!(
-                "only root, user {} and, by its mode {:03o}, group {} may open it",
+                "this user may not open the socket (owner {}, group {}, mode {:03o})",
                 user.unwrap_or_else(|| meta.uid().to_string()),
-                meta.mode() & 0o777,
-                group.unwrap_or_else(|| meta.gid().to_string())
+                group.unwrap_or_else(|| meta.gid().to_string()),
+                meta.mode() & 0o777
             )
         }
         (ErrorKind::PermissionDenied, Err(_)) => {

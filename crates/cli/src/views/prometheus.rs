@@ -204,7 +204,7 @@ fn groups(page: &mut MetricsPage, report: &Report) {
     let help = "Weight of the group relative to its siblings.";
     page.samples(("millrace_group_weight", "gauge", help), weights);
     let booked = groups.iter().map(|group| ([("group", &group.name)], seconds(group.booked_ns)));
-    let help = "Time for which the group's limits are already used up.";
+    let help = "Seconds from now for which the group has used up its limits.";
     page.samples(("millrace_group_booked_seconds", "gauge", help), booked);
     let mut on_volumes: Vec<([(&str, &String); 2], &OnVolume)> = Vec::new();
     for group in groups {
@@ -212,7 +212,7 @@ fn groups(page: &mut MetricsPage, report: &Report) {
         on_volumes.extend(volumes.map(|on| ([("group", &group.name), ("volume", &on.volume)], on)));
     }
     let costs = on_volumes.iter().map(|(labels, on)| (labels, seconds(on.cost_ns)));
-    let help = "What the group's I/Os cost the drives, by their cost model.";
+    let help = "Drive time of the group's I/Os in seconds, by the drives' cost model.";
     page.samples(("millrace_group_cost_seconds_total", "counter", help), costs);
     let held = on_volumes.iter().flat_map(|([group, volume], on)| {
         let line = |(reason, ns): (_, &u64)| ([*group, *volume, ("reason", reason)], seconds(*ns));

@@ -50,9 +50,10 @@ pub const RELOAD: Verb<Reload, ReloadReport> =
     Verb::new("reload", Access::Admins, "loads the configuration file again, or another one")
         .long();
 pub const ADD: Verb<AddSection, ReloadReport> =
-    Verb::new("add", Access::Admins, "adds a section; answers as `reload`").long();
+    Verb::new("add", Access::Admins, "adds a configuration section; answers like `reload`").long();
 pub const REMOVE: Verb<RemoveSection, ReloadReport> =
-    Verb::new("remove", Access::Admins, "removes a section; answers as `reload`").long();
+    Verb::new("remove", Access::Admins, "removes a configuration section; answers like `reload`")
+        .long();
 pub const CONFIGURATION: Verb<NoArguments, RunningConfiguration> =
     Verb::new("configuration", Access::Admins, "the current configuration as TOML");
 

@@ -288,7 +288,7 @@ impl Session {
                 None
             }
             Err(error) => {
-                let text = format!("cannot start a thread to answer this: {error}");
+                let text = format!("cannot start a thread for this request: {error}");
                 Some(protocol::reply(&Value::Null, Err(Refusal::new("io", text))))
             }
         }

@@ -162,7 +162,9 @@ impl DriverQueue<Native> for FaultQueue {
                 Dispatch::Queued
             }
             (None, None) => {
-                unreachable!("a queue without an inner queue has the drive's volatile cache")
+                unreachable!(
+                    "a fault queue has either a queue of the inner drive or a volatile cache"
+                )
             }
         }
     }

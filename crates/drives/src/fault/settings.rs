@@ -61,7 +61,7 @@ fn settings_of(spec: &Spec) -> Result<FaultSettings, SpecError> {
     let Some(drive) = spec.get("drive") else { return Err(spec.missing("drive")) };
     let config = fault_config(spec)?;
     let dead = spec.switch("dead")? == Some(true);
-    let form = "write the other drive's spec in parentheses, as in drive=(ram:size=1g)";
+    let form = "write the inner drive's spec in parentheses, as in drive=(ram:size=1g)";
     let inner = Spec::from_str(drive);
     let inner = inner.map_err(|error| spec.invalid("drive", &format!("{error}; {form}")))?;
     if let Some(name) = &inner.controller {

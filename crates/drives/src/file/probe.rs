@@ -65,7 +65,9 @@ pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
         return device(file, meta.rdev());
     }
     if !meta.is_file() {
-        return Err(io::Error::other("it is neither a regular file nor a block device"));
+        return Err(io::Error::other(
+            "this is neither a regular file nor a block device; name one of these",
+        ));
     }
     let block = u32::try_from(meta.blksize()).unwrap_or(4096).clamp(512, 65_536);
     Ok(Geometry {

@@ -72,7 +72,8 @@ fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
 fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
     let given = FLASH_KEYS.split(' ').find(|key| base.disk.is_some() && spec.get(key).is_some());
     if let Some(key) = given {
-        return Err(spec.invalid(key, "the preset is a rotating disk, which has no such setting"));
+        let text = format!("the preset is a rotating disk, which has no {key}; remove this key");
+        return Err(spec.invalid(key, &text));
     }
     let fraction = |key| {
         let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));

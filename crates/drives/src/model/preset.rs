@@ -154,7 +154,7 @@ const PRESETS: [ModelPreset; 9] = [
     },
     ModelPreset {
         name: "miot-nvme",
-        about: "the 1.5 TB NVMe drive of [MIOT]",
+        about: "the 1.5 TB NVMe drive of the paper [MIOT], MSST 2015",
         random_iops: (700_000, 340_000),
         depth: 128,
         bytes_per_s: (3_000 * MB, 1_400 * MB),

@@ -23,7 +23,8 @@ use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
 
-const FLUSH_TROUBLE: &str = "the drive reconnected to its server after writes that no flush covers";
+const FLUSH_TROUBLE: &str =
+    "the drive reconnected to its server, which may have lost writes that were not flushed";
 const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
 const NEWS_MAX: usize = 64;

@@ -140,7 +140,7 @@ impl Flight {
                 left -= part;
             }
         }
-        assert!(left == 0, "a part of a request lies outside of its memory");
+        assert!(left == 0, "a part of a request must lie within the request's memory");
     }
 
     pub(crate) fn part(&self, at: u64, len: u64, into: &mut Vec<iovec>) {

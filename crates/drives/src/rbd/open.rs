@@ -160,12 +160,15 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
         ),
         (Some(libc::EPERM | libc::EACCES), _) => {
             let (what, way) = match config.is_read_only() {
-                true => ("use", ""),
-                false => ("write to", ", or set read-only=on if it only needs to read"),
+                true => ("use", "or choose another user with id=NAME"),
+                false => (
+                    "write to",
+                    "choose another user with id=NAME, or set read-only=on to only read",
+                ),
             };
             format!(
-                "{name}: client.{} may not {what} this image ({error}); give it the profile rbd \
-                 for the pool, or another user with id=NAME{way}",
+                "{name}: client.{} may not {what} this image ({error}); give this user the profile \
+                 rbd for the pool, {way}",
                 config.user
             )
         }

@@ -306,7 +306,7 @@ fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -
         let status = rig.run(if fua { write } else { Bio::flush() }).status;
         let said = disk(&drives).take_news().join("\n");
         let explained =
-            said.matches("reconnected to its server after writes that no flush covers, so").count();
+            said.matches("which may have lost writes that were not flushed, so").count();
         assert_eq!(explained, usize::from(status != Status::Ok), "{said}");
         status
     })

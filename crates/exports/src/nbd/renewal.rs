@@ -98,7 +98,7 @@ impl WatchedCertificates {
         let address = &self.address;
         let refused = match role {
             CertificateRole::Own => "clients refuse the server",
-            CertificateRole::ClientCa => "clients with certificates signed by it are refused",
+            CertificateRole::ClientCa => "clients with certificates of this CA are refused",
         };
         match expiry {
             Expiry::Far => {}
@@ -215,7 +215,7 @@ mod tests {
         let over = look(now + Duration::from_secs(24 * 60 * 60));
         assert!(over.contains("ca-cert.pem expired at "), "{over}");
         assert!(
-            over.contains("; clients with certificates signed by it are refused; replace"),
+            over.contains("; clients with certificates of this CA are refused; replace"),
             "{over}"
         );
     }

@@ -23,7 +23,7 @@ use millrace_machine::{Machine, Native};
 use self::lane::CHANNEL_DEPTH;
 use self::lanes::VolumeLanes;
 use self::ticket::{RangeClaim, Ticket, TicketMemory, TicketState, Tickets};
-use self::waiting_tickets::Offer;
+use self::waiting_tickets::OfferResult;
 use super::client_number::client_number;
 use super::memory::Zeroes;
 
@@ -112,20 +112,20 @@ impl Submitter {
     }
 
     /// Submits a request that waited for the channel, if the channel takes it now.
-    fn submit_waited(&mut self, id: u32) -> Offer {
+    fn submit_waited(&mut self, id: u32) -> OfferResult {
         let ticket = self.tickets.get(id);
         let (lane, group) = (&mut self.lanes[ticket.lane as usize], ticket.owner.group);
         if lane.is_reserved_for_others(group) {
-            return Offer::Skipped;
+            return OfferResult::Skipped;
         }
         let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
         match lane.channel.submit(bio).map_err(|rejected| rejected.reason) {
-            Err(Reject::Full) if lane.channel.is_throttled(group) => return Offer::Skipped,
-            Err(Reject::Full) => return Offer::Full,
+            Err(Reject::Full) if lane.channel.is_throttled(group) => return OfferResult::Skipped,
+            Err(Reject::Full) => return OfferResult::Full,
             Err(Reject::Invalid(status)) => self.done.push((id, status)),
             Ok(()) => lane.has_waited(ticket),
         }
-        Offer::Submitted
+        OfferResult::Submitted
     }
 
     pub(crate) fn poll(&mut self) {

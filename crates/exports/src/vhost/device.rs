@@ -121,13 +121,13 @@ impl Device {
         if ranges && self.config.read_only {
             causes.push("it is read-only now");
         } else if ranges {
-            causes.push("its drives no longer support this");
+            causes.push("the export's drives no longer support these requests");
         }
         if missing & feature::EVENT_IDX != 0 {
             causes.push("event-idx = false");
         }
         if causes.is_empty() {
-            causes.push("another version of the server may have offered this");
+            causes.push("the guest may have been started with another version of the server");
         }
         format!(
             "this guest was started when the export offered {}, which it does not offer now: {}; \

@@ -409,7 +409,10 @@ mod tests {
         assert!(map(0, 8192, 0).is_ok() && map(0, 4096, 4096).is_ok());
         let file = memory_file("t", 4096).unwrap();
         let address = RegionAddress { guest: 0, len_bytes: 4096, user: u64::MAX, offset: 0 };
-        assert!(Region::map(file, address).is_err(), "an address of the frontend that wraps");
+        assert!(
+            Region::map(file, address).is_err(),
+            "a region must not wrap around the frontend's address space"
+        );
         for (guest, len_bytes, offset) in
             [(0, 0, 0), (u64::MAX, 4096, 0), (0, 8193, 0), (0, 4096, 4097), (0, 4096, u64::MAX)]
         {

@@ -27,7 +27,7 @@ crate::counter_table! {
 /// Counters of an I/O thread of an export, over all its queues.
 pub struct ThreadStats {
     batches counter "batches" "/batches" "Times requests were submitted together.",
-    holds counter "holds" "/holds" "Times requests were held back to wait for more.",
+    holds counter "holds" "/holds" "Times a submission was delayed to collect more requests.",
     system_calls counter "system_calls" "/system_calls" "System calls for data and interrupts.",
     poll_hits counter "poll_hits" "/polls/hits" "Polls that found work.",
     poll_misses counter "poll_misses" "/polls/misses" "Polls that found no work.",

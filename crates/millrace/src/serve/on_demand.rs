@@ -48,7 +48,10 @@ impl OpenFiles {
 
     /// Keeps a file open for another client, even if it was about to be closed.
     fn keep_open(&mut self, key: &str) -> Result<(), String> {
-        let file = self.files.get_mut(key).ok_or("the file was closed; connect again")?;
+        let file = self
+            .files
+            .get_mut(key)
+            .ok_or("the export's file was closed meanwhile; connect again")?;
         (file.is_closing, file.unused_since) = (false, None);
         Ok(())
     }

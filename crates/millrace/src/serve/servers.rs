@@ -266,7 +266,10 @@ impl Servers {
     ) -> Result<(), StartError> {
         let Some(first) = self.free_queues(export, queues) else {
             let name = &export.name;
-            let text = format!("export {name}: the drives of its volume have no queues left");
+            let text = format!(
+                "export {name}: the drives of its volume have no queues left; remove the volume, \
+                 and add both again"
+            );
             return Err(StartError::invalid(ConfigPart::Whole, text));
         };
         let new = vhost_export(export, (volume, &self.groups), (first, self.tenants));

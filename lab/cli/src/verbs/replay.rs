@@ -202,7 +202,7 @@ fn carry_out(
         let (seconds, trace) = (standing.elapsed_ns as f64 / 1e9, standing.trace_ns as f64 / 1e9);
         bar.show(
             0,
-            &format!("{} I/Os, {seconds:.0} s, trace {trace:.0} s", standing.ios),
+            &format!("{} I/Os in {seconds:.0} s, at {trace:.0} s of the trace", standing.ios),
             fraction,
         );
     };

@@ -235,7 +235,7 @@ fn server_disk_with_a_far_byte_is_refused_and_zeroes_are_not() {
         let output = replay(&trace, &["--to", &uri(&daemon, "v")]);
         match is_empty {
             true => assert_eq!(report(&output)["errors"], 0),
-            false => assert!(refused(&output).contains("holds data, such as at byte 105906176")),
+            false => assert!(refused(&output).contains("holds data at byte 105906176")),
         }
     }
 }

@@ -118,7 +118,9 @@ fn switch(state: &RunState, mode: ModeSpec) {
     state.switching.store(0, Order::Release);
     let mut oracle = lock_oracle(&state.oracle);
     if !switched && !oracle.may_keep_requests() {
-        let text = format!("the volume is not drained {bound_ns} ns after a switch began");
+        let text = format!(
+            "the volume is not drained {bound_ns} ns after a switch of its serving mode began"
+        );
         oracle.accuse("starvation", text);
     }
 }

@@ -261,10 +261,10 @@ impl ModelQueue {
             }
         }
         if memory.len() > self.limits.max_segments.into() {
-            wrong = wrong.or(Some("it has too many memory segments"));
+            wrong = wrong.or(Some("the request has too many memory segments"));
         }
         if bytes != u64::from(rq.len_bytes()) {
-            wrong = wrong.or(Some("its memory segments do not add up to its length"));
+            wrong = wrong.or(Some("the memory segments do not add up to the request's length"));
         }
         if let Some(wrong) = wrong {
             oracle.accuse("limits", format!("{} on drive {}: {wrong}", describe(rq), self.drive));
@@ -289,7 +289,7 @@ impl ModelQueue {
             (!(rq.sector() | u64::from(nr)).is_multiple_of(block), "it is not whole blocks"),
             (
                 chunk != 0 && has_data && rq.sector() / chunk != last / chunk,
-                "it crosses a boundary of the drive",
+                "the request crosses a chunk boundary of the drive",
             ),
             (rq.flags().has(OpFlags::PREFLUSH), "PREFLUSH is not for drives"),
             (rq.flags().has(OpFlags::FUA) && !limits.features.fua, "the drive has no FUA"),

@@ -536,8 +536,8 @@ fn wrong_status(expects: &ExpectedStatus, status: Status) -> Option<&'static str
     let may = expects.may >> status as u32 & 1 == 1;
     match status {
         Status::TimedOut if may => None,
-        _ if expects.must_time_out => Some("one of its requests was given up"),
-        Status::Ok if expects.must_fail => Some("one of its requests failed"),
+        _ if expects.must_time_out => Some("one of the bio's requests timed out"),
+        Status::Ok if expects.must_fail => Some("one of the bio's requests failed"),
         Status::Ok if expects.unsupported => Some("a drive does not support it"),
         Status::Ok => None,
         Status::NotSupported if expects.unsupported => None,

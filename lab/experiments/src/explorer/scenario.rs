@@ -367,7 +367,7 @@ impl Scenario {
             (!(1..=256).contains(&cpus), "a machine with 1 to 256 CPUs"),
             (
                 named.chain(self.disturbances.iter().map(|d| d.cpu)).any(|cpu| cpu >= cpus),
-                "every cpu of a channel or disturbance to be below the machine's number of CPUs",
+                "the cpu of every channel and disturbance to be below the machine's number of CPUs",
             ),
             (
                 self.channels.iter().any(|c| c.depth == 0 || c.batch == 0 || c.blocks == 0),
@@ -381,7 +381,7 @@ impl Scenario {
                     (DisturbanceKind::Grow(drive, _), _) => drive as usize >= self.drives.len(),
                     _ => false,
                 }),
-                "a drive that grows to exist, and to be the last one in a linear layout",
+                "only existing drives to grow, and in a linear layout only the last drive",
             ),
             (
                 self.is_scheduled() && self.layer.stack != StackSpec::Mq,

@@ -270,7 +270,7 @@ impl<T: Target> Job<T> {
         let mut aim = |io: &mut T::Io| {
             let block = left
                 .next()
-                .expect("the target must not ask for more I/Os than there are blocks left");
+                .expect("the target must not ask for more I/Os than there are blocks to read back");
             io.aim(Op::Read, block * sectors, 0);
         };
         loop {

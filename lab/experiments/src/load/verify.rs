@@ -146,7 +146,10 @@ pub(crate) fn check(block: &[u8], offset: u64, generation: Option<u64>) -> Resul
         return Err(format!("offset {offset}: holds the block of offset {place}"));
     }
     if let Some(generation) = generation.filter(|generation| *generation != found) {
-        return Err(format!("offset {offset}: generation {found}, last written {generation}"));
+        return Err(format!(
+            "offset {offset}: holds the data of write {found} to this block; the last write was \
+             {generation}"
+        ));
     }
     let crc = u64::from(crc32c::crc32c(&block[HEAD..]));
     let stored = word(block, 24..28);
@@ -206,7 +209,10 @@ mod tests {
         written.check(5, Err("gone"), &mut result);
         assert_eq!((result.verified, result.errors), (1, 2));
         let first = result.first_error.expect("there were two");
-        assert_eq!(first, "verify: offset 2560: generation 1, last written 2");
+        assert_eq!(
+            first,
+            "verify: offset 2560: holds the data of write 1 to this block; the last write was 2"
+        );
     }
 
     #[test]
@@ -215,7 +221,9 @@ mod tests {
         stamp(&mut block, 8192, 3);
         assert_eq!(check(&block, 8192, Some(3)), Ok(()));
         assert!(check(&block, 4096, Some(3)).expect_err("moved").contains("holds the block of"));
-        assert!(check(&block, 8192, Some(4)).expect_err("stale").contains("generation 3"));
+        assert!(
+            check(&block, 8192, Some(4)).expect_err("stale").contains("the data of write 3 to")
+        );
         assert_eq!(check(&block, 8192, None), Ok(()));
         block[300] ^= 1;
         assert!(check(&block, 8192, None).expect_err("torn").contains("crc32c"));

@@ -159,7 +159,7 @@ fn checks(page: &Page) -> String {
     }
     let tally = page.tally();
     text += &format!(
-        "\n\nchecks: {} hold, {} do not hold, {} not there yet; {} inputs are not counted",
+        "\n\nchecks: {} hold, {} do not hold, {} not there yet (not run); {} inputs of the model",
         tally.hold, tally.fail, tally.missing, tally.inputs
     );
     text

@@ -34,7 +34,7 @@ fn with_lines(figure: Figure, other: Figure, left_out: &str) -> Figure {
     let panels: Vec<Panel> = panels.map(|(panel, other)| add_lines(panel, other)).collect();
     let differs = panels.iter().flat_map(|panel| &panel.series);
     let said = match differs.into_iter().any(|series| series.kind == SeriesKind::Without) {
-        true => format!(" Thin and dashed: without {left_out}, where that differs."),
+        true => format!(" Thin dashed lines: the result without {left_out}, where it differs."),
         false => format!(" The result without {left_out} is the same."),
     };
     Figure { caption: figure.caption + &said, panels, ..figure }
@@ -101,7 +101,7 @@ mod tests {
         let figure = &both.figures[0];
         let labels: Vec<String> = figure.panels[0].series.iter().map(Series::label).collect();
         assert_eq!(labels, ["MQ", "by weight", "MQ, paper", "MQ, without"]);
-        assert!(figure.caption.ends_with("without lines,links, where that differs."));
+        assert!(figure.caption.ends_with("without lines,links, where it differs."));
         let ids: Vec<&str> = both.tables.iter().map(|table| table.id.as_str()).collect();
         assert_eq!(ids, ["changes", "changes-without", "stays"]);
         assert!(both.tables[2].caption.ends_with("is the same."));

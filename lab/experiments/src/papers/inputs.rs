@@ -75,7 +75,7 @@ fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
             of.bandwidth.as_str(),
         ),
         (
-            "latencies of one read, one write at a time",
+            "latencies of reads, writes at queue depth 1",
             format!("{}, {} us", us(preset.latency_ns.0), us(preset.latency_ns.1)),
             of.latency.as_str(),
         ),

@@ -53,14 +53,14 @@ pub(crate) fn of(model: &Model) -> MachineTable {
     let fairness = threads.fairness.iter().flat_map(|fairness| {
         [
             cost(
-                "lead in run time at which a thread is preempted by one that wakes up",
+                "difference of run times above which a woken thread preempts the running one",
                 &fairness.granularity,
             ),
             cost("largest lead in run time that a thread gains by sleeping", &fairness.credit),
         ]
     });
     let near = (cache.near.turns > 0).then(|| {
-        turns("transfers in a row of a contended cache line within one socket", &cache.near)
+        turns("consecutive transfers of a contended cache line within one socket", &cache.near)
     });
     let siblings = model.hyper_threads.iter().map(|threads| Constant {
         name: format!("speed of a core with {} busy hyper-threads", threads.per_core),
@@ -78,7 +78,7 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             transfer("cache line: from another core of the socket", &cache.socket),
             transfer("cache line: from a socket one hop away", &cache.one_hop),
             transfer("cache line: from a socket two hops away", &cache.two_hops),
-            transfer("cache line: from the other board", &cache.board),
+            transfer("cache line: from a socket on another board", &cache.board),
             cost("cache line: from memory", &cache.memory),
             rate("bandwidth of the link between sockets", &cache.link),
             rate("bandwidth of the link between boards", &cache.board_link),

@@ -106,7 +106,7 @@ impl Mechanism {
                 "the SCSI mid-layer's counts of commands in flight for the host and for each device"
             }
             Mechanism::ControllerLock => {
-                "the lock that the SCU's driver holds in all its functions"
+                "the lock around all functions of the driver of Intel's SCU (a SATA controller)"
             }
             Mechanism::Coalescing => "interrupt coalescing of the SCU",
             Mechanism::Dies => {
@@ -146,7 +146,7 @@ impl Mechanism {
                 "the inode's count of direct I/Os, a cache line that all CPUs write"
             }
             Mechanism::QueueCounters => "the kernel's statistics counters of a hardware queue",
-            Mechanism::Noise => "a kernel thread that takes each CPU from the job once",
+            Mechanism::Noise => "a kernel thread that preempts the job once on each CPU",
         }
     }
 

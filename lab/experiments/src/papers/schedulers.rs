@@ -300,7 +300,9 @@ impl papers::Point for Point {
                 "p99" => row.lat_ns.p99 as f64,
                 "p999" => row.lat_ns.p999 as f64,
                 "max" => row.lat_ns.max as f64,
-                _ => panic!("{name}: no such metric of a client"),
+                _ => panic!(
+                    "{name}: no client metric; use iops, ios, share, bytes, p50, p99, p999 or max"
+                ),
             }]);
         }
         let one = match name {

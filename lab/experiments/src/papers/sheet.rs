@@ -418,8 +418,9 @@ impl<P: Point> Evidence<'_, P> {
     fn check(&self, spec: &CheckSpec, paper: &str) -> Check {
         let theirs = Quantity::new(spec.paper.as_str(), spec.numbers.clone());
         self.judged(spec, &theirs).unwrap_or_else(|| {
-            let missing =
-                format!("the check's part was not run; millrace-lab paper {paper} runs all parts");
+            let missing = format!(
+                "the part with this check was not run; millrace-lab paper {paper} runs all parts"
+            );
             Check::not_yet(&spec.id, spec.kind, theirs).with_note(missing)
         })
     }

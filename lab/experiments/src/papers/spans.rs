@@ -186,11 +186,11 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
         rows.push(row);
     }
     let paper_share = SPANS[..3].iter().map(|(_, s)| s).sum::<f64>() / SPANS[4].1;
-    let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
+    let mut share = vec!["share of Q2D in Q2C".to_owned(), percent(paper_share)];
     share.extend(drives.iter().map(|one| percent(one.share())));
     rows.push(share);
     let mut beside =
-        vec!["Q2D of Q2C, with D2C at most the paper's".to_owned(), percent(paper_share)];
+        vec!["share of Q2D, with D2C limited to the paper's".to_owned(), percent(paper_share)];
     beside.extend(drives.iter().map(|one| percent(one.share_beside_paper())));
     rows.push(beside);
     let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
@@ -206,7 +206,7 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
         checks: vec![check(drives)],
         figures: vec![figure(drives)],
         tables: vec![DataTable::new(
-            ("spans", "Spans of one 4 KiB read at a time"),
+            ("spans", "Spans of 4 KiB reads at queue depth 1"),
             "Q: I/O queued, G: request allocated, I: request inserted, D: request issued to the \
              driver, C: completed. Every step has a timestamp of its own.",
             head,
@@ -247,7 +247,7 @@ fn check(drives: &[DriveSpans]) -> Check {
     };
     let each = drives.iter().map(|one| {
         let (share, beside) = (percent(one.share()), percent(one.share_beside_paper()));
-        format!("{}: {share} ({beside} with D2C at most the paper's)", one.drive)
+        format!("{}: {share} ({beside} with D2C limited to the paper's)", one.drive)
     });
     let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
     let holds = nvme.share_beside_paper() < SHARE_MOST;

@@ -118,7 +118,7 @@ impl Order {
     /// that now wait for no other I/O.
     pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
-        let access = links.access.take().expect("a completed I/O was admitted before");
+        let access = links.access.take().expect("only an I/O that `admit` has added can complete");
         if let Access::Range { start, end, .. } = access {
             self.lanes[links.lane].of_length(end - start).remove(&(start, slot));
         }

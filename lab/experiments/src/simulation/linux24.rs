@@ -237,8 +237,8 @@ impl KernelCosts {
     pub(crate) fn entries(&self) -> Vec<(&'static str, &Cost)> {
         let KernelCosts { held, buffer, bounce, .. } = self;
         vec![
-            ("adapter's driver under its lock: dispatch of a command", &held.dispatch),
-            ("adapter's driver under its lock: interrupt", &held.interrupt),
+            ("adapter driver, lock held: dispatching a command", &held.dispatch),
+            ("adapter driver, lock held: interrupt", &held.interrupt),
             ("buffer head: submission before the lock", &buffer.submit),
             ("buffer head: completion in the bottom half", &buffer.end),
             ("bounce buffer: allocating a page and a buffer head", &bounce.get),

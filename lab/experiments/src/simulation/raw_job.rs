@@ -99,9 +99,9 @@ impl<M: Host> Raw<'_, M> {
             bio.set_sector(sector + u64::from(unit_bytes >> 9) * number);
             bio.set_op(op);
             bio.set_user_data(at);
-            self.channel
-                .submit(bio)
-                .expect("the channel has room for all units, and the range is valid");
+            self.channel.submit(bio).expect(
+                "the channel must have room for the I/O's bios, and the range must be valid",
+            );
         }
         self.channel.flush();
     }

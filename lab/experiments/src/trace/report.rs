@@ -216,7 +216,7 @@ fn head() -> Vec<String> {
 
 fn table(id: &str, title: &str, measures: &Measures) -> DataTable {
     let caption = "Defined as in btt; dm is for devices that only remap I/O. Times in us; \
-                   percentiles are accurate to an eighth.";
+                   percentiles are accurate to 12.5 %.";
     let rows = rows("", measures).map(|mut row| row.split_off(1)).collect();
     DataTable::new((id, title), caption, head(), rows)
 }

@@ -109,7 +109,9 @@ impl VmSetting {
         let wait_max_ns = self.batching_ns.unwrap_or(usual.wait_max_ns);
         if wait_max_ns == 0 && self.without.contains(&Effect::Bound) {
             return Err(refused(
-                "without=bound: no request waits for batching in this mode; use mode miot, or batching=20us".to_owned(),
+                "without=bound: there is no bound, because requests are not batched; use mode \
+                 miot, or batching=20us"
+                    .to_owned(),
             ));
         }
         Ok(QueueService { threads, wait_max_ns, poll_max_ns: self.polling_ns, ..usual })
@@ -401,7 +403,7 @@ mod tests {
         let none = VmSetting { threads: Some(0), ..VmSetting::new(Mode::Mq) };
         assert!(refusal(none, 1).ends_with("has queues for 1 to 8 threads; write 1 or more"));
         let still = VmSetting { without: vec![Effect::Bound], ..VmSetting::new(Mode::Mq) };
-        assert!(refusal(still, 1).contains("without=bound: no request waits for batching"));
+        assert!(refusal(still, 1).contains("without=bound: there is no bound"));
         let few = VmSetting { vcpus: 2, ..VmSetting::new(Mode::Mq) };
         assert!(refusal(few, 3).contains("--numjobs 3: each process has a vCPU, and there are 2"));
         let many = VmSetting { vcpus: 64, ..VmSetting::new(Mode::Mq) };

@@ -270,7 +270,7 @@ impl IoThreadState<'_> {
             self.free.push(place);
             self.bios.push(completion.bio);
             let queue = self.queues.iter_mut().find(|queue| queue.number == number);
-            let queue = queue.expect("the request came from one of these queues");
+            let queue = queue.expect("the request must be from a queue of this I/O thread");
             queue.ring.push_used(request, queue.used);
             queue.used += 1;
             if self.vm.plan.has(Effect::Signals) && queue.shows_done() {

@@ -146,7 +146,8 @@ impl Ring {
 
     /// Takes the next request for the device. The device must have checked `available` before.
     pub(super) fn pop(&self) -> VmRequest {
-        let request = lock(&self.avail).pop_front().expect("requests are added before the index");
+        let request =
+            lock(&self.avail).pop_front().expect("a request is added before `avail_idx` counts it");
         self.descriptors[request.slot as usize].read();
         request
     }

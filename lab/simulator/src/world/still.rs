@@ -44,7 +44,7 @@ pub(crate) fn check() {
     let held = cfg!(debug_assertions) && HELD.get() > 0;
     assert!(
         !held || std::thread::panicking(),
-        "a thread called the simulated machine while it must hold still (`Simulated::hold_still`)"
+        "a thread called the simulated machine before it dropped its `StillGuard`"
     );
 }
 
@@ -66,6 +66,6 @@ mod tests {
         let Err(SimError::Panic { message, .. }) = simulation.run(main) else {
             panic!("it ran to its end");
         };
-        assert!(message.contains("must hold still"), "{message}");
+        assert!(message.contains("before it dropped its `StillGuard`"), "{message}");
     }
 }

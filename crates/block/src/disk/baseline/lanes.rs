@@ -113,7 +113,8 @@ impl SharedQueueStack {
             return Ok(SharedQueueStack { lanes, is_raw: config.baseline.stack == Stack::Raw });
         };
         let text = format!(
-            "drive {}: inside = each is not possible: {wrong}; set inside to one",
+            "drive {}: several threads cannot serve a hardware queue (inside = each): {wrong}; use \
+             inside = one",
             config.name
         );
         Err(Error::new(ErrorKind::InvalidSetting, text))
@@ -136,7 +137,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     fn refuses_scheduler(&self) -> &'static str {
         match self.is_raw {
             true => NO_SCHEDULER,
-            false => "inside = each supports no scheduler; set inside to one",
+            false => "a scheduler needs inside = one: one thread at a time serves a hardware queue",
         }
     }
 

@@ -118,7 +118,8 @@ impl TargetQuery<'_> {
                     .to_owned(),
             };
             format!(
-                "{}: {took} since the start, and the fastest 10 % took {} or less. {advice}",
+                "{}: {took} since the drive was opened; the fastest 10 % of the I/Os took {} or \
+                 less. {advice}",
                 self.begin(),
                 about(fastest_ns)
             )
@@ -232,14 +233,14 @@ mod tests {
     fn what_was_measured_is_judged_by_the_median_or_the_mean() {
         let said = ASKED.so_far(&times(60_000)).unwrap();
         let whole = "group gold: latency-target p99 50us: half of the I/Os at drive d0 of volume fast \
-                     took 60us or more since the start, and the fastest 10 % took 60us or less. No \
-                     scheduler makes the drive faster; set latency-target to p99 90us or more, or \
-                     give the group a faster drive";
+                     took 60us or more since the drive was opened; the fastest 10 % of the I/Os \
+                     took 60us or less. No scheduler makes the drive faster; set latency-target to \
+                     p99 90us or more, or give the group a faster drive";
         assert_eq!(said, whole);
         assert!(ASKED.so_far(&times(40_000)).is_none(), "p99 is 160 us, the median is not");
         let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
         let said = mean.so_far(&times(60_000)).unwrap();
-        let part = ": I/Os at drive d0 of volume fast took 66us on average since the start, and";
+        let part = ": I/Os at drive d0 of volume fast took 66us on average since the drive";
         assert!(said.contains(part), "{said}");
         assert!(said.contains("set latency-target to mean 90us or more"), "{said}");
         assert!(mean.so_far(&times(40_000)).is_none());
@@ -251,8 +252,8 @@ mod tests {
         loaded.add(40_000, 20);
         loaded.add(1_700_000, 80);
         let said = ASKED.so_far(&loaded).unwrap();
-        let part = " took 1700us or more since the start, and the fastest 10 % took 39us or less. \
-                    The drive can keep the target if less is at it";
+        let part = " took 1700us or more since the drive was opened; the fastest 10 % of the I/Os \
+                    took 39us or less. The drive can keep the target if less is at it";
         assert!(said.contains(part), "{said}");
         assert!(!said.contains("set latency-target"), "{said}");
     }

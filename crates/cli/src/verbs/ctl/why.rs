@@ -143,7 +143,7 @@ const IDLE: f64 = 0.8;
 fn accepted(now: &Report) -> &'static str {
     match now.server.stats.memory_waiting {
         0 => "the block layer accepts",
-        _ => "the block layer accepts or memory-max has room for",
+        _ => "the block layer or memory-max allows",
     }
 }
 
@@ -185,12 +185,12 @@ fn sentence(
         "weight" => {
             let shares = row.map_or_else(String::new, |row| {
                 let (wanted, got, weight) = (row.wanted_percent, row.got_percent, row.weight);
-                format!("; its weight {weight} gives it {wanted:.0} %, and it got {got:.0} %")
+                format!("; drive time: {wanted:.0} % due by weight {weight}, {got:.0} % received")
             });
             match row.is_some_and(|row| row.got_percent > row.wanted_percent) {
                 true => format!("{name} waits for its turn among the groups: {share}{shares}."),
                 false => {
-                    format!("{name} is slow because others are served first: {share}{shares}.")
+                    format!("{name} is slow because other groups go first: {share}{shares}.")
                 }
             }
         }
@@ -265,7 +265,7 @@ fn text(why: &VolumeExplanation) -> String {
     if why.groups.is_empty() {
         return format!("{}\n{warnings}", why.says);
     }
-    let left = ("where the time of its I/Os was spent", Side::Left);
+    let left = ("where the group's I/Os spent their time", Side::Left);
     let numbers = ["I/Os/s", "mean", "p99"].map(|head| (head, Side::Right));
     let heads = [("group", Side::Left)].into_iter().chain(numbers).chain([left]);
     let mut grid = Grid::new(heads);
@@ -415,7 +415,7 @@ mod tests {
         let now = report(1, groups);
         let rows = groups::rows(&now, None);
         let said = sentence((&explained(&[("weight", 70.0)]), &[]), rows.first(), &now);
-        assert!(said.ends_with("; its weight 100 gives it 25 %, and it got 25 %."), "{said}");
+        assert!(said.ends_with("; drive time: 25 % due by weight 100, 25 % received."), "{said}");
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
         let groups = vec![GroupState { name: "gold".into(), settings, ..GroupState::default() }];
         let now = Report { groups, ..Report::default() };
@@ -440,7 +440,7 @@ mod tests {
             warnings: vec!["group vm7: too much.".into()],
         };
         let expected = "Said.\n\n\
-                        group  I/Os/s     mean      p99  where the time of its I/Os was spent\n\
+                        group  I/Os/s     mean      p99  where the group's I/Os spent their time\n\
                         vm7       500  64.0 ms  70.2 ms  62 % limit (iops=500), 30 % drive, 8 % weight\n\n\
                         group vm7: too much.\n";
         assert_eq!(text(&why), expected);

@@ -326,7 +326,11 @@ impl Reloader for ConfigReloader {
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges {
         let file = self.running().file.as_ref().map(|file| file.display().to_string());
         let (changes, problem) = match (self.changes_since_file(daemon), &file) {
-            (_, None) => (Vec::new(), "the daemon has no configuration file".to_owned()),
+            (_, None) => {
+                let text =
+                    "the daemon has no configuration file; `millrace ctl save FILE` writes one";
+                (Vec::new(), text.to_owned())
+            }
             (Ok(changes), _) => (changes, String::new()),
             (Err(refusal), _) => (Vec::new(), refusal.message.replace('\n', "; ")),
         };

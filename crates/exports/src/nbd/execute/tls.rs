@@ -214,7 +214,8 @@ impl WorkerContext {
             && let Some(catalog) = self.exports.catalog(negotiation.listener)
             && self.secure.may_show(Instant::now())
         {
-            let why = "it hung up during the TLS handshake; it may not accept this certificate";
+            let why = "the client hung up during the TLS handshake; it may reject the server's \
+                       certificate";
             let why = blamed(catalog.tls.as_ref(), &why);
             client_log::refused(self.pool.thread(), conn, &catalog.address, why);
         }

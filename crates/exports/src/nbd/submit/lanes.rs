@@ -153,13 +153,13 @@ impl Index<usize> for VolumeLanes {
 
     #[inline]
     fn index(&self, number: usize) -> &VolumeLane {
-        self.0[number].as_ref().expect("a volume's lane exists while clients or requests use it")
+        self.0[number].as_ref().expect("a volume must stay open while clients or requests use it")
     }
 }
 
 impl IndexMut<usize> for VolumeLanes {
     #[inline]
     fn index_mut(&mut self, number: usize) -> &mut VolumeLane {
-        self.0[number].as_mut().expect("a volume's lane exists while clients or requests use it")
+        self.0[number].as_mut().expect("a volume must stay open while clients or requests use it")
     }
 }

@@ -9,7 +9,7 @@ use millrace_block::GroupId;
 
 /// Answer to an offered request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Offer {
+pub(crate) enum OfferResult {
     Submitted,
     /// The channel takes no more of this group.
     Skipped,
@@ -41,19 +41,19 @@ impl WaitingTickets {
     /// Offers the first request of each group to the callback `offer`, in rounds, until a round
     /// submits none or the channel is full. Returns true if any request was submitted.
     #[cold]
-    pub(crate) fn submit(&mut self, mut offer: impl FnMut(u32) -> Offer) -> bool {
+    pub(crate) fn submit(&mut self, mut offer: impl FnMut(u32) -> OfferResult) -> bool {
         let mut has_submitted = false;
         // Groups in a row whose request was not submitted.
         let mut refused = 0;
         while refused < self.0.len() {
             let Some((group, mut tickets)) = self.0.pop_front() else { break };
-            let answer = tickets.front().map_or(Offer::Skipped, |id| offer(*id));
-            if answer == Offer::Full {
+            let answer = tickets.front().map_or(OfferResult::Skipped, |id| offer(*id));
+            if answer == OfferResult::Full {
                 self.0.push_front((group, tickets));
                 break;
             }
-            refused = if answer == Offer::Submitted { 0 } else { refused + 1 };
-            if answer == Offer::Submitted {
+            refused = if answer == OfferResult::Submitted { 0 } else { refused + 1 };
+            if answer == OfferResult::Submitted {
                 tickets.pop_front();
                 has_submitted = true;
             }
@@ -87,12 +87,12 @@ mod tests {
         let mut taken = Vec::new();
         let mut room = 2;
         let mut offer = |id| match (room, id) {
-            (0, _) => Offer::Full,
-            (_, 20) => Offer::Skipped,
+            (0, _) => OfferResult::Full,
+            (_, 20) => OfferResult::Skipped,
             _ => {
                 room -= 1;
                 taken.push(id);
-                Offer::Submitted
+                OfferResult::Submitted
             }
         };
         assert!(held.submit(&mut offer) && !held.submit(&mut offer));
@@ -100,7 +100,7 @@ mod tests {
         held.retain(|id| id != 20);
         assert!(!held.has(GroupId(2)) && held.has(GroupId(1)));
         assert_eq!(held.iter().collect::<Vec<_>>(), [11, 12]);
-        assert!(!held.submit(|_| Offer::Skipped));
-        assert!(held.submit(|_| Offer::Submitted) && held.is_empty());
+        assert!(!held.submit(|_| OfferResult::Skipped));
+        assert!(held.submit(|_| OfferResult::Submitted) && held.is_empty());
     }
 }

@@ -50,7 +50,8 @@ impl Worker {
                 continue;
             };
             self.core.counts.handshake_timeouts += 1;
-            let why = "its handshake is not complete, and a new client needs its connection slot";
+            let why = "the client's handshake is incomplete, and a new client needs the connection \
+                       slot";
             let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
             let catalog = listener.and_then(|listener| self.core.exports.catalog(listener));
             if let Some(catalog) = catalog.filter(|_| self.core.secure.shows()) {

@@ -225,7 +225,7 @@ impl Worker {
                 client_log::ended(
                     self.number,
                     conn,
-                    "the client read and sent nothing until the stall timeout",
+                    "the client neither read nor sent anything until the stall timeout",
                 );
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
                 conn.touch(&mut self.touched);

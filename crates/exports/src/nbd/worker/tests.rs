@@ -88,7 +88,7 @@ fn client_replaces_one_that_timed_out_amid_handshakes() {
     age(&mut rig);
     let mut newer = None;
     let log = logged(|| newer = Some(accept(&mut rig, 0)));
-    assert!(log.contains("is refused: its handshake is not complete"), "{log}");
+    assert!(log.contains("is refused: the client's handshake is incomplete"), "{log}");
     rig.until("the oldest is closed", |rig| rig.core.counts.connections == 4);
     let mut greeting = [0; 18];
     clients[0].read_exact(&mut greeting).unwrap();

@@ -245,7 +245,7 @@ mod tests {
         unflushed.answer_writes();
         assert!(is_lost(&file));
         let first = unflushed.begin_flush().unwrap();
-        assert_eq!(unflushed.begin_flush(), None, "the first ticket covers the same writes");
+        assert_eq!(unflushed.begin_flush(), None, "the first flush covers these writes already");
         unflushed.answer_writes();
         unflushed.end_flush(first, status::OK);
         assert!(is_lost(&file), "one was answered meanwhile");

@@ -124,8 +124,8 @@ fn sample(report: &Value) -> Result<RunFigures> {
     };
     match (errors, sample.iops > 0.0) {
         (0, true) => Ok(sample),
-        (0, false) => bail!("its report contains no I/O: {report}"),
-        (errors, _) => bail!("its report contains {errors} errors"),
+        (0, false) => bail!("the program's report contains no I/O: {report}"),
+        (errors, _) => bail!("the program's report contains {errors} errors"),
     }
 }
 
@@ -194,7 +194,10 @@ mod tests {
         assert_eq!(sample(&fio).unwrap(), expected);
         assert_eq!(sample(&json!([row])).unwrap(), expected);
         let failed = json!({ "jobs": [{ "error": 5, "read": flow }] });
-        assert_eq!(sample(&failed).unwrap_err().to_string(), "its report contains 5 errors");
+        assert_eq!(
+            sample(&failed).unwrap_err().to_string(),
+            "the program's report contains 5 errors"
+        );
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let volumes = volumes(args, &file)?;
     if !file.ignored.is_empty() {
         millrace_console::tell!(
-            "note: {}: ignored, because they have no effect here: {}",
+            "note: {}: options that have no effect here: {}",
             shown(name),
             file.ignored.join(", ")
         );
@@ -77,7 +77,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         millrace_console::tell!("job {job}: {} errors: {first}", one.errors());
     }
     if let Some(error) = &failed {
-        millrace_console::tell!("millrace-lab: {error}; the jobs after those above did not run");
+        millrace_console::tell!("millrace-lab: {error}; the remaining jobs did not run");
     }
     let has_errors = failed.is_some() || reports.iter().any(|report| report.errors() > 0);
     Ok(interrupt::exit_code(interrupt, has_errors.into()))

@@ -31,8 +31,8 @@ pub struct JobFileArgs {
 pub enum OutputFormat {
     #[value(help = "a table")]
     Normal,
-    #[value(help = "fio's keys")]
+    #[value(help = "JSON with fio's keys")]
     Json,
-    #[value(name = "json+", help = "fio's keys, and bins of latencies")]
+    #[value(name = "json+", help = "JSON with fio's keys and latency histograms")]
     JsonPlus,
 }

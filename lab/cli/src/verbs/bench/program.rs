@@ -120,7 +120,7 @@ fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     }
     let drives = args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>();
     let text = format!(
-        "{}: an operation is a page of 4 KiB, or an operation of a server program\n{}\n",
+        "{}: an operation (op) is a step of a server program, or a page of 4 KiB\n{}\n",
         drives.join("+"),
         grid.text()
     );

@@ -129,7 +129,8 @@ pub enum Speed {
 const FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 
 fn speed(text: &str) -> Result<Speed, String> {
-    let wrong = || "write a factor such as 1x, 10x or 0.5x, or afap".to_owned();
+    let wrong =
+        || "write a factor such as 1x, 10x or 0.5x, or afap (as fast as possible)".to_owned();
     if text == "afap" {
         return Ok(Speed::Afap);
     }

@@ -184,7 +184,7 @@ fn lines(report: &Report) -> Vec<String> {
     };
     let waited = report.waited;
     let mut waits = vec![
-        (waited.for_overlap, "for an earlier I/O that they overlap".to_owned()),
+        (waited.for_overlap, "I/Os for an earlier I/O to an overlapping range".to_owned()),
         (waited.for_writes, "flushes for writes before them".to_owned()),
     ];
     if report.speed.is_some() {
@@ -217,7 +217,7 @@ fn lines(report: &Report) -> Vec<String> {
         "not sent",
         &[(report.counts.unsent, "because the replay ended before".to_owned())],
     ));
-    let unknown = "when the replay ended: they may or may not be complete".to_owned();
+    let unknown = "I/Os when the replay ended; the target may have completed them".to_owned();
     lines.extend(list("no answer", &[(report.counts.unanswered, unknown)]));
     lines.extend(report.stopped.as_ref().map(|stopped| match stopped {
         StopReason::Runtime => "ended by --runtime".to_owned(),

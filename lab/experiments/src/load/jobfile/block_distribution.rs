@@ -44,7 +44,7 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     let center = parts.next().map(float).transpose()?;
     if parts.next().is_some() || center.is_some_and(|center| !(0.0..=1.0).contains(&center)) {
         return Err(format!(
-            "{text:?}: write NAME:NUMBER or NAME:NUMBER:CENTRE, a centre of 0 to 1"
+            "{text:?}: write, for example, zipf:1.2 or zipf:1.2:0.5, with a centre from 0 to 1"
         ));
     }
     match (name, first) {

@@ -113,7 +113,10 @@ pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
     let given: u32 = shares.iter().filter_map(|(_, share)| share.map(u32::from)).sum();
     let open = shares.iter().filter(|(_, share)| share.is_none()).count() as u32;
     if given > 100 && open > 0 {
-        return Err(format!("{text:?}: the shares make {given} %; nothing is left for the others"));
+        return Err(format!(
+            "{text:?}: the percentages add up to {given} %, so nothing is left for sizes without a \
+             percentage; write at most 100 %"
+        ));
     }
     let left = 100_u32.saturating_sub(given) / open.max(1);
     // As in fio, round each size down to a multiple of the smallest size.

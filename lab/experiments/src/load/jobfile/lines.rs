@@ -171,7 +171,8 @@ impl SectionReader<'_> {
             );
         }
         if self.in_global.is_none() {
-            return Err(place.wrong("include before the first section; begin one first"));
+            let text = "an include before the first section; begin one with [global] or [name]";
+            return Err(place.wrong(text));
         }
         let failed = |error| place.wrong(format!("include {name}: cannot read it: {error}"));
         let bytes = self.outside.file(name).map_err(failed)?;

@@ -84,7 +84,7 @@ fn contents(
     }
     Ok(DiskContents::Data(match known(&head) {
         Some(mark) => format!("holds {mark}"),
-        None => format!("holds data, such as at byte {found}"),
+        None => format!("holds data at byte {found}"),
     }))
 }
 

@@ -158,7 +158,7 @@ impl TraceProfile {
             row
         };
         let caption =
-            "latencies are those recorded in the trace; percentiles are accurate to an eighth";
+            "latencies are those recorded in the trace; percentiles are accurate to 12.5 %";
         let caption = if self.has_latency() { caption } else { "" };
         DataTable::new(("mix", "Operations"), caption, head, there.map(row).collect())
     }

@@ -44,7 +44,10 @@ impl OmittedFields {
         for (count, what) in [
             (self.zeroes, "write-zeroes became writes"),
             (self.fua, "writes lost their FUA"),
-            (self.unaligned, "I/Os that began or ended within a sector were widened to whole ones"),
+            (
+                self.unaligned,
+                "I/Os that began or ended within a sector were widened to whole sectors",
+            ),
             (self.completions, "completions left out: too many I/Os in flight"),
         ] {
             if count > 0 {
@@ -52,8 +55,8 @@ impl OmittedFields {
             }
         }
         if self.times {
-            let said =
-                "the times are lost: fio misreads waits; use --to-format iolog3 to keep them";
+            let said = "the times are lost, because fio misreads `wait` lines of this format; use \
+                        --to-format iolog3 to keep them";
             notes.push(said.into());
         }
         notes

@@ -127,7 +127,7 @@ fn what_a_format_has_no_place_for_is_counted() {
         notes(Format::Blktrace),
         [
             "1 write-zeroes became writes",
-            "1 I/Os that began or ended within a sector were widened to whole ones"
+            "1 I/Os that began or ended within a sector were widened to whole sectors"
         ]
     );
     assert_eq!(notes(Format::Iolog3), ["1 write-zeroes became writes", "1 writes lost their FUA"]);

@@ -258,9 +258,9 @@ impl DirtyMarks {
         let unknown = || {
             let lost: Vec<String> = self.lost().iter().map(|name| format!("{name:?}")).collect();
             let text = match lost.as_slice() {
-                [] => "no volume has a loss to acknowledge".to_owned(),
+                [] => "no volume has a data loss to acknowledge".to_owned(),
                 lost => format!(
-                    "volume {volume:?} has no loss to acknowledge; volumes that have one: {}",
+                    "volume {volume:?} has no data loss to acknowledge; volumes with data loss: {}",
                     lost.join(", ")
                 ),
             };
@@ -430,7 +430,8 @@ fn advice(kind: io::ErrorKind) -> &'static str {
              directory"
         }
         io::ErrorKind::PermissionDenied => {
-            "the daemon's user may not write there; change the directory's mode, or choose another"
+            "the daemon's user may not write to the directory; change its mode, or choose another \
+             directory"
         }
         _ => "choose another directory",
     }
@@ -475,7 +476,8 @@ mod tests {
         let text = marks.acknowledge("a").unwrap_err().message;
         assert_eq!(
             text,
-            "volume \"a\" has no loss to acknowledge; volumes that have one: \"b \\\"\u{e9}\\\"\""
+            "volume \"a\" has no data loss to acknowledge; volumes with data loss: \
+             \"b \\\"\u{e9}\\\"\""
         );
         marks.mark("a");
         marks.settle(|_| false);

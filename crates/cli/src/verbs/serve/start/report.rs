@@ -51,7 +51,8 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
         let (name, serving) = (&volume.name, &volume.serving);
         let _ = writeln!(
             text,
-            "volume \"{name}\": served {}; plug high {} / low {}, pressure high {} / low {} for each of {} drives",
+            "volume \"{name}\": served {}; requests per drive: plug-high = {}, plug-low = {}, \
+             pressure-high = {}, pressure-low = {}; drives: {}",
             serving.serving.name(),
             serving.plug_high,
             serving.plug_low,

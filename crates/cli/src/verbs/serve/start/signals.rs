@@ -136,7 +136,12 @@ fn cut_power(cut: u64) -> String {
         format!("power cut {cut}: drive {name} lost {} sectors\n", control.power_cut(seed))
     });
     let lost: String = lost.collect();
-    if lost.is_empty() { "power cut: there is no fault drive\n".to_owned() } else { lost }
+    match lost.is_empty() {
+        true => {
+            "power cut: no drive simulates one; add a fault drive with volatile=true\n".to_owned()
+        }
+        false => lost,
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ fn another_mapping_takes_the_entry() {
     ensure(entry.claim(high), "it was free");
     let handler = Arc::clone(&entry);
     let fault = spawn(move || {
-        ensure(handler.pin(30).is_none(), "a fault outside all mappings would replace memory");
+        ensure(handler.pin(30).is_none(), "a fault outside all mappings must find no mapping");
     });
     entry.retire::<Checked>();
     ensure(entry.claim(low), "nobody else takes it");

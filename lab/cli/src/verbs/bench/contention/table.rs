@@ -31,7 +31,8 @@ pub fn table(contest: &ContentionReport, form: Form) -> String {
     columns.extend(figures(rows, form));
     let grid = columns_grid(columns, rows, (form, &["p50", "MiB/s", "p99.9"]));
     format!(
-        "{}\n{}\nall: {:.0} IOPS, {:.1} MiB/s; Jain's index of cost by weight: {:.4}",
+        "{}\n{}\nall: {:.0} IOPS, {:.1} MiB/s; Jain's fairness index (cost by weight, 1 is fair): \
+         {:.4}",
         wrapped(words, WIDTH),
         grid.text(),
         contest.iops,

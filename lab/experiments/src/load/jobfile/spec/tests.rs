@@ -167,7 +167,10 @@ fn error_names_its_line_and_word_and_the_correction() {
         ("bs=2g", "t.fio:1: bs: reads and writes are 1g at most"),
         ("filename=a:b", "t.fio:2: filename=\"a:b\": a job has one file"),
         ("directory=/a:/b", "t.fio:2: directory=\"/a:/b\": a job has one directory"),
-        ("bssplit=4k/90:8k/11:1k/", "t.fio:2: bssplit=\"4k/90:8k/11:1k/\": the shares make 101 %"),
+        (
+            "bssplit=4k/90:8k/11:1k/",
+            "t.fio:2: bssplit=\"4k/90:8k/11:1k/\": the percentages add up to 101 %",
+        ),
         ("fadvise_hint=2", "t.fio:2: fadvise_hint=\"2\": write 0, 1, random or sequential"),
         ("iodepth=0", "t.fio:2: iodepth=\"0\": write 1 to 65536"),
         ("numjobs=4096\n[k]", "t.fio: 4097 jobs in total are too many; use at most 4096"),
