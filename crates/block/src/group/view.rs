@@ -62,6 +62,14 @@ impl<M: Machine> GroupView<M> {
         self.has_limits = self.rows.iter().any(|row| row.limits.is_some());
     }
 
+    /// Gives groups of idle priority that have a latency target the usual priority, for a scheduler
+    /// that keeps targets: it would hold others back for a group that it does not serve.
+    pub(crate) fn serve_targets(&mut self) {
+        let is_idle =
+            |row: &&mut GroupRow<M>| row.target.is_some() && row.priority == Priority::Idle;
+        self.rows.iter_mut().filter(is_idle).for_each(|row| row.priority = Priority::BestEffort);
+    }
+
     /// Returns `id`, or the default group if `id` was never opened.
     pub(crate) fn known(&self, id: GroupId) -> GroupId {
         if usize::from(id.0) < self.rows.len() { id } else { GroupId::DEFAULT }

@@ -95,6 +95,13 @@ impl<M: Machine> SharedDrive<M> {
         })
     }
 
+    pub(crate) fn renew(&self, view: &mut GroupView<M>) {
+        view.renew(&self.groups);
+        if self.policy == Policy::Targets {
+            view.serve_targets();
+        }
+    }
+
     pub(crate) fn queue(self: &Arc<Self>, hctx: u16) -> Box<dyn Scheduler<M>> {
         Box::new(ShareQueue::new(Arc::clone(self), hctx.into()))
     }
@@ -230,7 +237,7 @@ impl<M: Machine> ShareQueue<M> {
     /// Applies changed group settings.
     #[cold]
     fn renew(&mut self) {
-        self.view.renew(&self.shared.groups);
+        self.shared.renew(&mut self.view);
         let terms = (&self.view, self.shared.policy);
         self.flows.iter_mut().for_each(|flow| flow.follow(terms));
         self.counted = [0; 2];

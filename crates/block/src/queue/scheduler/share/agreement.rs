@@ -151,7 +151,7 @@ impl<M: Machine> SharedAllocation<M> {
     /// Sums up the queues' reports, and posts budgets and depth limits to the queues' mailboxes.
     pub(crate) fn make(&mut self, shared: &SharedDrive<M>, now_ns: u64) {
         if self.view.is_old(&shared.groups) {
-            self.view.renew(&shared.groups);
+            shared.renew(&mut self.view);
             self.depth.forget(now_ns);
         }
         self.totals.resize(self.view.len(), GroupTotal::default());

@@ -98,6 +98,13 @@ enum ProbePhase {
     Counts,
 }
 
+/// Times of the next probe, and of the next probe that measures the capacity, in nanoseconds.
+#[derive(Default)]
+struct ProbesDue {
+    probe_ns: u64,
+    load_ns: u64,
+}
+
 /// Depth limit of a drive (requests that may be in flight), and the measurements that decide the
 /// limit. Depths are in 16ths of a small (4 KiB) request; larger requests count more
 /// ([`DepthWeights`](crate::queue::scheduler::cost::DepthWeights)).
@@ -120,11 +127,12 @@ pub(crate) struct DriveDepth {
     since_ns: u64,
     /// Highest measured cost that the drive serves per nanosecond, times 65,536; 0 if unknown.
     capacity: u64,
-    load_ns: u64,
+    /// Depth and throughput at the last decision.
+    last: (u64, u64),
     /// Shortest mean service time of each request class (direction and size), in the present and in
     /// the previous interval between probes. Unit: 64 times log2 of nanoseconds.
     shortest: [[u64; CLASSES]; 2],
-    probe_ns: u64,
+    due: ProbesDue,
     probing: Option<ProbePhase>,
 }
 
@@ -143,9 +151,9 @@ impl DriveDepth {
             decided_ns: 0,
             since_ns: 0,
             capacity: 0,
-            load_ns: 0,
+            last: (0, 0),
             shortest: [[u64::MAX; CLASSES]; 2],
-            probe_ns: 0,
+            due: ProbesDue::default(),
             probing: None,
         }
     }
@@ -187,12 +195,12 @@ impl DriveDepth {
     }
 
     pub(crate) fn look_soon(&mut self, now_ns: u64) {
-        self.probe_ns = self.probe_ns.min(now_ns + FIRST_PROBE_NS);
+        self.due.probe_ns = self.due.probe_ns.min(now_ns + FIRST_PROBE_NS);
     }
 
     /// Forgets the drive's capacity, which was measured with other settings, and schedules a probe.
     pub(crate) fn forget(&mut self, now_ns: u64) {
-        (self.capacity, self.load_ns) = (0, 0);
+        (self.capacity, self.due.load_ns) = (0, 0);
         self.look_soon(now_ns);
     }
 
@@ -205,13 +213,13 @@ impl DriveDepth {
         }
         self.counts.add(&seen.counts);
         self.served += seen.served;
-        if self.depth.is_none() && now_ns >= self.probe_ns {
+        if self.depth.is_none() && now_ns >= self.due.probe_ns {
             // Before the drive had a depth limit, I/O of one group bypassed the scheduler, which
             // does not learn when that I/O completes. The first probe is delayed until that I/O has
             // probably completed.
-            (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
+            (self.due.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
-            (self.capacity, self.load_ns) = (0, 0);
+            (self.capacity, self.due.load_ns) = (0, 0);
         }
         if policy == Policy::Targets {
             self.targets.look(seen, self.bound, now_ns);
@@ -244,16 +252,16 @@ impl DriveDepth {
         if !is_enough || elapsed_ns < DECIDE_NS {
             return;
         }
-        if is_known && now_ns >= self.probe_ns {
+        if is_known && now_ns >= self.due.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
-            self.probe_ns = now_ns + PROBE_NS;
+            self.due.probe_ns = now_ns + PROBE_NS;
             // Time for `DECIDE_IOS` requests, the fewest for a measurement of the drive's capacity.
             let needs_ns = now_ns.saturating_sub(self.since_ns) * DECIDE_IOS / ios;
             let is_measurable = needs_ns <= PROBE_HALF_NS;
             self.capacity = if is_measurable { self.capacity } else { 0 };
-            let is_due = is_measurable && now_ns >= self.load_ns;
+            let is_due = is_measurable && now_ns >= self.due.load_ns;
             self.probing = Some(if is_due { ProbePhase::Fills } else { ProbePhase::Drains });
-            self.load_ns = if is_due { self.probe_ns } else { self.load_ns };
+            self.due.load_ns = if is_due { self.due.probe_ns } else { self.due.load_ns };
             return self.start_over(now_ns);
         }
         if is_known {
@@ -264,9 +272,10 @@ impl DriveDepth {
             false => self.over(&self.counts.sums, 0),
         };
         let by = self.step(seen, over as i64, elapsed_ns);
+        self.last = (self.bound, self.rate(elapsed_ns));
         if by < 0 || self.counts.full {
             let bound = self.bound as i64;
-            let by = by.clamp(-SLOWNESS / 5, SLOWNESS / 8);
+            let by = by.clamp(-SLOWNESS / 5, SLOWNESS);
             self.set_bound((bound + (bound + 64 * i64::from(by > 0)) * by / SLOWNESS) as u64);
         }
         let counted = (self.counts.sums, self.since_ns);
@@ -286,11 +295,24 @@ impl DriveDepth {
         // low needs 4 % more depth: a factor of 4.
         let kept = self.capacity * kept / 1024 * 64 * 4;
         let lack = (kept / self.rate(elapsed_ns).max(1)) as i64 - 64 * 4;
-        match seen.shallow {
+        let by = match seen.shallow {
             true => lack.max(usual - over).min(longest - over),
+            // The depth doubles, as in TCP's slow start, while the throughput grows with it: a
+            // drive behind a network may serve hundreds of requests in the time of one.
+            false if self.grows_with_depth(elapsed_ns) && over * 2 < DEEP => return SLOWNESS,
             false if self.capacity == 0 => (DEEP - over).max(0),
             false => lack.max(DEEP - over),
-        }
+        };
+        by.min(SLOWNESS / 8)
+    }
+
+    /// Returns true if the capacity is unknown, and the last decision raised the depth, and the
+    /// throughput in about the same ratio.
+    fn grows_with_depth(&self, elapsed_ns: u64) -> bool {
+        let (bound, rate) = self.last;
+        let grown = |now: u64, before: u64| (now * 64).checked_div(before).unwrap_or(64);
+        let (depth, rate) = (grown(self.bound, bound), grown(self.rate(elapsed_ns), rate));
+        self.capacity == 0 && depth > 64 && rate * 8 >= 64 * 8 + (depth - 64) * 6
     }
 
     fn look_at_probe(&mut self, phase: ProbePhase, seen: &QueueReports, now_ns: u64) {
@@ -327,7 +349,7 @@ impl DriveDepth {
                     false => 0,
                 };
                 if is_near {
-                    self.load_ns = now_ns + LOAD_AGAIN_NS;
+                    self.due.load_ns = now_ns + LOAD_AGAIN_NS;
                 }
                 Some(ProbePhase::Drains)
             }

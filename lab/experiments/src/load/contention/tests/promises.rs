@@ -3,7 +3,7 @@
 //! On drives that are slow, so that nothing but the scheduler decides, and in virtual time, so that
 //! the figures are the same each time.
 
-use millrace_block::LatencyTarget;
+use millrace_block::{LatencyTarget, Priority};
 
 use super::*;
 
@@ -164,6 +164,18 @@ fn a_reader_keeps_half_beside_flushes_and_durable_writes() {
             assert!(kept >= least, "{drive}, {storm:?}: {kept}");
         }
     }
+}
+
+#[test]
+fn a_target_holds_for_a_group_of_idle_priority() {
+    let mut plan = super::plan(SLOW, vec![reader(), client("bulk", 2, (4 * KIB, 64))]);
+    plan.scheduler = SchedulerKind::Latency;
+    (plan.phases.warm_up_ns, plan.phases.length_ns) = (3_000 * MS, 4_000 * MS);
+    plan.groups[0].latency_target = Some(LatencyTarget::Percentile(9_900, 20 * MS));
+    plan.groups[0].priority = Priority::Idle;
+    let report = super::run(&plan);
+    let (reads, bulk) = (row(&report, "reader").iops, row(&report, "bulk").iops);
+    assert!(p99_ms(&report) <= 20.0 && reads >= 60.0 && bulk >= 2_700.0, "{report:?}");
 }
 
 /// For longer than the shortest times of a drive are remembered: small reads that wait for pieces

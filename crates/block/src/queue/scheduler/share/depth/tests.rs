@@ -94,7 +94,7 @@ fn a_target_may_be_met_for_ever() {
 #[test]
 fn as_many_large_requests_as_small_ones_may_be_at_the_drive() {
     let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 64 });
-    (depth.depth, depth.probe_ns) = (Some([REQUEST; 2]), u64::MAX);
+    (depth.depth, depth.due.probe_ns) = (Some([REQUEST; 2]), u64::MAX);
     for step in 0..2_000 {
         let taken = 8 * 20 * u64::from(REQUEST);
         let seen = QueueReports { taken, ..busy(1, 8) };
