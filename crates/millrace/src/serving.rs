@@ -32,7 +32,9 @@ pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), Error> {
         return Ok(());
     }
     let (serving, stack) = (serving.name(), stack.word());
-    let text = format!("serving {serving} needs stack mq, not {stack}: use mq, or inline");
+    let text = format!(
+        "serving {serving} needs stack mq, not {stack}; set stack to mq, or serving to inline"
+    );
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 

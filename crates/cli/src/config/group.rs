@@ -142,7 +142,7 @@ fn rate(text: &str) -> Result<u64, String> {
         }
         Ok(number) if number <= IOPS_MAX => Ok(number),
         Ok(_) => {
-            Err("too high; write at most 1000m I/Os per second, or \"none\" for no limit"
+            Err("too high; write at most 1000m (1,000 million), or \"none\" for no limit"
                 .to_owned())
         }
         Err(wrong) => Err(format!("{wrong}, or \"none\" for no limit")),

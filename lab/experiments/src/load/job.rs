@@ -268,9 +268,8 @@ impl<T: Target> Job<T> {
         let blocks: Vec<u64> = written.blocks().collect();
         let (mut left, mut submitted) = (blocks.iter(), 0);
         let mut aim = |io: &mut T::Io| {
-            let block = left
-                .next()
-                .expect("the target must not ask for more I/Os than there are blocks to read back");
+            let block =
+                left.next().expect("reading back must end once all written blocks are read");
             io.aim(Op::Read, block * sectors, 0);
         };
         loop {

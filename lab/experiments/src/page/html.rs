@@ -77,15 +77,16 @@ fn contents(page: &Page) -> String {
 
 fn checks(page: &Page) -> String {
     let tally = page.tally();
-    let tile = |class: &str, count: usize, text: &str| match count {
+    let tile = |class: &str, count: usize, [one, several]: [&str; 2]| match count {
         0 => String::new(),
-        count => format!("<li class=\"{class}\"><b>{count}</b> {text}</li>"),
+        1 => format!("<li class=\"{class}\"><b>1</b> {one}</li>"),
+        count => format!("<li class=\"{class}\"><b>{count}</b> {several}</li>"),
     };
     let mut html = String::from("<section id=\"checks\">\n<h2>Checks</h2>\n<ul class=\"tally\">");
-    html += &tile("yes", tally.hold, if tally.hold == 1 { "holds" } else { "hold" });
-    html += &tile("no", tally.fail, if tally.fail == 1 { "does not hold" } else { "do not hold" });
-    html += &tile("missing", tally.missing, "not there yet");
-    html += &tile("input", tally.inputs, if tally.inputs == 1 { "input" } else { "inputs" });
+    html += &tile("yes", tally.hold, ["holds", "hold"]);
+    html += &tile("no", tally.fail, ["does not hold", "do not hold"]);
+    html += &tile("missing", tally.missing, ["not there yet"; 2]);
+    html += &tile("input", tally.inputs, ["input", "inputs"]);
     html += "</ul>\n<table class=\"checks\">\n<thead><tr><th>check</th><th>kind</th>";
     let heads = page.against.heads();
     html += &format!("<th>{}</th><th>{}</th>", heads[0], heads[1]);

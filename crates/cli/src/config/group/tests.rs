@@ -81,7 +81,7 @@ fn a_wrong_word_says_what_to_write() {
         ),
         ("bandwidth", "x", "write 4096, 64k or 10MB, or \"none\" for no limit"),
         ("bandwidth", "2000t", "write at most 1024t bytes per second, or \"none\" for no limit"),
-        ("iops", "1001m", "write at most 1000m I/Os per second, or \"none\" for no limit"),
+        ("iops", "1001m", "write at most 1000m (1,000 million), or \"none\" for no limit"),
         ("burst", "5", "a time needs its unit; write 5s; the range is 1ms to 1m"),
         ("burst", "0", "write a time from 1ms to 1m"),
         ("burst", "2m", "write a time from 1ms to 1m"),
