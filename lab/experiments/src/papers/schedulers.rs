@@ -300,6 +300,7 @@ impl papers::Point for Point {
                 "p99" => row.lat_ns.p99 as f64,
                 "p999" => row.lat_ns.p999 as f64,
                 "max" => row.lat_ns.max as f64,
+                "errors" => row.failed.errors as f64,
                 _ => panic!(
                     "{name}: no client metric; use iops, ios, share, bytes, p50, p99, p999 or max"
                 ),

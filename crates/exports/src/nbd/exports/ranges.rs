@@ -215,6 +215,22 @@ mod tests {
     }
 
     #[test]
+    fn fenced_write_holds_up_later_ones_of_its_blocks() {
+        let ranges = ranges(2);
+        assert!(!ranges.fence((0, 1)), "other threads do not enter their writes yet");
+        ranges.start();
+        ranges.adopt((0, 1), 0..8);
+        ranges.confirm();
+        assert!(!ranges.fence((0, 1)), "thread 1 may have a write there");
+        ranges.confirm();
+        assert!(ranges.fence((0, 1)));
+        assert!(!ranges.claim((1, 2), 0..8, RangeMode::Shared));
+        assert!(ranges.claim((1, 3), 8..16, RangeMode::Shared), "it is apart");
+        assert!(ranges.release((0, 1)));
+        assert_eq!(ready(&ranges, 1), [2]);
+    }
+
+    #[test]
     fn whoever_gives_up_waiting_lets_those_behind_go_on() {
         let ranges = ranges(1);
         ranges.confirm();

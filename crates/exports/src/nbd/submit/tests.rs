@@ -1,5 +1,7 @@
 //! Tests how tickets continue part by part, wait for room and end, with and without a drive.
 
+use millrace_block::GroupId;
+
 use super::*;
 use crate::nbd::tests::{Rig, ticket};
 
@@ -99,6 +101,28 @@ fn while_the_channel_is_full_whoever_waits_is_not_overtaken() {
         (3, ids.len() - 3)
     );
     rig.core.submitter.poll();
+    ids.into_iter().for_each(|id| drop(rig.core.submitter.end(id)));
+    rig.core.submitter.done.clear();
+}
+
+#[test]
+fn a_greedy_group_leaves_places_of_the_channel_to_others() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let submit = |rig: &mut Rig, group: u16| {
+        let mut ticket = ticket(Op::Read, 1, TicketMemory::Zeroes);
+        ticket.owner.group = GroupId(group);
+        let id = rig.core.submitter.tickets.insert(ticket);
+        rig.core.submitter.submit(id);
+        id
+    };
+    let mut ids: Vec<u32> = (0..2_000).map(|_| submit(&mut rig, 0)).collect();
+    let in_flight = rig.core.submitter.lanes[0].channel.in_flight();
+    assert!(in_flight < CHANNEL_DEPTH && rig.core.submitter.lanes[0].waiting.has(GroupId(0)));
+    ids.push(submit(&mut rig, 1));
+    assert_eq!(rig.core.submitter.lanes[0].channel.in_flight(), in_flight + 1);
+    assert!(!rig.core.submitter.lanes[0].waiting.has(GroupId(1)), "it does not wait");
+    rig.core.submitter.poll();
+    assert!(rig.core.submitter.lanes[0].waiting.is_empty());
     ids.into_iter().for_each(|id| drop(rig.core.submitter.end(id)));
     rig.core.submitter.done.clear();
 }
