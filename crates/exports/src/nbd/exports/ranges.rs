@@ -1,5 +1,5 @@
-//! Lock table of sector ranges being written, used once a client writes partial blocks, or a drive
-//! does not answer a write in time.
+//! Lock table of sector ranges being written, used once a client writes partial blocks, leaves while
+//! its writes are in flight, or gets no answer to a write in time.
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Such a
 //! write locks its blocks exclusively, so that no other write to them is lost. The first partial
@@ -141,17 +141,14 @@ impl RangeLocks {
         table.settle()
     }
 
-    /// Makes the lock of a write in flight exclusive: the write was answered with an error, but may
-    /// still run at any time, and must not overwrite a newer one. Returns false, and changes
-    /// nothing, until all threads enter their writes.
+    /// Makes the lock of a write in flight exclusive: nobody waits for the write any more, but it may
+    /// still run at any time, and must not overwrite a newer one. Returns false while some threads
+    /// do not enter their writes yet.
     pub(crate) fn fence(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
-        let is_complete = table.started && table.unconfirmed == 0;
-        if is_complete {
-            let own = table.entries.iter_mut().filter(|entry| entry.key == key);
-            own.for_each(|entry| entry.mode = RangeMode::Exclusive);
-        }
-        is_complete
+        let own = table.entries.iter_mut().filter(|entry| entry.key == key);
+        own.for_each(|entry| entry.mode = RangeMode::Exclusive);
+        table.started && table.unconfirmed == 0
     }
 
     pub(crate) fn take_ready(&self, thread: usize, into: &mut Vec<u32>) {

@@ -2,10 +2,10 @@
 //!
 //! A thread enters its writes in the volume's
 //! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once a client of the server writes
-//! partial blocks, or a write was not answered in time.
+//! partial blocks, leaves while its writes are in flight, or gets no answer to a write in time.
 //!
 //! Invariants: while a block is read and written back, no other request of the server writes it.
-//! While a write may still run whose client got an error, no newer write of its blocks does.
+//! While a write may still run whose client got an error or left, no newer write of its blocks does.
 
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ impl Submitter {
         holds
     }
 
-    /// Prepares the error for a write that no drive has answered in time: newer writes of the same
-    /// blocks then wait for it, since it may still run. Returns false while other threads have not
-    /// entered their writes yet; the write is then not answered.
+    /// Makes newer writes of the same blocks wait for a write that no drive has answered in time, or
+    /// whose client has left, since it may still run. Returns false while other threads have not
+    /// entered their writes yet; the write must not be answered before.
     pub(crate) fn fence(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         if !ticket.op.is_write() || ticket.waits.claim == RangeClaim::Waiting {

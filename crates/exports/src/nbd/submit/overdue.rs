@@ -84,7 +84,7 @@ impl Submitter {
     }
 
     /// Drops a closed connection's requests that wait for space in a channel or for a limit of
-    /// their group.
+    /// their group. The others end later: newer writes of their blocks wait for them.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {
@@ -94,6 +94,17 @@ impl Submitter {
             let tickets = &mut self.tickets;
             let is_left = |bio: &Bio| tickets.get(bio.user_data() as u32).owner.serial == serial;
             self.lanes[lane].channel.abort_held(is_left);
+        }
+        let is_left =
+            |ticket: &Ticket| ticket.owner.serial == serial && ticket.state != TicketState::Filling;
+        let left: Vec<u32> = self
+            .tickets
+            .iter_mut()
+            .filter(|(_, ticket)| is_left(ticket))
+            .map(|(id, _)| id)
+            .collect();
+        for id in left {
+            self.fence(id);
         }
     }
 
