@@ -1,5 +1,5 @@
-//! Lock table of sector ranges being written, used once a client writes partial blocks, leaves while
-//! its writes are in flight, or gets no answer to a write in time.
+//! Lock table of sector ranges being written, used once a client writes partial blocks, leaves
+//! while its writes are in flight, or gets no answer to a write in time.
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Such a
 //! write locks its blocks exclusively, so that no other write to them is lost. The first partial
@@ -141,9 +141,9 @@ impl RangeLocks {
         table.settle()
     }
 
-    /// Makes the lock of a write in flight exclusive: nobody waits for the write any more, but it may
-    /// still run at any time, and must not overwrite a newer one. Returns false while some threads
-    /// do not enter their writes yet.
+    /// Makes the lock of a write in flight exclusive: nobody waits for the write any more, but it
+    /// may still run at any time, and must not overwrite a newer one. Returns false while some
+    /// threads do not enter their writes yet.
     pub(crate) fn fence(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         let own = table.entries.iter_mut().filter(|entry| entry.key == key);

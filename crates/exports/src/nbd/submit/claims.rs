@@ -5,7 +5,7 @@
 //! partial blocks, leaves while its writes are in flight, or gets no answer to a write in time.
 //!
 //! Invariants: while a block is read and written back, no other request of the server writes it.
-//! While a write may still run whose client got an error or left, no newer write of its blocks does.
+//! While a write may still run whose client got an error or left, newer writes of its blocks wait.
 
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ impl Submitter {
         holds
     }
 
-    /// Makes newer writes of the same blocks wait for a write that no drive has answered in time, or
-    /// whose client has left, since it may still run. Returns false while other threads have not
-    /// entered their writes yet; the write must not be answered before.
+    /// Makes newer writes of the same blocks wait for a write whose client has left or gets no
+    /// answer in time, since the write may still run. Returns false while other threads do not
+    /// enter their writes yet; an error must not be sent before.
     pub(crate) fn fence(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         if !ticket.op.is_write() || ticket.waits.claim == RangeClaim::Waiting {
