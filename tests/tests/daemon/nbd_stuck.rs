@@ -162,6 +162,35 @@ fn failed_write_does_not_overwrite_a_newer_one() {
     }
 }
 
+/// As above, but the write's client leaves before any timeout.
+#[test]
+fn abandoned_write_does_not_overwrite_a_newer_one() {
+    // One of the two other clients is at the other thread, whose queue of the drive is free.
+    for (backend, writer) in backends().into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
+        let config = format!(
+            "[[drive]]\nname = \"d\"\nqueue-depth = 1\n\
+             spec = \"fault:drive=(file:path=disk,size=8m),latency=2s,op=read\"\n\
+             [[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\
+             [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
+             [server]\nthreads = 2\nbackend = \"{backend}\"\n"
+        );
+        let daemon = Daemon::start(&config, &["s"]);
+        let socket = daemon.dir().join("s");
+        let mut all: Vec<RawNbd> = (0..3).map(|_| RawNbd::connect(&socket, "v").unwrap()).collect();
+        all[0].send(&request(READ, 1, MIB, 4096)).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        all[0].send(&request(WRITE, 2, 0, 4096)).unwrap();
+        all[0].send(&pattern(4096, 100)).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        drop(all.remove(0));
+        std::thread::sleep(Duration::from_millis(500));
+        all[writer].write(0, &pattern(4096, 2)).unwrap();
+        std::thread::sleep(Duration::from_secs(3));
+        let found = fs::read(daemon.dir().join("disk")).unwrap()[..4096].to_vec();
+        assert!(found == pattern(4096, 2), "{backend}: the acknowledged write is gone");
+    }
+}
+
 #[test]
 fn memory_of_large_requests_goes_back_while_their_client_stays() {
     for backend in backends() {
