@@ -162,7 +162,7 @@ fn failed_write_does_not_overwrite_a_newer_one() {
     }
 }
 
-/// As above, but the write's client leaves before any timeout.
+/// A read keeps the only tag of a thread's queue, and the client of the write behind it leaves.
 #[test]
 fn abandoned_write_does_not_overwrite_a_newer_one() {
     // One of the two other clients is at the other thread, whose queue of the drive is free.
