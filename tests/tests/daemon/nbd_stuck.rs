@@ -166,7 +166,7 @@ fn failed_write_does_not_overwrite_a_newer_one() {
 #[test]
 fn abandoned_write_does_not_overwrite_a_newer_one() {
     // One of the two other clients is at the other thread, whose queue of the drive is free.
-    for (backend, writer) in backends().into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
+    for (backend, writer) in backends().iter().flat_map(|it| [(it, 0), (it, 1)]) {
         let config = format!(
             "[[drive]]\nname = \"d\"\nqueue-depth = 1\n\
              spec = \"fault:drive=(file:path=disk,size=8m),latency=2s,op=read\"\n\
