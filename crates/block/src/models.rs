@@ -24,8 +24,8 @@ use alloc::sync::Arc;
 use std::println;
 use std::sync::Mutex;
 
+use millrace_checker::plant::{self, Plant};
 use millrace_checker::{Checked, CheckedThread, Explorer, ensure};
-use millrace_machine::plant::{self, Plant};
 use millrace_machine::{Doorbell, Machine};
 
 use crate::channel::{Channel, ChannelConfig};

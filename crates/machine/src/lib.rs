@@ -30,9 +30,6 @@ mod native;
 mod native_lock;
 pub mod payload;
 #[cfg(feature = "std")]
-#[doc(hidden)]
-pub mod plant;
-#[cfg(feature = "std")]
 mod sysfs;
 mod topology;
 

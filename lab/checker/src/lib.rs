@@ -4,8 +4,8 @@
 //! [`Explorer`] runs the model repeatedly with different choices: the thread that runs next, the
 //! store that a load reads, the position of a store in modification order. Failures are panics,
 //! data races on `Line`s, and threads that can never continue (lost wake-ups, deadlocks).
-//! Executions share nothing but the trail of choices. Only tests use this crate. ARCHITECTURE.md
-//! lists the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et
+//! Executions share nothing but the trail of choices. Only tests and the explorer use this crate.
+//! ARCHITECTURE.md lists the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et
 //! al., "Effective lock handling in stateless model checking", OOPSLA 2019.
 
 #![doc = include_str!("../README.md")]
@@ -13,6 +13,8 @@
 mod execute;
 mod explorer;
 mod memory;
+#[doc(hidden)]
+pub mod plant;
 mod primitives;
 mod race;
 mod schedule;

@@ -14,7 +14,7 @@ use super::source::{Source, numbered};
 use crate::planted::patch::{self, Patch};
 
 const HOOKS: [&str; 2] = ["planted(Plant::", "weaker(Plant::"];
-const DEFINITION: &str = "crates/machine/src/plant.rs";
+const DEFINITION: &str = "lab/checker/src/plant.rs";
 
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = sources.iter().flat_map(check_hooks).collect();

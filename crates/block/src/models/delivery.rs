@@ -6,8 +6,8 @@
 
 use alloc::sync::Arc;
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedParker, Explorer, ensure};
-use millrace_machine::plant::Plant;
 use millrace_machine::{Doorbell, Parker, Thread};
 
 use super::{bounded, holds_but_for, spawn};

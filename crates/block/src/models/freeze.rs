@@ -7,8 +7,8 @@
 
 use alloc::sync::Arc;
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedParker, ensure};
-use millrace_machine::plant::Plant;
 use millrace_machine::{Doorbell, Parker, Thread};
 
 use super::drive::{locked, volume};

@@ -13,9 +13,9 @@ use std::sync::{Mutex, PoisonError};
 
 use alloc::sync::Arc;
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, ensure};
 use millrace_machine::Thread;
-use millrace_machine::plant::Plant;
 
 use super::{bounded, holds_but_for, spawn};
 use crate::bio::Op;

@@ -14,8 +14,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedLine, ensure};
-use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Topology};
 
 use super::drive::{DriveRecord, ModelDrive};

@@ -11,8 +11,8 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedLine, Explorer, ensure, meter_locks, unmeter_locks};
-use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Thread};
 
 use super::{bounded, holds_but_for, spawn};

@@ -9,8 +9,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedParker, Explorer, ensure};
-use millrace_machine::plant::Plant;
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
 
 use super::drive::{locked, volume};

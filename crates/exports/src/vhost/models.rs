@@ -2,9 +2,9 @@
 //! under every choice of the model checker within its bound. `cargo xtask models` runs them in
 //! release mode in a patched tree, where each model must find a bug that was added on purpose.
 
+use millrace_checker::plant::{self, Plant};
 use millrace_checker::{Checked, CheckedThread, Explorer};
 use millrace_machine::Machine;
-use millrace_machine::plant::{self, Plant};
 
 pub(super) fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
     Checked::spawn("t", None, Box::new(body))

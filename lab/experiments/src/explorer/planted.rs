@@ -1,11 +1,11 @@
 //! Seeded bugs by name, which test that the explorer finds bugs.
 //!
 //! Only builds by `cargo xtask planted` contain the bugs, because this command patches the
-//! production sources (see `millrace_machine::plant`). Worker processes call this file.
+//! production sources (see `millrace_checker::plant`). Worker processes call this file.
 
 mod names;
 
-use millrace_machine::plant::{HOOKS, Plant, with};
+use millrace_checker::plant::{HOOKS, Plant, with};
 
 pub use names::{CACHE_PLANTS, PLANTS};
 

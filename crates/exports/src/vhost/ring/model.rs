@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedLine, CheckedParker, CheckedWord, Explorer, ensure};
-use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Parker, Thread, Word};
 
 use super::{RingFeatures, RingWords, SplitRing};

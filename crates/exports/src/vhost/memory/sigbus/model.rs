@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedLine, CheckedWord, Explorer, ensure};
-use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Word};
 
 use super::entry::{Mapping, MappingEntry};

@@ -7,7 +7,7 @@
 //! without a feature flag, because such a flag would make cargo compile the workspace anew for each
 //! selection of crates.
 
-use crate::Order;
+use core::sync::atomic::Ordering as Order;
 
 /// Bugs that can be seeded, each with a description of the faulty behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
