@@ -1,7 +1,7 @@
 //! `cargo xtask primitives`: checks that primitives of `Machine` on `Native` cost no more than the
 //! plain operations.
 //!
-//! Compiles the example `primitives` of millrace-machine to optimised assembly and compares each
+//! Compiles the test `primitives` of millrace-machine to optimised assembly and compares each
 //! function `native_X` with `plain_X`, instruction by instruction. Link-time optimisation is off,
 //! because rustc emits no assembly with it. The functions are the same without it, because
 //! everything is inlined. The build has a target folder of its own, so that it does not wait for
@@ -45,7 +45,7 @@ impl PrimitivePair {
     }
 }
 
-/// Builds the example `primitives` below `root`, compares each function `native_X` with `plain_X`,
+/// Builds the test `primitives` below `root`, compares each function `native_X` with `plain_X`,
 /// and prints a table. Returns true if every pair is equal or within its limit.
 pub fn run(root: &Path) -> Result<bool> {
     let path = compile(root)?;
@@ -69,7 +69,7 @@ fn compile(root: &Path) -> Result<PathBuf> {
     }
     let status = tree::cargo()
         .args(["rustc", "--quiet", "--release", "--package", "millrace-machine"])
-        .args(["--features", "std", "--example", "primitives", "--target-dir"])
+        .args(["--features", "std", "--test", "primitives", "--target-dir"])
         .arg(&folder)
         .args(["--", "-C", "lto=off"])
         .arg(format!("--emit=asm={}", path.display()))
@@ -79,7 +79,7 @@ fn compile(root: &Path) -> Result<PathBuf> {
         .status()
         .context("cannot run cargo to compile the primitives")?;
     if !status.success() {
-        bail!("the example 'primitives' of millrace-machine does not compile; see above");
+        bail!("the test 'primitives' of millrace-machine does not compile; see above");
     }
     Ok(path)
 }
@@ -133,7 +133,7 @@ fn pairs(functions: &Functions<'_>) -> Result<Vec<PrimitivePair>> {
         };
         if !names.iter().any(is_form) {
             bail!(
-                "the example 'primitives' lacks native_{primitive} and plain_{primitive}; add them"
+                "the test 'primitives' lacks native_{primitive} and plain_{primitive}; add them"
             );
         }
     }
@@ -230,7 +230,7 @@ mod tests {
         let without = complete().replace("_lock_lock", "_lock_locks");
         assert_eq!(
             message(without),
-            "the example 'primitives' lacks native_lock_lock and plain_lock_lock; add them"
+            "the test 'primitives' lacks native_lock_lock and plain_lock_lock; add them"
         );
         let alone = complete() + "plain_cpu_twice:\n\tretq\n.Lfunc_end9:\n";
         assert_eq!(message(alone), "the assembly has no function 'native_cpu_twice'");
