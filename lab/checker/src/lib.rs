@@ -5,8 +5,8 @@
 //! store that a load reads, the position of a store in modification order. Failures are panics,
 //! data races on `Line`s, and threads that can never continue (lost wake-ups, deadlocks).
 //! Executions share nothing but the trail of choices. Only tests and the explorer use this crate.
-//! ARCHITECTURE.md lists the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et
-//! al., "Effective lock handling in stateless model checking", OOPSLA 2019.
+//! ARCHITECTURE.md lists the limits of the method. Source: Kang et al., POPL 2017; for waits,
+//! Kokologiannakis et al., "Effective lock handling in stateless model checking", OOPSLA 2019.
 
 #![doc = include_str!("../README.md")]
 

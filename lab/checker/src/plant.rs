@@ -116,7 +116,7 @@ pub enum Plant {
     TagUnlooked,
     /// Seeded bug: a request that a busy driver refused on direct issue waits until the next poll.
     BusyForgotten,
-    /// Seeded bug: `TokenBuckets::reserve` reads and writes the bucket's time in two steps.
+    /// Seeded bug: `IoAtBucket::reserve` reads and writes the bucket's time in two steps.
     GateLost,
     /// Seeded bug: `Throttle` ignores the limits of a group's parent.
     ParentFree,

@@ -25,7 +25,7 @@ use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
 use crate::channel::cut::cut_to_limits;
 use crate::channel::member::VolumeMember;
-use crate::channel::throttle::Throttle;
+use crate::channel::throttle::{HeldCharge, Throttle};
 use crate::disk::Disk;
 use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::io_thread::IoThread;
@@ -264,7 +264,7 @@ impl<M: Machine> Submission<M> {
     }
 
     pub(crate) fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
-        let mut aborted = self.throttle.take_unpaid(is_meant);
+        let mut aborted = self.throttle.take(is_meant, HeldCharge::Returned);
         while let Some(mut slot) = aborted.pop_front() {
             slot.status = Status::Aborted;
             self.finished.push_back(slot);
@@ -275,7 +275,7 @@ impl<M: Machine> Submission<M> {
     /// cost of these bios still counts against their groups' limits.
     pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         if self.throttle.held > 0 {
-            let paid = self.throttle.take_paid(is_meant);
+            let paid = self.throttle.take(is_meant, HeldCharge::Paid);
             self.admit_held(paid);
         }
     }

@@ -9,8 +9,6 @@
 //! groups that do not wait. No thread spins: the channel asks to be polled at the earliest booked
 //! time. Flushes are not limited. Kernel counterpart: `struct throtl_service_queue`.
 
-mod gate;
-
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -23,10 +21,9 @@ use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
 use crate::chain::slot::{BioList, BioRef};
-use crate::channel::throttle::gate::{BioAtBucket, PLACES, at_level, buckets_at};
 use crate::group::Groups;
-use crate::group::gate::BUCKETS_PER_BIO;
-use crate::group::view::{GroupRow, GroupView};
+use crate::group::gate::{BUCKETS_PER_BIO, IoAtBucket, PLACES};
+use crate::group::view::GroupView;
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
@@ -52,12 +49,22 @@ impl BucketStep {
     }
 }
 
+/// Treatment of the cost of a bio that stops waiting before its time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldCharge {
+    /// The cost that is reserved for the bio is given back.
+    Returned,
+    /// The cost is charged to all token buckets of the bio, so later bios of its group wait longer.
+    Paid,
+}
+
 /// Bios of a group that wait at one token bucket, in the order in which they may pass.
 struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// Token bucket: owner (0 for the group, 1 for its parent), index of the limit at that owner,
-    /// and direction (true for reads).
-    gate: (usize, usize, bool),
+    /// Index of the token bucket among those that a bio passes.
+    place: usize,
+    /// True if the bios are reads. At a limit of one direction, reads have a bucket of their own.
+    is_read: bool,
     /// Waiting bios that have a reserved time at which they may pass the token bucket. The time is
     /// stored in `dev_sector`, which is unused until a bio is mapped to a drive.
     timed: BioList<M>,
@@ -135,22 +142,20 @@ impl<M: Machine> Throttle<M> {
         core::mem::swap(&mut self.view, &mut old);
         self.view.renew(groups);
         self.is_on = self.view.has_limits || self.held > 0;
-        let turns_in = |view: &GroupView<M>, (group, level)| {
-            let id = at_level(view, group, level)?;
-            view.row(id).and_then(turns_of).map(|turns| (id, turns))
+        // The group whose limit holds bios back in a queue, and how often its limits were changed.
+        let limit_in = |view: &GroupView<M>, line: &BucketQueue<M>| {
+            let id = view.at_level(line.group, line.place / BUCKETS_PER_BIO)?;
+            view.row(id)?.limits.as_ref().map(|(_, _, turns)| (id, *turns))
         };
-        let is_same = |line: &BucketQueue<M>| {
-            let key = (line.group, line.gate.0);
-            turns_in(&old, key) == turns_in(&self.view, key)
-        };
+        let is_same = |line: &BucketQueue<M>| limit_in(&old, line) == limit_in(&self.view, line);
         let (same, changed): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.lines).into_iter().partition(is_same);
         self.lines = same;
         for mut line in changed {
-            let (level, place) =
-                (line.gate.0 * BUCKETS_PER_BIO, line.gate.0 * BUCKETS_PER_BIO + line.gate.1);
+            let place = line.place;
+            let first = place - place % BUCKETS_PER_BIO;
             line.timed.for_each(|slot| {
-                BioAtBucket::of(&old, slot, place).iter().for_each(BioAtBucket::give_back);
+                old.bucket_of(&slot.bio, place).iter().for_each(IoAtBucket::give_back);
             });
             let mut all = line.timed.take();
             all.append(&mut line.behind);
@@ -158,9 +163,8 @@ impl<M: Machine> Throttle<M> {
                 self.count_out(&slot, now_ns);
                 // The bio has paid at the token buckets before `place` that the old group table
                 // had, and continues at the first other bucket before `place`, or at `place`.
-                let key = (slot.bio.account_key.group, slot.op());
-                let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
-                let from = (level..place).find(is_new).unwrap_or(place);
+                let is_new = |at: &usize| old.bucket_of(&slot.bio, *at).is_none();
+                let from = (first..place).find(is_new).unwrap_or(place);
                 // A bio that now passes all its token buckets is queued once more, with the
                 // reserved time 0, so that the next `take_due` returns it.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
@@ -190,7 +194,7 @@ impl<M: Machine> Throttle<M> {
         if self.is_old() {
             self.renew(M::now());
         }
-        let has_toll = |place| buckets_at(&self.view, (group, op), place).is_some();
+        let has_toll = |place| self.view.buckets_at(group, op, place).is_some();
         self.view.has_limits && (0..PLACES).any(has_toll)
     }
 
@@ -199,13 +203,16 @@ impl<M: Machine> Throttle<M> {
         slots.map(|slot| &*slot.bio)
     }
 
-    /// Removes the waiting bios for which `is_meant` returns true, and gives back the cost that is
-    /// reserved for them at their token buckets.
-    pub(crate) fn take_unpaid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
+    /// Removes the waiting bios for which `is_meant` returns true.
+    pub(crate) fn take(
+        &mut self,
+        mut is_meant: impl FnMut(&Bio) -> bool,
+        charge: HeldCharge,
+    ) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
             let line = &mut self.lines[at];
-            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
+            let place = line.place;
             for (mut all, is_timed) in [(line.timed.take(), true), (line.behind.take(), false)] {
                 while let Some(slot) = all.pop_front() {
                     if !is_meant(&slot.bio) {
@@ -213,46 +220,17 @@ impl<M: Machine> Throttle<M> {
                         if is_timed { &mut line.timed } else { &mut line.behind }.push_back(slot);
                         continue;
                     }
-                    if is_timed {
-                        BioAtBucket::of(&self.view, &slot, place)
-                            .iter()
-                            .for_each(BioAtBucket::give_back);
-                    }
                     self.count_out(&slot, M::now());
-                    taken.push_back(slot);
-                }
-            }
-        }
-        // A queue may now begin with a bio without a reserved time. A `next_ns` of 0 lets the next
-        // call of `take_due` check all queues at once.
-        self.next_ns = 0;
-        taken
-    }
-
-    /// Removes the waiting bios for which `is_meant` returns true. Their cost is charged to all
-    /// their token buckets, so later bios of their groups wait longer.
-    pub(crate) fn take_paid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
-        let mut taken = BioList::new();
-        for at in 0..self.lines.len() {
-            let line = &mut self.lines[at];
-            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
-            let (timed, behind) = (line.timed.take(), line.behind.take());
-            for (mut all, unpaid) in [(timed, place + 1), (behind, place)] {
-                while let Some(slot) = all.pop_front() {
-                    if is_meant(&slot.bio) {
-                        self.count_out(&slot, M::now());
-                        if unpaid > place {
-                            BioAtBucket::of(&self.view, &slot, place)
-                                .iter()
-                                .for_each(BioAtBucket::leave);
+                    if is_timed && let Some(bucket) = self.view.bucket_of(&slot.bio, place) {
+                        match charge {
+                            HeldCharge::Returned => bucket.give_back(),
+                            HeldCharge::Paid => bucket.leave(),
                         }
-                        self.pay(&slot, unpaid);
-                        taken.push_back(slot);
-                        continue;
                     }
-                    let line = &mut self.lines[at];
-                    if unpaid == place { &mut line.behind } else { &mut line.timed }
-                        .push_back(slot);
+                    if charge == HeldCharge::Paid {
+                        self.pay(&slot, place + usize::from(is_timed));
+                    }
+                    taken.push_back(slot);
                 }
             }
         }
@@ -264,10 +242,8 @@ impl<M: Machine> Throttle<M> {
 
     /// Charges the cost of a bio to its token buckets from index `unpaid` on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
-        for place in unpaid..PLACES {
-            if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
-                gate.reserve(M::now());
-            }
+        for bucket in (unpaid..PLACES).filter_map(|place| self.view.bucket_of(&slot.bio, place)) {
+            bucket.reserve(M::now());
         }
     }
 
@@ -285,17 +261,15 @@ impl<M: Machine> Throttle<M> {
         mut slot: BioRef<M>,
         now_ns: u64,
     ) -> Option<BioRef<M>> {
-        let (op, group) = (slot.op(), slot.bio.account_key.group);
-        if op == Op::Flush {
+        if slot.op() == Op::Flush {
             return Some(slot);
         }
         for place in way.from..PLACES {
-            let Some(bucket) = BioAtBucket::of(&self.view, &slot, place) else { continue };
-            let gate = (place / BUCKETS_PER_BIO, place % BUCKETS_PER_BIO, op == Op::Read);
+            let Some(bucket) = self.view.bucket_of(&slot.bio, place) else { continue };
             if self.held > 0
                 && !(way.is_first && place == way.from)
-                && let Some(line) = self.line(group, gate)
-                && line.is_ahead(now_ns)
+                && let Some(line) = self.line_of(&slot, place)
+                && self.lines[line].is_ahead(now_ns)
             {
                 slot.dev_sector = NO_TIME;
                 self.hold(slot, place, now_ns);
@@ -312,21 +286,21 @@ impl<M: Machine> Throttle<M> {
         Some(slot)
     }
 
-    fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&BucketQueue<M>> {
-        self.lines.iter().find(|line| line.group == group && line.gate == gate)
+    /// Returns the index of the queue in which a bio waits at its token bucket with index `place`.
+    fn line_of(&self, slot: &BioRef<M>, place: usize) -> Option<usize> {
+        let key = (slot.bio.account_key.group, place, slot.op() == Op::Read);
+        self.lines.iter().position(|line| (line.group, line.place, line.is_read) == key)
     }
 
     /// Queues a bio at its token bucket with index `place`. `slot.dev_sector` holds the time in
     /// nanoseconds (not a sector) at which the bio may pass the bucket, or `NO_TIME`.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
-        let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
+        let (group, is_read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
         self.say(group, now_ns, |said| said.with(slot.q_ns));
-        let gate = (place / BUCKETS_PER_BIO, place % BUCKETS_PER_BIO, read);
-        let known = self.lines.iter().position(|line| line.group == group && line.gate == gate);
-        let at = known.unwrap_or_else(|| {
+        let at = self.line_of(&slot, place).unwrap_or_else(|| {
             let (timed, behind) = (BioList::new(), BioList::new());
-            self.lines.push(BucketQueue { group, gate, timed, last_ns: 0, behind });
+            self.lines.push(BucketQueue { group, place, is_read, timed, last_ns: 0, behind });
             self.lines.len() - 1
         });
         let line = &mut self.lines[at];
@@ -400,10 +374,10 @@ impl<M: Machine> Throttle<M> {
     /// bio, and the token bucket that the bio must pass next.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
-        let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
+        let place = line.place;
         if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
             let slot = line.timed.pop_front()?;
-            BioAtBucket::of(&self.view, &slot, place).iter().for_each(BioAtBucket::leave);
+            self.view.bucket_of(&slot.bio, place).iter().for_each(IoAtBucket::leave);
             return Some((slot, BucketStep::from(place + 1)));
         }
         let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
@@ -415,9 +389,8 @@ impl<M: Machine> Throttle<M> {
     pub(crate) fn lift(&mut self) -> BioList<M> {
         let mut all = BioList::new();
         for mut line in self.lines.drain(..) {
-            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
             line.timed.for_each(|slot| {
-                BioAtBucket::of(&self.view, slot, place).iter().for_each(BioAtBucket::leave);
+                self.view.bucket_of(&slot.bio, line.place).iter().for_each(IoAtBucket::leave);
             });
             all.append(&mut line.timed);
             all.append(&mut line.behind);
@@ -442,9 +415,4 @@ impl<M: Machine> Throttle<M> {
         let firsts = self.lines.iter().filter_map(|line| line.timed.first());
         firsts.map(|slot| slot.dev_sector).min().unwrap_or(u64::MAX)
     }
-}
-
-/// Returns how often a group's limits were changed; `None` if the group has no limits.
-fn turns_of<M: Machine>(row: &GroupRow<M>) -> Option<u64> {
-    row.limits.as_ref().map(|limits| limits.2)
 }

@@ -23,6 +23,9 @@ const SECTOR_BITS: u32 = 16;
 /// Number of limits on an I/O: I/Os per second and bytes per second, each for the I/O's own
 /// direction and for both directions together.
 pub(crate) const BUCKETS_PER_BIO: usize = 4;
+/// Largest number of token buckets that a bio may pass: those of its group and of the group's
+/// parent, in this order. A bucket's place is its number in this order.
+pub(crate) const PLACES: usize = 2 * BUCKETS_PER_BIO;
 
 /// Time that an I/O uses up at one token bucket: 1 ms for each I/O at a limit of 1,000 I/Os per
 /// second. Fixed point, in units of 2^-`FRACTION_BITS` ns.
@@ -90,10 +93,6 @@ impl LimitCosts {
     fn at_place(&self, place: usize) -> LimitCost {
         if place < BUCKETS_PER_BIO { self.read[place] } else { self.write[place - BUCKETS_PER_BIO] }
     }
-
-    fn of(&self, io: BucketIo) -> u64 {
-        self.at(io.0, io.1).of(io.2)
-    }
 }
 
 /// Token buckets of a group: for reads, writes and both together, each for I/Os and for bytes.
@@ -153,43 +152,58 @@ impl<M: Machine> TokenBuckets<M> {
         (next >> FRACTION_BITS).saturating_sub(now_ns)
     }
 
-    /// Reserves the cost of an I/O in its token bucket. Returns the earliest time, in nanoseconds,
-    /// at which the limit lets the I/O pass.
-    pub(crate) fn reserve(&self, costs: &LimitCosts, io: BucketIo, now_ns: u64) -> u64 {
-        let word = &self.next[place_of(io)];
-        let earliest = (now_ns << FRACTION_BITS).saturating_sub(costs.burst);
-        // Relaxed: `next` is a counter that publishes no other data.
-        let mut next = word.load(Order::Relaxed);
+    /// Returns an I/O at its token bucket, with its cost there.
+    pub(crate) fn at(&self, costs: &LimitCosts, io: BucketIo) -> IoAtBucket<'_, M> {
+        let (place, cost) = (place_of(io), costs.at(io.0, io.1).of(io.2));
+        let (next, waiting) = (&self.next[place], &self.waiting[place]);
+        IoAtBucket { next, waiting, cost, burst: costs.burst }
+    }
+}
+
+/// An I/O at a token bucket, and the cost that it pays there.
+pub(crate) struct IoAtBucket<'a, M: Machine> {
+    next: &'a M::Word,
+    waiting: &'a M::Word,
+    cost: u64,
+    burst: u64,
+}
+
+impl<M: Machine> IoAtBucket<'_, M> {
+    /// Reserves the cost of the I/O. Returns the earliest time, in nanoseconds, at which the limit
+    /// lets the I/O pass.
+    pub(crate) fn reserve(&self, now_ns: u64) -> u64 {
+        let earliest = (now_ns << FRACTION_BITS).saturating_sub(self.burst);
+        // Relaxed: the bucket's word publishes no other data.
+        let mut next = self.next.load(Order::Relaxed);
         while next < earliest {
-            // Relaxed: `next` is a counter that publishes no other data.
-            match word.compare_exchange(next, earliest, Order::Relaxed, Order::Relaxed) {
+            // Relaxed: as above.
+            match self.next.compare_exchange(next, earliest, Order::Relaxed, Order::Relaxed) {
                 Ok(_) => break,
                 Err(found) => next = found,
             }
         }
-        // Relaxed: `next` is a counter that publishes no other data.
-        word.fetch_add(costs.of(io), Order::Relaxed) >> FRACTION_BITS
+        // Relaxed: as above.
+        self.next.fetch_add(self.cost, Order::Relaxed) >> FRACTION_BITS
     }
 
-    /// Records that an I/O, which has reserved its cost in the bucket, waits for its time.
-    pub(crate) fn wait(&self, costs: &LimitCosts, io: BucketIo) {
-        // Relaxed: `waiting` is a sum that publishes no other data. Only `changed` reads it.
-        self.waiting[place_of(io)].fetch_add(costs.of(io), Order::Relaxed);
+    /// Records that the I/O, which has reserved its cost, waits for its time.
+    pub(crate) fn wait(&self) {
+        // Relaxed: a sum that publishes no other data. Only `changed` reads it.
+        self.waiting.fetch_add(self.cost, Order::Relaxed);
     }
 
-    /// Cancels the reservation of a waiting I/O: subtracts its cost from the bucket, so that later
-    /// I/Os may go earlier.
-    pub(crate) fn give_back(&self, costs: &LimitCosts, io: BucketIo) {
-        self.leave(costs, io);
-        // Relaxed: `next` is a counter that publishes no other data.
-        self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
+    /// Cancels the reservation of the waiting I/O, so that later I/Os may go earlier.
+    pub(crate) fn give_back(&self) {
+        self.leave();
+        // Relaxed: a sum that publishes no other data.
+        self.next.fetch_add(self.cost.wrapping_neg(), Order::Relaxed);
     }
 
-    /// Records that an I/O no longer waits. Its cost stays reserved in the bucket, so the group has
-    /// paid for it. `costs` must be those given to `wait`.
-    pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
-        // Relaxed: `waiting` is a sum that publishes no other data. Only `changed` reads it.
-        self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
+    /// Records that the I/O no longer waits. Its cost stays reserved, so the group has paid for it.
+    /// The cost must be the one with which `wait` was called.
+    pub(crate) fn leave(&self) {
+        // Relaxed: a sum that publishes no other data. Only `changed` reads it.
+        self.waiting.fetch_add(self.cost.wrapping_neg(), Order::Relaxed);
     }
 }
 
@@ -222,7 +236,7 @@ mod tests {
         let (costs, buckets) =
             (LimitCosts::new(&limits), TokenBuckets::<Native>::new(1_000_000_000));
         let reserve = |stage, op| {
-            let due_ns = buckets.reserve(&costs, (stage, op, 1), 1_000_000_000);
+            let due_ns = buckets.at(&costs, (stage, op, 1)).reserve(1_000_000_000);
             due_ns as i64 - 1_000_000_000
         };
         let free = |stage, op| costs.at(stage, op).is_free();
@@ -240,7 +254,7 @@ mod tests {
             (LimitCosts::new(&limits(1000, None, 5_000_000)), TokenBuckets::<Native>::new(0));
         let now_ns = 60_000_000_000;
         let due: Vec<u64> =
-            (0..8).map(|_| buckets.reserve(&costs, (2, Op::Read, 8), now_ns)).collect();
+            (0..8).map(|_| buckets.at(&costs, (2, Op::Read, 8)).reserve(now_ns)).collect();
         let at_once = due.iter().filter(|due_ns| **due_ns <= now_ns).count();
         assert_eq!((at_once, due[7] - now_ns), (6, 2_000_000));
         assert_eq!(
@@ -255,17 +269,17 @@ mod tests {
         let (slow, fast, buckets) = (of(1000), of(4000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
         for after_ns in [0, 0, 0, 1_000_000] {
-            let due_ns = buckets.reserve(&slow, io, now_ns);
+            let due_ns = buckets.at(&slow, io).reserve(now_ns);
             assert_eq!(due_ns.saturating_sub(now_ns), after_ns);
             if due_ns > now_ns {
-                buckets.wait(&slow, io);
+                buckets.at(&slow, io).wait();
             }
         }
         let buckets = buckets.changed((&slow, &fast), now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
         // 500 us of unused capacity at 4000 IOPS are worth 2 ms at 1000 IOPS.
         let buckets = buckets.changed((&fast, &slow), now_ns + 750_000);
-        assert_eq!(buckets.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
+        assert_eq!(buckets.at(&slow, io).reserve(now_ns + 750_000), now_ns - 1_250_000);
         // While there is no limit, I/O is not counted, so nothing is carried over.
         let buckets = buckets.changed((&slow, &LimitCosts::new(&GroupLimits::default())), now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 0);
@@ -276,15 +290,15 @@ mod tests {
         let of = |rate| LimitCosts::new(&limits(1 << 40, Some(rate), 1_000_000));
         let (slow, fast, buckets) = (of(4_000_000), of(5_000_000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((3, Op::Write, 65_536), 1_000_000_000);
-        assert!(buckets.reserve(&slow, io, now_ns) <= now_ns);
-        assert!(buckets.reserve(&slow, io, now_ns) > now_ns + 8_000_000_000);
-        buckets.wait(&slow, io);
+        assert!(buckets.at(&slow, io).reserve(now_ns) <= now_ns);
+        assert!(buckets.at(&slow, io).reserve(now_ns) > now_ns + 8_000_000_000);
+        buckets.at(&slow, io).wait();
         let first = buckets.changed((&slow, &fast), now_ns);
         let second = first.changed((&fast, &slow), now_ns + 1_000_000);
         // A thread that knows of neither change books a time and gives it back.
-        buckets.reserve(&slow, io, now_ns);
-        [0, 1].iter().for_each(|_| buckets.leave(&slow, io));
-        let due_ns = second.reserve(&slow, io, now_ns + 1_000_000);
+        buckets.at(&slow, io).reserve(now_ns);
+        [0, 1].iter().for_each(|_| buckets.at(&slow, io).leave());
+        let due_ns = second.at(&slow, io).reserve(now_ns + 1_000_000);
         assert_eq!((due_ns - now_ns) / 100_000_000, 83, "32 MiB at 4 MB a second");
     }
 
@@ -293,11 +307,11 @@ mod tests {
         let (costs, buckets) =
             (LimitCosts::new(&limits(1000, None, 1_000_000)), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
-        let due = |_: &u64| buckets.reserve(&costs, io, now_ns).saturating_sub(now_ns);
+        let due = |_: &u64| buckets.at(&costs, io).reserve(now_ns).saturating_sub(now_ns);
         assert_eq!([0; 4].map(|at| due(&at)), [0, 0, 1_000_000, 2_000_000]);
         for _ in 0..2 {
-            buckets.wait(&costs, io);
-            buckets.give_back(&costs, io);
+            buckets.at(&costs, io).wait();
+            buckets.at(&costs, io).give_back();
         }
         assert_eq!([0; 2].map(|at| due(&at)), [1_000_000, 2_000_000]);
     }
@@ -306,7 +320,7 @@ mod tests {
     fn very_long_io_goes_in_turn_and_later_ones_pay() {
         let costs = LimitCosts::new(&limits(1 << 50, Some(4096), 1_000_000));
         let buckets = TokenBuckets::<Native>::new(0);
-        let reserve = |sectors| buckets.reserve(&costs, (3, Op::Write, sectors), 1_000_000_000);
+        let reserve = |sectors| buckets.at(&costs, (3, Op::Write, sectors)).reserve(1_000_000_000);
         assert!(reserve(1 << 20) <= 1_000_000_000);
         // 512 MiB at 4 KiB a second take 131,072 seconds.
         assert_eq!(reserve(1) / 1_000_000_000, 131_072);
@@ -328,7 +342,7 @@ mod tests {
             let mut starts = Vec::new();
             for pause_ns in pauses {
                 now_ns += pause_ns;
-                starts.push(buckets.reserve(&costs, (2, Op::Read, 8), now_ns).max(now_ns));
+                starts.push(buckets.at(&costs, (2, Op::Read, 8)).reserve(now_ns).max(now_ns));
             }
             prop_assert!(starts.is_sorted());
             let most = (window_ns + burst_ns) as f64 * iops as f64 / 1e9 * 1.0001 + 2.0;
@@ -357,9 +371,9 @@ mod tests {
                 let end_ns = now_ns + pause_ns;
                 // A single I/O waits until it is due or until the limit changes.
                 loop {
-                    let due_ns = buckets.reserve(&costs, io, now_ns);
+                    let due_ns = buckets.at(&costs, io).reserve(now_ns);
                     if due_ns > end_ns {
-                        buckets.wait(&costs, io);
+                        buckets.at(&costs, io).wait();
                         break;
                     }
                     now_ns = now_ns.max(due_ns);

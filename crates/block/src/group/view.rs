@@ -10,9 +10,10 @@ use alloc::vec::Vec;
 use millrace_machine::{Lock, Machine};
 
 use crate::bio::group_id::GroupId;
+use crate::bio::{Bio, Op};
 use crate::group::Groups;
 use crate::group::config::{LatencyTarget, Priority};
-use crate::group::gate::{LimitCosts, TokenBuckets};
+use crate::group::gate::{BUCKETS_PER_BIO, IoAtBucket, LimitCosts, TokenBuckets};
 
 pub(crate) struct GroupRow<M: Machine> {
     pub(crate) parent: Option<GroupId>,
@@ -75,11 +76,40 @@ impl<M: Machine> GroupView<M> {
         if usize::from(id.0) < self.rows.len() { id } else { GroupId::DEFAULT }
     }
 
+    /// Returns the group whose limits apply at `level`: the group itself at 0, its parent at 1.
+    pub(crate) fn at_level(&self, group: GroupId, level: usize) -> Option<GroupId> {
+        let id = self.known(group);
+        match level {
+            0 => Some(id),
+            1 => self.row(id)?.parent,
+            _ => None,
+        }
+    }
+
     /// Returns true if the group or its parent has limits.
-    pub(crate) fn is_limited(&self, id: GroupId) -> bool {
-        let has = |row: &GroupRow<M>| row.limits.is_some();
-        let above = self.row(id).and_then(|row| row.parent).and_then(|parent| self.row(parent));
-        self.row(id).is_some_and(has) || above.is_some_and(has)
+    pub(crate) fn is_limited(&self, group: GroupId) -> bool {
+        let mut rows = (0..2).filter_map(|level| self.row(self.at_level(group, level)?));
+        rows.any(|row| row.limits.is_some())
+    }
+
+    /// Returns the limits and token buckets that I/Os of a group meet at index `place` of their
+    /// token buckets; `None` without a limit.
+    pub(crate) fn buckets_at(
+        &self,
+        group: GroupId,
+        op: Op,
+        place: usize,
+    ) -> Option<(&LimitCosts, &TokenBuckets<M>)> {
+        let id = self.at_level(group, place / BUCKETS_PER_BIO)?;
+        let (costs, buckets, _) = self.row(id)?.limits.as_ref()?;
+        (!costs.at(place % BUCKETS_PER_BIO, op).is_free()).then_some((costs, &**buckets))
+    }
+
+    /// Returns a bio at the token bucket with index `place`; `None` without a limit.
+    pub(crate) fn bucket_of(&self, bio: &Bio, place: usize) -> Option<IoAtBucket<'_, M>> {
+        let (costs, buckets) = self.buckets_at(bio.account_key.group, bio.op, place)?;
+        let sectors = if bio.op.has_data() { bio.nr_sectors } else { 0 };
+        Some(buckets.at(costs, (place % BUCKETS_PER_BIO, bio.op, sectors)))
     }
 
     /// Returns the group's settings, or those of the default group for an unknown number.

@@ -39,7 +39,7 @@ fn pass_a_gate(times_ns: &'static [u64]) {
             spawn(move || {
                 for _ in 0..2 {
                     let io = (2, Op::Read, 8);
-                    let due_ns = buckets.reserve(&LimitCosts::new(&limits()), io, *now_ns);
+                    let due_ns = buckets.at(&LimitCosts::new(&limits()), io).reserve(*now_ns);
                     due.lock().unwrap_or_else(PoisonError::into_inner).push(due_ns);
                 }
             })
