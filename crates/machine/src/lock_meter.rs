@@ -47,18 +47,7 @@ fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
     }
 }
 
-#[inline(always)]
-pub(crate) fn is_on() -> bool {
-    // Relaxed: a lock may notice late that the statistics were turned on or off.
-    SINCE_NS.0.load(Ordering::Relaxed) != 0
-}
-
-/// Counts an ended lock hold, unless the hold began before the statistics were turned on. Call this
-/// after the release.
-pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
-    count(name, hold.site, counts, hold.since_ns());
-}
-
+/// Adds counts that began at `began_ns`, unless that was before the statistics were turned on.
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
     // Does nothing on a thread that is ending and has destroyed `ROWS` already.
     let _ = ROWS.try_with(|rows| {
@@ -145,9 +134,10 @@ pub struct NativeMeter;
 impl Meter for NativeMeter {
     const ALWAYS: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn is_on() -> bool {
-        is_on()
+        // Relaxed: a lock may notice late that the statistics were turned on or off.
+        SINCE_NS.0.load(Ordering::Relaxed) != 0
     }
 
     #[inline]
@@ -156,7 +146,7 @@ impl Meter for NativeMeter {
     }
 
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
-        count_hold(name, hold, counts);
+        count(name, hold.site, counts, hold.since_ns());
     }
 
     fn count_rejection(name: &'static str, site: Site, wait_ns: u64) {

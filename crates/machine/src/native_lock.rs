@@ -12,7 +12,7 @@ use core::ops::{Deref, DerefMut};
 use core::panic::Location;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::lock_meter::{NativeMeter, count_hold, is_on};
+use crate::lock_meter::NativeMeter;
 use crate::lock_row::{Hold, Site};
 use crate::{Lock, Machine, Meter, Native};
 
@@ -98,13 +98,17 @@ impl<T: Send> Lock<T> for NativeLock<T> {
     #[inline]
     #[track_caller]
     fn lock(&self) -> NativeGuard<'_, T> {
-        if is_on() { self.lock_counting(Location::caller()) } else { self.take() }
+        if NativeMeter::is_on() { self.lock_counting(Location::caller()) } else { self.take() }
     }
 
     #[inline]
     #[track_caller]
     fn try_lock(&self) -> Option<NativeGuard<'_, T>> {
-        if is_on() { self.try_lock_counting(Location::caller()) } else { self.try_take() }
+        if NativeMeter::is_on() {
+            self.try_lock_counting(Location::caller())
+        } else {
+            self.try_take()
+        }
     }
 }
 
@@ -117,7 +121,7 @@ fn give_up_counting<T>(mut guard: MutexGuard<'_, LockContent<T>>) {
     let counts = held.map(|CountedHold { name, hold }| (name, hold, hold.counts(Native::now())));
     drop(guard);
     if let Some((name, hold, counts)) = counts {
-        count_hold(name, &hold, &counts);
+        NativeMeter::count_hold(name, &hold, &counts);
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex};
 
 use super::REGION_BYTES;
 use super::arena::{ArenaBuffer, BufferArena, order_of};
@@ -21,14 +21,11 @@ struct HandedOut {
     regions: HashMap<usize, Region>,
 }
 
-fn handed_out() -> &'static Mutex<HandedOut> {
-    static HANDED_OUT: OnceLock<Mutex<HandedOut>> = OnceLock::new();
-    HANDED_OUT.get_or_init(Mutex::default)
-}
+static HANDED_OUT: LazyLock<Mutex<HandedOut>> = LazyLock::new(Mutex::default);
 
 /// Allocates `len_bytes` of zeroed memory, or returns null.
 pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
-    let mut out = lock_unpoisoned(handed_out());
+    let mut out = lock_unpoisoned(&HANDED_OUT);
     if len_bytes > REGION_BYTES {
         // The system has already zeroed a new region.
         let Ok(region) = Region::map(len_bytes) else { return ptr::null_mut() };
@@ -46,7 +43,7 @@ pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
 /// # Safety
 /// The memory must come from [`alloc_zeroed`] with this length, and must no longer be used.
 pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
-    let mut out = lock_unpoisoned(handed_out());
+    let mut out = lock_unpoisoned(&HANDED_OUT);
     if len_bytes > REGION_BYTES {
         let region = out.regions.remove(&start.addr());
         drop(out);
