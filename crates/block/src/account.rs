@@ -8,7 +8,6 @@
 //! describe them. I/Os that waited in a queue have four more. Kernel counterpart: `part_stat_*` per
 //! CPU.
 
-pub(crate) mod at_drive;
 pub(crate) mod decisions;
 pub(crate) mod disk_counter;
 pub(crate) mod failures;
@@ -28,7 +27,7 @@ use crate::account::disk_counter::DiskCounter;
 use crate::account::histogram::{Histogram, bucket_of};
 use crate::account::ledger::LedgerEntry;
 use crate::account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
-use crate::account::tenants::Tenants;
+use crate::account::tenants::{TenantIos, Tenants};
 use crate::bio::{AccountKey, OPS, Op};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioSlot, BioStage};
@@ -107,16 +106,19 @@ impl EqualIos {
     pub(crate) const EMPTY: EqualIos = EqualIos::like(
         Op::Read,
         IoOwner { account_key: AccountKey::DEFAULT, stage: BioStage::Child, own: false },
-        (0, 0, 0),
+        IoTimes { q_ns: 0, waits: None, d_ns: 0, c_ns: 0 },
     );
 
     #[inline(always)]
-    pub(crate) const fn like(
-        op: Op,
-        whose: IoOwner,
-        (q_ns, d_ns, c_ns): (u64, u64, u64),
-    ) -> EqualIos {
-        EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
+    pub(crate) const fn like(op: Op, whose: IoOwner, times: IoTimes) -> EqualIos {
+        EqualIos { op, whose, times, ios: 0, sectors: 0 }
+    }
+
+    /// Returns a count of one bio that went straight to the driver.
+    #[inline(always)]
+    fn straight<M: Machine>(bio: &BioSlot<M>, whose: IoOwner, d_ns: u64, c_ns: u64) -> EqualIos {
+        let times = IoTimes { q_ns: bio.q_ns, waits: None, d_ns, c_ns };
+        EqualIos { op: bio.op(), whose, times, ios: 1, sectors: bio.bio.nr_sectors.into() }
     }
 
     /// Returns true if `bio` can be counted together with the I/Os in `self`: equal operation,
@@ -178,19 +180,13 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Prepares `run`, a count of equal I/Os, for I/Os of operation `op` with `times`. First
-    /// records the I/Os counted so far, if they differ in operation or times.
+    /// Prepares `run`, a count of equal I/Os, for I/Os with the operation and times of `next`.
+    /// First records the I/Os counted so far, if they differ in operation or times.
     #[inline(always)]
-    pub(crate) fn begin(
-        &self,
-        run: &mut EqualIos,
-        (op, whose): (Op, IoOwner),
-        times: IoTimes,
-        tenants: &mut Tenants<M>,
-    ) {
-        if run.op != op || run.times != times {
+    pub(crate) fn begin(&self, run: &mut EqualIos, next: EqualIos, tenants: &mut Tenants<M>) {
+        if run.op != next.op || run.times != next.times {
             self.record(run, tenants);
-            (run.op, run.times, run.whose) = (op, times, whose);
+            *run = next;
         }
     }
 
@@ -198,15 +194,15 @@ impl<M: Machine> DiskStats<M> {
     pub(crate) fn count(
         &self,
         run: &mut EqualIos,
-        (q_ns, whose): (u64, IoOwner),
-        sectors: u32,
+        bio: &BioSlot<M>,
+        whose: IoOwner,
         tenants: &mut Tenants<M>,
     ) {
-        if run.times.q_ns != q_ns || run.whose != whose {
+        if run.times.q_ns != bio.q_ns || run.whose != whose {
             self.record(run, tenants);
-            (run.times.q_ns, run.whose) = (q_ns, whose);
+            (run.times.q_ns, run.whose) = (bio.q_ns, whose);
         }
-        run.add(1, sectors.into());
+        run.add(1, bio.bio.nr_sectors.into());
     }
 
     #[inline]
@@ -242,12 +238,13 @@ impl<M: Machine> DiskStats<M> {
         let d2c_ns = run.times.c_ns.saturating_sub(run.times.d_ns);
         let total_ns = q2d_ns + d2c_ns;
         let bucket = bucket_of(total_ns);
-        stats.sectors.add(run.sectors);
-        stats.service.record(d2c_ns, run.ios);
-        stats.total.tally(bucket, total_ns, run.ios);
-        if run.whose.is_counted() {
-            let (whose, counts) = ((run.whose.account_key, run.op), (run.ios, run.sectors));
-            tenants.count(whose, (bucket, total_ns), counts);
+        let EqualIos { op, whose, ios, sectors, .. } = *run;
+        stats.sectors.add(sectors);
+        stats.service.record(d2c_ns, ios);
+        stats.total.tally(bucket, total_ns, ios);
+        if whose.is_counted() {
+            let account_key = whose.account_key;
+            tenants.count(&TenantIos { account_key, op, bucket, total_ns, ios, sectors });
         }
     }
 
@@ -275,17 +272,14 @@ impl<M: Machine> DiskStats<M> {
         tenants: &mut Tenants<M>,
     ) {
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
-        let mut one = EqualIos::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
-        one.add(1, bio.bio.nr_sectors.into());
-        self.record_straight(&one, tenants);
+        self.record_straight(&EqualIos::straight(bio, whose, d_ns, c_ns), tenants);
     }
 
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
         // The submitting thread counts the I/O for its tenant.
-        let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
-        let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
-        one.add(1, bio.bio.nr_sectors.into());
+        let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: false };
+        let one = EqualIos::straight(bio, whose, now_ns, now_ns);
         self.record_straight(&one, &mut Tenants::new(None));
         self.count_error(bio.op());
     }

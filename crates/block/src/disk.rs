@@ -34,7 +34,7 @@ use alloc::vec::Vec;
 use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word, debug_fields};
 
 use crate::account::DiskStats;
-use crate::account::failures::{Failure, FailureLog, Failures};
+use crate::account::failures::{Failure, Failures};
 use crate::account::held::{DriveWaits, WaitSnapshot};
 use crate::account::histogram::Snapshot;
 use crate::account::ledger::Ledger;
@@ -91,14 +91,14 @@ pub(crate) struct DiskAccounts<M: Machine> {
 }
 
 struct RareAccounts<M: Machine> {
-    failures: FailureLog,
+    failures: Failures,
     /// Wait accounts of groups, kept when the scheduler is replaced.
     holds: Option<Arc<DriveWaits<M>>>,
 }
 
 impl<M: Machine> DiskAccounts<M> {
     fn new() -> Self {
-        let rare = RareAccounts { failures: FailureLog::default(), holds: None };
+        let rare = RareAccounts { failures: Failures::default(), holds: None };
         let ledger = M::Lock::new("stats", Ledger::new());
         DiskAccounts { ledger, rare: M::Lock::new("failures", rare) }
     }
@@ -395,7 +395,7 @@ impl<M: Machine> Disk<M> {
     /// Returns the number of failed I/Os, and the last few of them; timeouts count as failures.
     #[must_use]
     pub fn failures(&self) -> Failures {
-        let failures = self.accounts.rare.lock().failures.read();
+        let failures = self.accounts.rare.lock().failures.clone();
         let (reconnecting, trouble) = (self.driver.is_reconnecting(), self.driver.trouble());
         let flush_trouble = self.driver.flush_trouble();
         Failures { reconnecting, trouble, flush_trouble, ..failures }

@@ -1,9 +1,9 @@
-//! `FailureLog`: the last failed I/Os of a drive, and their total number.
+//! `Failures`: the last failed I/Os of a drive, and their total number.
 //!
 //! An operator needs the operation, the sectors and the reason, not only a count. The drive's
-//! `Disk` owns the log behind a lock of its own, taken once for each failed bio and by readers. The
-//! lock is the last in the lock order. complete.rs adds an entry where a bio ends with an error;
-//! drive monitors read the log. Kernel counterpart: `blk_print_req_error`.
+//! `Disk` owns its failures behind a lock of its own, taken once for each failed bio and by
+//! readers. The lock is the last in the lock order. complete.rs adds an entry where a bio ends with
+//! an error; drive monitors read them. Kernel counterpart: `blk_print_req_error`.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -42,25 +42,15 @@ pub struct Failures {
     pub flush_trouble: Option<String>,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct FailureLog {
-    count: u64,
-    ring: [Option<Failure>; KEPT],
-}
-
-impl FailureLog {
+impl Failures {
+    /// Counts a failed I/O. The fields that describe the drive now (`reconnecting`, `trouble` and
+    /// `flush_trouble`) stay as they are.
     pub(crate) fn note(&mut self, failure: Failure) {
-        self.ring[(self.count % KEPT as u64) as usize] = Some(failure);
+        if self.last.len() == KEPT {
+            self.last.remove(0);
+        }
+        self.last.push(failure);
         self.count += 1;
-    }
-
-    /// Returns the number of failed I/Os, and the last few of them. The caller fills in the fields
-    /// that describe the drive now: `reconnecting`, `trouble` and `flush_trouble`.
-    pub(crate) fn read(&self) -> Failures {
-        let first = self.count.saturating_sub(KEPT as u64);
-        let at = |number: u64| self.ring[(number % KEPT as u64) as usize];
-        let last = (first..self.count).filter_map(at).collect();
-        Failures { count: self.count, last, ..Failures::default() }
     }
 }
 
@@ -74,15 +64,15 @@ mod tests {
 
     #[test]
     fn a_log_keeps_the_last_failures_in_order_and_counts_all() {
-        let mut log = FailureLog::default();
-        assert_eq!(log.read(), Failures::default());
+        let mut log = Failures::default();
+        assert_eq!(log, Failures::default());
         (0..2).for_each(|sector| log.note(failure(sector)));
         assert_eq!(
-            log.read(),
+            log,
             Failures { count: 2, last: [failure(0), failure(1)].into(), ..Failures::default() }
         );
         (2..11).for_each(|sector| log.note(failure(sector)));
         let last = (7..11).map(failure).collect();
-        assert_eq!(log.read(), Failures { count: 11, last, ..Failures::default() });
+        assert_eq!(log, Failures { count: 11, last, ..Failures::default() });
     }
 }

@@ -10,15 +10,13 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::at_drive::{GroupServiceTimes, QueueServiceTimes};
 use crate::account::decisions::SchedulerMessages;
-use crate::account::histogram::Snapshot;
+use crate::account::histogram::{Histogram, Snapshot};
 use crate::account::hold::WaitReason;
-use crate::account::ledger::{Ledger, LedgerEntry};
+use crate::account::ledger::{GroupAccounts, Ledger, LedgerEntry};
 use crate::account::waits::{ReportedWaits, WaitCounter, units};
 use crate::bio::group_id::GroupId;
 
@@ -175,6 +173,27 @@ impl<M: Machine> LedgerEntry for GroupWaitStats<M> {
     }
 }
 
+/// Time that requests of a group with a latency target spend at a drive. Shows whether a missed
+/// target could have been met at all: a scheduler controls only the time before the drive has the
+/// request. Counted by the scheduler `latency`, read by `Volume::service_by_group`.
+pub(crate) struct GroupServiceTimes<M: Machine> {
+    group: GroupId,
+    service: Histogram<M>,
+}
+
+impl<M: Machine> LedgerEntry for GroupServiceTimes<M> {
+    type Key = GroupId;
+    type Sum = Snapshot;
+
+    fn key(&self) -> GroupId {
+        self.group
+    }
+
+    fn add_to(&self, sum: &mut Snapshot) {
+        sum.merge(&self.service.snapshot());
+    }
+}
+
 pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
     service: M::Lock<Ledger<GroupServiceTimes<M>>>,
@@ -254,14 +273,15 @@ impl<M: Machine> DriveWaits<M> {
 }
 
 pub(crate) struct WaitAccounts<M: Machine> {
-    accounts: Vec<Option<Arc<GroupWaitStats<M>>>>,
-    at_drives: QueueServiceTimes<M>,
+    accounts: GroupAccounts<GroupWaitStats<M>>,
+    at_drives: GroupAccounts<GroupServiceTimes<M>>,
     stop: Option<StopWord<M>>,
 }
 
 impl<M: Machine> WaitAccounts<M> {
     pub(crate) fn new() -> Self {
-        WaitAccounts { accounts: Vec::new(), at_drives: QueueServiceTimes::new(), stop: None }
+        let (accounts, at_drives) = (GroupAccounts::new(), GroupAccounts::new());
+        WaitAccounts { accounts, at_drives, stop: None }
     }
 
     pub(crate) fn at(drive: &DriveWaits<M>, hctx: usize) -> Self {
@@ -271,7 +291,11 @@ impl<M: Machine> WaitAccounts<M> {
     }
 
     pub(crate) fn was_at(&mut self, drive: &DriveWaits<M>, group: GroupId, service_ns: u64) {
-        self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
+        let open = || {
+            let account = GroupServiceTimes { group, service: Histogram::new() };
+            drive.service.lock().open(account)
+        };
+        self.at_drives.of(group, open).service.record(service_ns, 1);
     }
 
     pub(crate) fn of(
@@ -279,12 +303,8 @@ impl<M: Machine> WaitAccounts<M> {
         group: GroupId,
         open: impl FnOnce(GroupWaitStats<M>) -> Arc<GroupWaitStats<M>>,
     ) -> &GroupWaitStats<M> {
-        let at = usize::from(group.0);
-        if self.accounts.len() <= at {
-            self.accounts.resize_with(at + 1, || None);
-        }
         let stop = &self.stop;
-        self.accounts[at].get_or_insert_with(|| open(GroupWaitStats::new(group, stop.clone())))
+        self.accounts.of(group, || open(GroupWaitStats::new(group, stop.clone())))
     }
 }
 
@@ -292,6 +312,6 @@ impl<M: Machine> Drop for WaitAccounts<M> {
     /// Ends the waits in progress. A `WaitLedger` keeps the accounts, and would report these I/Os
     /// as waiting for ever.
     fn drop(&mut self) {
-        self.accounts.iter().flatten().for_each(|account| account.end());
+        self.accounts.iter().for_each(|account| account.end());
     }
 }

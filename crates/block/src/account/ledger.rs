@@ -10,6 +10,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::bio::group_id::GroupId;
+
 pub(crate) trait LedgerEntry {
     /// The subject of the account, such as a hardware queue or a tenant.
     type Key: Ord + Copy;
@@ -78,6 +80,27 @@ where
             entry.add_to(sums.entry(entry.key()).or_default());
         }
         sums
+    }
+}
+
+/// Accounts that one thread writes, indexed by group number. An account is opened on first use.
+pub(crate) struct GroupAccounts<T>(Vec<Option<Arc<T>>>);
+
+impl<T> GroupAccounts<T> {
+    pub(crate) const fn new() -> Self {
+        GroupAccounts(Vec::new())
+    }
+
+    pub(crate) fn of(&mut self, group: GroupId, open: impl FnOnce() -> Arc<T>) -> &T {
+        let at = usize::from(group.0);
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        self.0[at].get_or_insert_with(open)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.0.iter().flatten()
     }
 }
 

@@ -88,10 +88,10 @@ impl<M: Machine> TenantStats<M> {
     }
 
     #[inline(always)]
-    fn count(&self, op: Op, (bucket, total_ns): (usize, u64), (ios, sectors): (u64, u64)) {
-        let op = &self.ops[op as usize];
-        op.sectors.add(sectors);
-        op.total.record_in(bucket, total_ns, ios);
+    fn count(&self, ios: &TenantIos) {
+        let op = &self.ops[ios.op as usize];
+        op.sectors.add(ios.sectors);
+        op.total.record_in(ios.bucket, ios.total_ns, ios.ios);
     }
 }
 
@@ -150,6 +150,18 @@ impl<M: Machine> TenantLedger<M> {
     }
 }
 
+/// Completed bios of one tenant with equal operation and equal total time.
+pub(crate) struct TenantIos {
+    pub(crate) account_key: AccountKey,
+    pub(crate) op: Op,
+    /// Bucket of `total_ns` in a histogram.
+    pub(crate) bucket: usize,
+    /// Nanoseconds from submission until the bio was handed back.
+    pub(crate) total_ns: u64,
+    pub(crate) ios: u64,
+    pub(crate) sectors: u64,
+}
+
 /// Completed bios of one tenant with equal operation, submission time and completion time.
 #[derive(Debug, Clone, Copy)]
 struct TenantRun {
@@ -185,31 +197,18 @@ impl<M: Machine> Tenants<M> {
         Tenants { ledger, accounts: Vec::new(), last: 0, run }
     }
 
-    /// Counts bios that took `total_ns` each; `bucket` is the histogram bucket of `total_ns`.
     #[inline(always)]
-    pub(crate) fn count(
-        &mut self,
-        (account_key, op): (AccountKey, Op),
-        (bucket, total_ns): (usize, u64),
-        (ios, sectors): (u64, u64),
-    ) {
+    pub(crate) fn count(&mut self, ios: &TenantIos) {
         match self.accounts.get(self.last) {
-            Some(account) if account.account_key == account_key => {
-                account.count(op, (bucket, total_ns), (ios, sectors));
-            }
-            _ => self.count_elsewhere((account_key, op), (bucket, total_ns), (ios, sectors)),
+            Some(account) if account.account_key == ios.account_key => account.count(ios),
+            _ => self.count_elsewhere(ios),
         }
     }
 
     #[inline(never)]
-    fn count_elsewhere(
-        &mut self,
-        (account_key, op): (AccountKey, Op),
-        times: (usize, u64),
-        counts: (u64, u64),
-    ) {
-        if let Some(account) = self.find(account_key) {
-            account.count(op, times, counts);
+    fn count_elsewhere(&mut self, ios: &TenantIos) {
+        if let Some(account) = self.find(ios.account_key) {
+            account.count(ios);
         }
     }
 
@@ -217,12 +216,11 @@ impl<M: Machine> Tenants<M> {
     /// are collected first; [`Tenants::end_run`] adds them to the tenant's statistics.
     #[inline]
     pub(crate) fn count_one(&mut self, slot: &BioSlot<M>, now_ns: u64) {
-        let key = (slot.bio.account_key, slot.bio.op, slot.q_ns, now_ns);
-        let run = &mut self.run;
-        if (run.account_key, run.op, run.q_ns, run.c_ns) != key {
+        let (account_key, op, q_ns) = (slot.bio.account_key, slot.bio.op, slot.q_ns);
+        let run = &self.run;
+        if (run.account_key, run.op, run.q_ns, run.c_ns) != (account_key, op, q_ns, now_ns) {
             self.end_run();
-            let (account_key, op, q_ns, c_ns) = key;
-            self.run = TenantRun { account_key, op, q_ns, c_ns, ios: 0, sectors: 0 };
+            self.run = TenantRun { account_key, op, q_ns, c_ns: now_ns, ios: 0, sectors: 0 };
         }
         self.run.ios += 1;
         self.run.sectors += u64::from(slot.bio.nr_sectors);
@@ -232,11 +230,11 @@ impl<M: Machine> Tenants<M> {
     }
 
     pub(crate) fn end_run(&mut self) {
-        let run = self.run;
-        if run.ios > 0 {
-            let total_ns = run.c_ns.saturating_sub(run.q_ns);
-            let times = (bucket_of(total_ns), total_ns);
-            self.count((run.account_key, run.op), times, (run.ios, run.sectors));
+        let TenantRun { account_key, op, q_ns, c_ns, ios, sectors } = self.run;
+        if ios > 0 {
+            let total_ns = c_ns.saturating_sub(q_ns);
+            let bucket = bucket_of(total_ns);
+            self.count(&TenantIos { account_key, op, bucket, total_ns, ios, sectors });
             (self.run.ios, self.run.sectors) = (0, 0);
         }
     }

@@ -88,9 +88,9 @@ fn tell(
     match *told {
         Told::Request(op, waits, d_ns, c_ns, ref ones) => {
             let times = IoTimes { q_ns: ones[0].q_ns, waits, d_ns, c_ns };
-            stats.begin(run, (op, ones[0].whose), times, tenants);
+            stats.begin(run, EqualIos::like(op, ones[0].whose, times), tenants);
             for one in ones {
-                stats.count(run, (one.q_ns, one.whose), one.sectors, tenants);
+                stats.count(run, &slot(op, *one), one.whose, tenants);
             }
         }
         Told::Single(op, one, d_ns, c_ns) => {
@@ -205,7 +205,8 @@ proptest! {
 fn io_matches_a_run_by_operation_tenant_and_stage() {
     let whose = IoOwner { account_key: tenant_of(4), stage: BioStage::Whole, own: true };
     let one = One { q_ns: 10, whose, sectors: 8 };
-    let mut run = EqualIos::like(Op::Write, whose, (10, 20, 30));
+    let times = IoTimes { q_ns: 10, waits: None, d_ns: 20, c_ns: 30 };
+    let mut run = EqualIos::like(Op::Write, whose, times);
     assert_eq!(run.c_ns(), 30);
     assert!(run.is_like(Op::Write, &slot(Op::Write, one), 20));
     let others = [
@@ -227,8 +228,8 @@ fn run_is_straight_if_own_ios_waited_in_no_queue() {
     for own in [false, true] {
         for waits in [None, Some((1, 2))] {
             let whose = IoOwner { account_key: tenant_of(0), stage: BioStage::Child, own };
-            let mut run = EqualIos::like(Op::Read, whose, (0, 3, 4));
-            run.times.waits = waits;
+            let times = IoTimes { q_ns: 0, waits, d_ns: 3, c_ns: 4 };
+            let run = EqualIos::like(Op::Read, whose, times);
             assert_eq!(run.is_straight(), own && waits.is_none(), "{own} {waits:?}");
         }
     }

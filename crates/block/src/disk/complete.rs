@@ -81,8 +81,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     ) {
         let times = IoTimes { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
         let bio_set = self.run.bio_set();
-        let (op, whose) = (chain.op(), IoOwner::of(&chain, bio_set));
-        self.stats.begin(equal, (op, whose), times, &mut self.run.accounts.tenants);
+        let next = EqualIos::like(chain.op(), IoOwner::of(&chain, bio_set), times);
+        self.stats.begin(equal, next, &mut self.run.accounts.tenants);
         let mut next = Some(chain);
         while let Some(mut bio) = next {
             next = bio.chained.take();
@@ -90,12 +90,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             bio.status = status;
             bio.waited = WaitTimes::NOT;
             let whose = IoOwner::of(&bio, bio_set);
-            self.stats.count(
-                equal,
-                (bio.q_ns, whose),
-                bio.bio.nr_sectors,
-                &mut self.run.accounts.tenants,
-            );
+            self.stats.count(equal, &bio, whose, &mut self.run.accounts.tenants);
             if !status.is_ok() {
                 let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
                 if noted == FailureLogging::Now {

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 
 use millrace_machine::{Line, Machine};
 
-use crate::account::{EqualIos, IoOwner};
+use crate::account::{EqualIos, IoOwner, IoTimes};
 use crate::bio::limits::{QueueLimits, SegmentRule};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
@@ -133,7 +133,8 @@ impl<M: Machine> Request<M> {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
         // `own` is true: `ends_alike` accepts only I/Os that this thread submitted.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
-        EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
+        let times = IoTimes { q_ns: bio.q_ns, waits: None, d_ns: self.d_ns, c_ns };
+        EqualIos::like(self.op, whose, times)
     }
 
     /// Returns true if the request can be counted with the equal I/Os in `times`: equal operation,
