@@ -55,13 +55,7 @@ impl Op {
     /// Returns the operation's name in one word, as in reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Op::Read => "read",
-            Op::Write => "write",
-            Op::Flush => "flush",
-            Op::Discard => "discard",
-            Op::WriteZeroes => "write-zeroes",
-        }
+        ["read", "write", "flush", "discard", "write-zeroes"][self as usize]
     }
 
     /// Returns true if the operation transfers data: a read or a write.
@@ -451,11 +445,6 @@ impl Bio {
         part
     }
 
-    #[inline]
-    pub(crate) fn data(&self) -> BioData {
-        BioData { start: self.data, nr_segments: self.nr_segments }
-    }
-
     /// Takes the buffer out of a bio made by `read` or `write`; `None` for other bios.
     #[must_use]
     pub fn into_buffer(self) -> Option<Buffer> {
@@ -489,6 +478,32 @@ impl Bio {
         if self.op.has_data() { (self.nr_sectors as usize) << SECTOR_SHIFT } else { 0 }
     }
 
+    /// Returns the memory from byte `offset` of the I/O on, up to `len_bytes` or the segment's end.
+    /// The length of a single segment is not stored, so the range must lie within the I/O.
+    #[inline]
+    pub(crate) fn piece(&self, offset: u64, len_bytes: u32) -> Segment {
+        if self.nr_segments == 1 {
+            return Segment { start: self.data.wrapping_add(offset as usize), len_bytes };
+        }
+        self.piece_of_list(offset, len_bytes)
+    }
+
+    fn piece_of_list(&self, mut offset: u64, len_bytes: u32) -> Segment {
+        let list = self.data.cast::<Segment>();
+        for index in 0..self.nr_segments as usize {
+            // SAFETY: the list has `nr_segments` entries and lives as long as the bio.
+            let segment = unsafe { *list.add(index) };
+            if offset < u64::from(segment.len_bytes) {
+                return Segment {
+                    start: segment.start.wrapping_add(offset as usize),
+                    len_bytes: len_bytes.min(segment.len_bytes - offset as u32),
+                };
+            }
+            offset -= u64::from(segment.len_bytes);
+        }
+        panic!("a bio's segments are shorter than the bio");
+    }
+
     fn take_buffers(&mut self) -> Vec<Buffer> {
         let list = core::ptr::slice_from_raw_parts_mut(
             self.data.cast::<Segment>(),
@@ -518,41 +533,6 @@ impl Drop for Bio {
             }
             MemoryOwner::Buffers => drop(self.take_buffers()),
         }
-    }
-}
-
-/// Pointer to a bio's memory: to the bytes if it has one segment, else to a list of segments.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BioData {
-    start: *mut u8,
-    nr_segments: u32,
-}
-
-impl BioData {
-    /// Returns the memory from byte `offset` of the I/O on, up to `len_bytes` or the segment's end.
-    /// The length of a single segment is not stored, so the range must lie within the I/O.
-    #[inline]
-    pub(crate) fn piece(self, offset: u64, len_bytes: u32) -> Segment {
-        if self.nr_segments == 1 {
-            return Segment { start: self.start.wrapping_add(offset as usize), len_bytes };
-        }
-        self.piece_of_list(offset, len_bytes)
-    }
-
-    fn piece_of_list(self, mut offset: u64, len_bytes: u32) -> Segment {
-        let list = self.start.cast::<Segment>();
-        for index in 0..self.nr_segments as usize {
-            // SAFETY: the list has `nr_segments` entries and lives as long as the bio.
-            let segment = unsafe { *list.add(index) };
-            if offset < u64::from(segment.len_bytes) {
-                return Segment {
-                    start: segment.start.wrapping_add(offset as usize),
-                    len_bytes: len_bytes.min(segment.len_bytes - offset as u32),
-                };
-            }
-            offset -= u64::from(segment.len_bytes);
-        }
-        panic!("a bio's segments are shorter than the bio");
     }
 }
 
@@ -589,8 +569,7 @@ mod tests {
     #[test]
     fn pieces_of_a_list_end_at_segment_boundaries() {
         let bio = Bio::readv(0, vec![Buffer::new(512), Buffer::new(1024)]);
-        let starts: Vec<u64> =
-            (0..2).map(|at| bio.data().piece(at * 512, 1).start as u64).collect();
+        let starts: Vec<u64> = (0..2).map(|at| bio.piece(at * 512, 1).start as u64).collect();
         for (offset, len, piece, start) in [
             (0, 1536, 512, starts[0]),
             (100, 1436, 412, starts[0] + 100),
@@ -599,7 +578,7 @@ mod tests {
             (600, 936, 936, starts[1] + 88),
             (600, 100, 100, starts[1] + 88),
         ] {
-            let found = bio.data().piece(offset, len);
+            let found = bio.piece(offset, len);
             assert_eq!((found.len_bytes, found.start as u64), (piece, start), "{offset} {len}");
         }
     }
@@ -668,7 +647,7 @@ mod tests {
         assert_eq!((part.op(), part.sector(), part.nr_sectors()), (Op::Flush, 3, 1));
         assert_eq!((part.user_data(), part.account_key.tenant, part.flags), (7, 8, OpFlags::NONE));
         assert!(part.is_foreign() && !bio.is_foreign());
-        assert_eq!((part.data().start, part.nr_segments()), (bio.data().start, 1));
+        assert_eq!((part.data, part.nr_segments()), (bio.data, 1));
         let hollow = bio.hollow();
         assert_eq!((hollow.op(), hollow.sector(), hollow.nr_sectors()), (Op::Write, 3, 2));
         assert_eq!(
@@ -690,7 +669,7 @@ mod tests {
             let bio = unsafe { Bio::foreign_vectored(Op::Read, 0, &raw const list[..]) };
             assert_eq!((bio.nr_sectors(), bio.nr_segments() as usize), (2, list.len()));
             for (done, place) in [(0, places[0]), (512, places[1])] {
-                assert_eq!(bio.data().piece(done, 512).start, start.wrapping_add(place));
+                assert_eq!(bio.piece(done, 512).start, start.wrapping_add(place));
             }
         }
     }

@@ -373,12 +373,10 @@ impl<M: Machine> Channel<M> {
     /// Returns the time by which the channel must be polled again; `None` if only the doorbell
     /// needs to wake the thread. Call this function just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
+        let earliest = |times: [Option<u64>; 2]| times.into_iter().flatten().min();
         let wake_ns = match self.sub.throttle.held {
             0 => self.sub.run.wake_ns(),
-            _ => [self.sub.run.wake_ns(), self.sub.throttle.wake_ns(M::now())]
-                .into_iter()
-                .flatten()
-                .min(),
+            _ => earliest([self.sub.run.wake_ns(), self.sub.throttle.wake_ns(M::now())]),
         };
         // Bios that a frozen disk refused or that found no free request are retried soon. Queues
         // that any thread may run are also polled soon, because the other threads that poll them
@@ -392,18 +390,14 @@ impl<M: Machine> Channel<M> {
                 false => LOOK_AGAIN_NS,
             };
             let soon = M::now() + soon_ns;
-            return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
+            return earliest([wake_ns, Some(soon)]);
         }
         // The owner of a queue also checks for timeouts of other threads' requests in that queue.
         let waits = self.in_flight() > 0
             || !self.quarantine.is_empty()
             || self.sub.members.iter().any(|m| m.hctx().has_tags_of(self.sub.run.owner));
         let timeouts = waits.then_some(self.next_timeout_check_ns);
-        match (wake_ns, timeouts) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-        .map(|ns| ns.max(1))
+        earliest([wake_ns, timeouts]).map(|ns| ns.max(1))
     }
 
     /// Returns true if the channel has work. Before a thread sleeps, it arms the doorbell and then

@@ -41,6 +41,11 @@ impl<M: Machine> GroupEntry<M> {
         GroupEntry { config, buckets, turns: 0, is_closed: false }
     }
 
+    /// Returns the token buckets if the group has limits now.
+    fn limiting(&self) -> Option<&Arc<TokenBuckets<M>>> {
+        self.buckets.as_ref().filter(|_| !self.config.limits.is_none())
+    }
+
     /// Changes the group's settings. If the limits change, the cost that the token buckets hold for
     /// I/Os already passed is converted from the old rate to the new one.
     fn change(&mut self, config: GroupConfig) {
@@ -124,16 +129,11 @@ impl<M: Machine> Groups<M> {
     /// parent of another group.
     pub fn close(&self, id: GroupId) -> Result<(), Error> {
         let mut table = self.table.lock();
-        let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
-        let Some(name) = entry.map(|entry| entry.config.name.clone()) else {
-            return wrong(format!("group {}: no group has this number", id.0));
-        };
+        let name = table.open_entry(id)?.config.name.clone();
         if id == GroupId::DEFAULT {
             return wrong(format!("group {name}: the default group cannot be removed"));
         }
-        let is_child = |entry: &&GroupEntry<M>| !entry.is_closed && entry.config.parent == Some(id);
-        if let Some(child) = table.entries.iter().find(is_child) {
-            let child = &child.config.name;
+        if let Some(child) = table.child_of(id) {
             return wrong(format!(
                 "group {name}: it is the parent of {child}; remove {child} first"
             ));
@@ -155,11 +155,7 @@ impl<M: Machine> Groups<M> {
     /// then.
     pub fn set(&self, id: GroupId, mut config: GroupConfig) -> Result<(), Error> {
         let mut table = self.table.lock();
-        let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
-        let Some(entry) = entry else {
-            return wrong(format!("group {}: no group has this number", id.0));
-        };
-        config.name.clone_from(&entry.config.name);
+        config.name.clone_from(&table.open_entry(id)?.config.name);
         config.validate()?;
         table.check_parent(id, &config)?;
         table.entries[usize::from(id.0)].change(config);
@@ -195,8 +191,7 @@ impl<M: Machine> Groups<M> {
     pub fn booked(&self) -> Vec<(GroupId, u64)> {
         let (table, now_ns) = (self.table.lock(), M::now());
         let booked = |(entry, id): (&GroupEntry<M>, u16)| {
-            let buckets = entry.buckets.as_ref().filter(|_| !entry.config.limits.is_none())?;
-            let ahead_ns = buckets.ahead_ns(now_ns);
+            let ahead_ns = entry.limiting()?.ahead_ns(now_ns);
             (ahead_ns > 0).then_some((GroupId(id), ahead_ns))
         };
         table.entries.iter().zip(0..).filter_map(booked).collect()
@@ -216,12 +211,26 @@ impl<M: Machine> Groups<M> {
 }
 
 impl<M: Machine> GroupTable<M> {
+    fn find_open(&self, id: GroupId) -> Option<&GroupEntry<M>> {
+        self.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed)
+    }
+
+    fn open_entry(&self, id: GroupId) -> Result<&GroupEntry<M>, Error> {
+        let text = || format!("group {}: no group has this number", id.0);
+        self.find_open(id).map_or_else(|| wrong(text()), Ok)
+    }
+
+    /// Returns the name of a group whose parent is `id`, if any.
+    fn child_of(&self, id: GroupId) -> Option<&str> {
+        let mut open = self.entries.iter().filter(|entry| !entry.is_closed);
+        open.find(|entry| entry.config.parent == Some(id)).map(|entry| &*entry.config.name)
+    }
+
     /// Checks that groups have at most two levels and no cycles.
     fn check_parent(&self, id: GroupId, config: &GroupConfig) -> Result<(), Error> {
         let Some(parent) = config.parent else { return Ok(()) };
         let name = &config.name;
-        let above = self.entries.get(usize::from(parent.0)).filter(|entry| !entry.is_closed);
-        let Some(above) = above else {
+        let Some(above) = self.find_open(parent) else {
             return wrong(format!("group {name}: its parent, group {}, does not exist", parent.0));
         };
         if parent == id {
@@ -248,13 +257,11 @@ impl<M: Machine> GroupTable<M> {
                  name {top} as the parent"
             ));
         }
-        let is_child = |entry: &&GroupEntry<M>| !entry.is_closed && entry.config.parent == Some(id);
-        match self.entries.iter().find(is_child) {
+        match self.child_of(id) {
             None => Ok(()),
             Some(child) => wrong(format!(
-                "group {name}: it is the parent of {}; groups have two levels, so it can have no \
-                 parent itself",
-                child.config.name
+                "group {name}: it is the parent of {child}; groups have two levels, so it can have \
+                 no parent itself"
             )),
         }
     }

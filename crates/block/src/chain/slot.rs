@@ -92,7 +92,7 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a split bio: progress of the split, in drives, or in sectors with `SplitRule::Chunks`.
     pub(crate) offset: u32,
     pub(crate) chain_segments: u16,
-    stride: Stride,
+    pub(crate) stride: Stride,
     pub(crate) stage: BioStage,
     /// Status with which the bio ends; `Ok` while no error has occurred.
     pub(crate) status: Status,
@@ -136,10 +136,6 @@ impl<M: Machine> BioSlot<M> {
         }
     }
 
-    pub(crate) fn set_stride(&mut self, stride: Stride) {
-        self.stride = stride;
-    }
-
     /// Returns true if the submitter owns the memory. Such a bio does not complete when it times
     /// out, but only when the drive reports that it no longer uses the memory.
     pub(crate) fn is_foreign(&self) -> bool {
@@ -172,7 +168,7 @@ impl<M: Machine> BioSlot<M> {
     pub(crate) fn piece(&self, done: u32) -> Segment {
         let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
         if self.stride.width == 1 {
-            return self.bio.data().piece(u64::from(self.offset) + u64::from(done), len);
+            return self.bio.piece(u64::from(self.offset) + u64::from(done), len);
         }
         self.strided_piece(done, len)
     }
@@ -189,7 +185,7 @@ impl<M: Machine> BioSlot<M> {
         let skipped = whole_chunks * u64::from(self.stride.width - 1);
         let left = chunk_bytes - (place - whole_chunks);
         let memory = u64::from(self.offset) + u64::from(done) + skipped;
-        self.bio.data().piece(memory, len.min(left as u32))
+        self.bio.piece(memory, len.min(left as u32))
     }
 
     /// Sets the time at which the bio gets its request (G) or starts to wait for one. A later call
@@ -354,14 +350,19 @@ impl<M: Machine> BioList<M> {
     pub(crate) fn link_back(&mut self, bio: BioRef<M>) {
         debug_assert!(bio.next.is_none());
         let last = bio.as_ptr();
-        if self.head.is_none() {
-            // The list was empty: no old first bio is leaked by `forget`.
-            core::mem::forget(self.head.replace(bio));
-        } else {
+        self.attach(bio, last);
+    }
+
+    /// Appends bios that are linked to each other, from `first` to `last`.
+    #[inline(always)]
+    fn attach(&mut self, first: BioRef<M>, last: *mut BioSlot<M>) {
+        let end = match self.head {
+            None => &mut self.head,
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
-            let old = unsafe { (*self.tail).next.replace(bio) };
-            core::mem::forget(old);
-        }
+            Some(_) => unsafe { &mut (*self.tail).next },
+        };
+        // The old value is `None`, so `forget` leaks no bio.
+        core::mem::forget(end.replace(first));
         self.tail = last;
     }
 
@@ -391,14 +392,7 @@ impl<M: Machine> BioList<M> {
     #[inline]
     pub(crate) fn append(&mut self, other: &mut BioList<M>) {
         let Some(first) = other.head.take() else { return };
-        if self.head.is_none() {
-            core::mem::forget(self.head.replace(first));
-        } else {
-            // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
-            let old = unsafe { (*self.tail).next.replace(first) };
-            core::mem::forget(old);
-        }
-        self.tail = other.tail;
+        self.attach(first, other.tail);
         self.len += other.len;
         other.len = 0;
     }
@@ -433,12 +427,8 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    pub(crate) fn for_each(&self, mut f: impl FnMut(&BioSlot<M>)) {
-        let mut at = self.head.as_ref();
-        while let Some(bio) = at {
-            f(bio);
-            at = bio.next.as_ref();
-        }
+    pub(crate) fn for_each(&self, f: impl FnMut(&BioSlot<M>)) {
+        self.iter().for_each(f);
     }
 
     /// Empties the list without dropping its handles (`BioRef`), because dropping one panics. The
@@ -479,7 +469,7 @@ mod tests {
         let base = 0x10_0000 as *mut u8;
         // SAFETY: the memory is never touched.
         slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) });
-        slot.set_stride(Stride { chunk_shift: 3, width: 4 });
+        slot.stride = Stride { chunk_shift: 3, width: 4 };
         (slot.dev_sector, slot.offset) = (6, 512);
         let at = |done| {
             let piece = slot.piece(done);
@@ -514,7 +504,7 @@ mod tests {
             let base = 0x10_0000 as *mut u8;
             // SAFETY: the memory is never touched.
             slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, nr << 9) });
-            slot.set_stride(stride);
+            slot.stride = stride;
             (slot.dev_sector, slot.offset) = (first, (offset << 9) as u32);
             let places = places(first, nr, offset, stride);
             let (mut at, mut pieces) = (0, 0);

@@ -51,7 +51,7 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) served_here: bool,
     /// True if a flush of this channel may wait for another flush. The channel's own queue sends
     /// the waiting flush later.
-    flushes: bool,
+    pub(crate) flushes: bool,
     merges: bool,
     merged: Option<MergeKind>,
     /// True if batches may take the fast path: the disk allows it, and the channel reads the clock
@@ -114,12 +114,12 @@ impl<M: Machine> VolumeMember<M> {
     #[inline(always)]
     pub(crate) fn flush(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.served_here = true;
-        if self.is_direct && self.plug.is_short() {
-            let Some(bio) = self.plug.take_last() else { return 0 };
+        if self.is_direct && self.plug.older.is_empty() {
+            let Some(bio) = self.plug.last.take() else { return 0 };
             self.count();
             match direct::issue_single(&self.disk, self.hctx(), (run, &self.stats), bio) {
                 Ok(()) => return 0,
-                Err(bio) => self.plug.put_back(bio),
+                Err(bio) => self.plug.older.push_back(bio),
             }
         } else if self.plug.is_empty() {
             return 0;
@@ -149,7 +149,7 @@ impl<M: Machine> VolumeMember<M> {
 
     #[inline(always)]
     fn count(&mut self) -> u32 {
-        let bios = self.plug.take_count();
+        let bios = core::mem::take(&mut self.plug.bios);
         self.outstanding += bios;
         self.stats.add(DiskCounter::Queued, bios.into());
         bios
@@ -192,8 +192,8 @@ impl<M: Machine> VolumeMember<M> {
         }
         self.unplug(run);
         let list = self.plug.list();
-        let mut context = QueueContext::new(&self.disk, self.route.hctx, run, &self.stats);
-        context.hand_over(self.route.ctx, list);
+        QueueContext::new(&self.disk, self.route.hctx, run, &self.stats)
+            .hand_over(self.route.ctx, list);
         list.len()
     }
 
@@ -223,7 +223,7 @@ impl<M: Machine> VolumeMember<M> {
             self.served_here = run.left_busy;
             if self.flushes {
                 let idle = before.is_some() && self.disk.flush.lock().moves_while_idle() == before;
-                self.flushes = run.left_busy || !idle || self.holds_plugged();
+                self.flushes = run.left_busy || !idle || !self.plug.is_empty();
             }
         }
     }
@@ -247,15 +247,12 @@ impl<M: Machine> VolumeMember<M> {
     /// checks the queue reserved for the worker.
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
         timeouts::check(&mut self.context(run), now_ns);
-        let own = self.route.hctx;
-        let worker_state = self
-            .disk
-            .worker_state
-            .as_ref()
-            .filter(|worker_state| !worker_state.is_taken() && worker_state.hctx != own);
-        if let Some(worker_state) = worker_state {
-            let theirs = run.stats_of(&self.disk, worker_state.hctx);
-            let mut context = QueueContext::new(&self.disk, worker_state.hctx, run, &theirs);
+        if let Some(worker) = &self.disk.worker_state
+            && !worker.is_taken()
+            && worker.hctx != self.route.hctx
+        {
+            let theirs = run.stats_of(&self.disk, worker.hctx);
+            let mut context = QueueContext::new(&self.disk, worker.hctx, run, &theirs);
             timeouts::check(&mut context, now_ns);
         }
     }
@@ -271,18 +268,6 @@ impl<M: Machine> VolumeMember<M> {
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)
             || self.outstanding > 0 && handover::is_orphaned(&self.disk)
-    }
-
-    pub(crate) fn expect_flush(&mut self) {
-        self.flushes = true;
-    }
-
-    fn next_place(&self) -> PlugPlace {
-        if self.plug.is_empty() { PlugPlace::First } else { PlugPlace::Later }
-    }
-
-    pub(crate) fn holds_plugged(&self) -> bool {
-        !self.plug.is_empty()
     }
 
     /// Forgets the plugged bios, and the split bios that wait for a free bio slot. Called when a
@@ -315,9 +300,9 @@ impl<M: Machine> VolumeMember<M> {
         run: &mut SubmitContext<M>,
     ) {
         self.disk.trace(run).tell_entry(&slot);
-        let place = self.next_place();
+        let place = if self.plug.is_empty() { PlugPlace::First } else { PlugPlace::Later };
         self.plug(slot);
-        let Some(last) = self.plug.last() else { return };
+        let Some(last) = self.plug.last.as_deref() else { return };
         match self.merged.take() {
             Some(kind) => self.disk.trace(run).plug_merged(kind, last, drives),
             None => self.disk.trace(run).record_own(last, (drives, place)),
@@ -326,7 +311,7 @@ impl<M: Machine> VolumeMember<M> {
 
     #[cold]
     fn count_merge(&mut self, kind: MergeKind) {
-        let last = self.plug.last().expect("a merge adds a bio to a chain in the plug");
+        let last = self.plug.last.as_deref().expect("a merge adds a bio to a chain in the plug");
         self.stats.count_merge(last.op());
         self.merged = Some(kind);
     }

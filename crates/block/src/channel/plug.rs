@@ -8,27 +8,28 @@ use millrace_machine::Machine;
 
 use crate::bio::limits::QueueLimits;
 use crate::chain::merge::{MergeKind, touch, try_merge};
-use crate::chain::slot::{BioList, BioRef, BioSlot};
+use crate::chain::slot::{BioList, BioRef};
 
 pub(crate) struct Plug<M: Machine> {
-    list: BioList<M>,
-    /// The last bio chain (bios merged into one future request). Kept outside `list`, so that a
+    /// All bio chains but the last one.
+    pub(crate) older: BioList<M>,
+    /// The last bio chain (bios merged into one future request). Kept outside `older`, so that a
     /// front merge can replace the first bio of the chain.
-    last: Option<BioRef<M>>,
+    pub(crate) last: Option<BioRef<M>>,
     /// Number of bios, including merged ones.
-    bios: u32,
+    pub(crate) bios: u32,
 }
 
 impl<M: Machine> Plug<M> {
     pub(crate) fn new() -> Self {
-        Plug { list: BioList::new(), last: None, bios: 0 }
+        Plug { older: BioList::new(), last: None, bios: 0 }
     }
 
     #[inline]
     pub(crate) fn push(&mut self, bio: BioRef<M>) {
         self.bios += 1;
         if let Some(last) = self.last.replace(bio) {
-            self.list.push_back(last);
+            self.older.push_back(last);
         }
     }
 
@@ -54,33 +55,9 @@ impl<M: Machine> Plug<M> {
         None
     }
 
-    pub(crate) fn last(&self) -> Option<&BioSlot<M>> {
-        self.last.as_deref()
-    }
-
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.last.is_none() && self.list.is_empty()
-    }
-
-    #[inline]
-    pub(crate) fn take_count(&mut self) -> u32 {
-        core::mem::take(&mut self.bios)
-    }
-
-    /// Returns true if the plug holds at most one bio chain (bios merged into one future request).
-    #[inline(always)]
-    pub(crate) fn is_short(&self) -> bool {
-        self.list.is_empty()
-    }
-
-    #[inline(always)]
-    pub(crate) fn take_last(&mut self) -> Option<BioRef<M>> {
-        self.last.take()
-    }
-
-    pub(crate) fn put_back(&mut self, bio: BioRef<M>) {
-        self.list.push_back(bio);
+        self.last.is_none() && self.older.is_empty()
     }
 
     /// Returns the plug's list of bio chains (bios merged into one future request), in order of
@@ -88,8 +65,8 @@ impl<M: Machine> Plug<M> {
     #[inline]
     pub(crate) fn list(&mut self) -> &mut BioList<M> {
         if let Some(last) = self.last.take() {
-            self.list.push_back(last);
+            self.older.push_back(last);
         }
-        &mut self.list
+        &mut self.older
     }
 }

@@ -217,7 +217,7 @@ impl<M: Machine> Channel<M> {
         let mut handed = 0;
         loop {
             let driving = Driving(self);
-            let next_slot = driving.0.next_done();
+            let next_slot = driving.0.next_whole().or_else(|| driving.0.next_finished(true));
             driving.end();
             let Some(slot) = next_slot else { break };
             self.hand_over(slot, take);
@@ -226,13 +226,8 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Returns the next completed bio that the program submitted. Parts of split bios that are
-    /// found before it are counted as completed for their split bio.
-    #[inline(always)]
-    fn next_done(&mut self) -> Option<BioRef<M>> {
-        self.next_whole().or_else(|| self.next_finished(true))
-    }
-
+    /// Returns the next completed bio that was not split. Parts of split bios that are found before
+    /// it are counted as completed for their split bio.
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {

@@ -296,7 +296,7 @@ impl<M: Machine> Submission<M> {
         child.of_foreign = parent.is_foreign();
         child.tail = child.as_ptr();
         (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);
-        child.set_stride(part.stride);
+        child.stride = part.stride;
         let member = &self.members[usize::from(part.member)];
         member.stats.add(DiskCounter::Parts, 1);
         if self.checks.traced {

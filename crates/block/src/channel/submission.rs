@@ -159,7 +159,7 @@ impl<M: Machine> Submission<M> {
             let flags_fit = !slot.bio.flags.has(OpFlags::PREFLUSH)
                 && (!slot.bio.flags.has(OpFlags::FUA) || fua_by_drive && slot.bio.op == Op::Write);
             (slot.dev_sector, slot.offset) = (dev_sector, 0);
-            slot.set_stride(Stride::NONE);
+            slot.stride = Stride::NONE;
             let (sectors, segments) = cut_to_limits(&slot, &limits);
             let is_long = nr_sectors > self.checks.whole_max;
             let is_behind = is_long && self.is_behind(&slot, member);
@@ -177,7 +177,7 @@ impl<M: Machine> Submission<M> {
         }
         let member = &mut self.members[usize::from(slot.member)];
         if slot.op() == Op::Flush {
-            member.expect_flush();
+            member.flushes = true;
         }
         self.batch.plugged += 1;
         match self.checks.traced {
@@ -315,7 +315,7 @@ fn make_whole<M: Machine>(slot: &mut BioRef<M>, member: u16, dev_sector: u64, se
     slot.chain_sectors = slot.bio.nr_sectors;
     slot.tail = slot.as_ptr();
     slot.chain_segments = segments;
-    slot.set_stride(Stride::NONE);
+    slot.stride = Stride::NONE;
     slot.stage = BioStage::Whole;
     slot.status = Status::Ok;
 }

@@ -31,7 +31,7 @@ impl<M: Machine> Submission<M> {
         }
         self.first_member = (self.first_member + 1) % self.members.len();
         if server == BatchServer::Worker {
-            self.press();
+            self.press(self.volume.serving_config().pressure_high);
         }
         self.batch.plugged += self.flush_volume_plug();
         self.follow_mode(serving);
@@ -67,27 +67,22 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    fn press(&mut self) {
-        let high = self.volume.serving_config().pressure_high;
-        let drives = self.members.len() as u64;
-        self.checks.pressed = self.volume.waiting() > u64::from(high) * drives;
+    /// Sets back pressure, which lasts while more than `chains_max` bio chains (bios merged into one
+    /// future request) for each drive wait for workers.
+    fn press(&mut self, chains_max: u32) {
+        let chains_max = u64::from(chains_max) * self.members.len() as u64;
+        self.checks.pressed = self.volume.waiting() > chains_max;
         self.checks.settle();
     }
 
-    /// Ends back pressure if at most `pressure_low` bio chains (bios merged into one future
-    /// request) for each drive wait for workers. Returns true if there is no back pressure any
-    /// more.
+    /// Ends back pressure if few enough bio chains (bios merged into one future request) wait for
+    /// workers. Returns true if there is no back pressure any more.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
         // Serves the bios of workers that have left. Otherwise perhaps no thread would serve these
         // bios, and back pressure would never end.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
-        self.checks.pressed = self.volume.waiting() > self.pressure_low();
-        self.checks.settle();
+        self.press(self.volume.serving_config().pressure_low);
         !self.checks.pressed
-    }
-
-    fn pressure_low(&self) -> u64 {
-        u64::from(self.volume.serving_config().pressure_low) * self.members.len() as u64
     }
 }

@@ -118,10 +118,7 @@ impl<M: Machine> Worker<M> {
     pub fn sleep_until(&self) -> Option<u64> {
         let in_use = self.drives.iter().any(|drive| drive.disk.tags_in_use() > 0);
         let tick = in_use.then_some(self.next_tick_ns);
-        match (self.run.wake_ns(), tick) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [self.run.wake_ns(), tick].into_iter().flatten().min()
     }
 
     /// Returns true if the worker must wake at a set time, even if its doorbell does not ring.
@@ -170,7 +167,7 @@ impl<M: Machine> Drop for Worker<M> {
     /// Waits for requests in flight from the worker's own queues, because no other thread can poll
     /// for them.
     fn drop(&mut self) {
-        self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
+        self.close();
         let owner = self.thread.owner;
         let in_flight = |drive: &WorkerDrive<M>| drive.in_flight(owner) > 0;
         self.run.deliver();

@@ -50,14 +50,14 @@ impl<M: Machine> GroupView<M> {
         self.rows.clear();
         self.rows.extend(table.entries.iter().map(|entry| {
             let config = &entry.config;
-            let buckets = entry.buckets.as_ref().filter(|_| !config.limits.is_none());
+            let limits =
+                |buckets| (LimitCosts::new(&config.limits), Arc::clone(buckets), entry.turns);
             GroupRow {
                 parent: config.parent,
                 weight: config.weight,
                 priority: config.priority,
                 target: config.latency_target,
-                limits: buckets
-                    .map(|g| (LimitCosts::new(&config.limits), Arc::clone(g), entry.turns)),
+                limits: entry.limiting().map(limits),
             }
         }));
         self.has_limits = self.rows.iter().any(|row| row.limits.is_some());
