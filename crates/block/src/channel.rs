@@ -99,16 +99,16 @@ pub struct Channel<M: Machine> {
 }
 
 /// Marks the channel as broken if a driver, scheduler or trace sink panics while this guard exists.
-pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
+pub(crate) struct PanicGuard<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
-impl<M: Machine> Driving<'_, M> {
+impl<M: Machine> PanicGuard<'_, M> {
     #[inline(always)]
     pub(crate) fn end(self) {
         core::mem::forget(self);
     }
 }
 
-impl<M: Machine> Drop for Driving<'_, M> {
+impl<M: Machine> Drop for PanicGuard<'_, M> {
     /// Called only during a panic. Drops the completions left in the batch, because the next poll
     /// would take their tags for tags of the queue that it polls.
     fn drop(&mut self) {
@@ -235,7 +235,7 @@ impl<M: Machine> Channel<M> {
             return refuse(bio, Reject::Full);
         };
         slot.bio = ManuallyDrop::new(bio);
-        let driving = Driving(self);
+        let driving = PanicGuard(self);
         driving.0.sub.start(slot, plain);
         driving.end();
         if self.sub.batch.plugged >= self.sub.batch.plugged_max {
@@ -295,7 +295,7 @@ impl<M: Machine> Channel<M> {
     #[doc(alias = "blk_finish_plug")]
     #[inline]
     pub fn flush(&mut self) {
-        let driving = Driving(self);
+        let driving = PanicGuard(self);
         driving.0.sub.flush_called();
         driving.end();
     }
@@ -304,7 +304,7 @@ impl<M: Machine> Channel<M> {
     /// Functions called for each I/O use the guard directly, because the compiler does not inline
     /// large closures.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
-        let driving = Driving(self);
+        let driving = PanicGuard(self);
         let result = call(driving.0);
         driving.end();
         result

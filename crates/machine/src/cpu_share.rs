@@ -98,7 +98,7 @@ impl Poll {
 #[derive(Debug)]
 pub struct CpuShare {
     taken: u64,
-    pauses: Pauses,
+    pauses: PollPauses,
     /// Number of the CPU that this thread last lost to another thread while polling.
     lost: u32,
     times_lost: u64,
@@ -109,7 +109,7 @@ impl CpuShare {
     #[must_use]
     #[allow(clippy::new_without_default)] // Each thread creates its own explicitly.
     pub fn new() -> CpuShare {
-        CpuShare { taken: 0, pauses: Pauses::default(), lost: u32::MAX, times_lost: 0 }
+        CpuShare { taken: 0, pauses: PollPauses::default(), lost: u32::MAX, times_lost: 0 }
     }
 
     /// Returns true if the thread should poll before its next sleep. Call it once for each sleep.
@@ -208,29 +208,29 @@ impl CpuShare {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Pauses {
+struct PollPauses {
     left: u32,
     /// Number of polls to skip the next time that another thread keeps the CPU.
     next: u32,
     caught: u32,
 }
 
-impl Default for Pauses {
+impl Default for PollPauses {
     fn default() -> Self {
-        Pauses { left: 0, next: PAUSE_MIN, caught: 0 }
+        PollPauses { left: 0, next: PAUSE_MIN, caught: 0 }
     }
 }
 
-impl Pauses {
+impl PollPauses {
     fn lost(&mut self) {
-        *self = Pauses { left: self.next, next: (self.next * 2).min(PAUSE_MAX), caught: 0 };
+        *self = PollPauses { left: self.next, next: (self.next * 2).min(PAUSE_MAX), caught: 0 };
     }
 
     #[inline]
     fn caught(&mut self) {
         self.caught += 1;
         if self.caught >= CALM {
-            *self = Pauses::default();
+            *self = PollPauses::default();
         }
     }
 
@@ -257,14 +257,14 @@ mod tests {
     use crate::Thread;
 
     /// Number of polls left out after a loss.
-    fn left_out(pauses: &mut Pauses) -> u32 {
+    fn left_out(pauses: &mut PollPauses) -> u32 {
         pauses.lost();
         (1..).find(|_| pauses.next()).expect("pauses end")
     }
 
     #[test]
     fn pauses_double_up_to_a_bound_and_end() {
-        let mut pauses = Pauses::default();
+        let mut pauses = PollPauses::default();
         let found: [u32; 4] = core::array::from_fn(|_| left_out(&mut pauses));
         assert_eq!(found, [16, 32, 64, 128]);
         let most = (0..20).map(|_| left_out(&mut pauses)).max();
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn polls_that_catch_their_work_make_the_next_pause_short_again() {
-        let mut pauses = Pauses::default();
+        let mut pauses = PollPauses::default();
         (0..5).for_each(|_| pauses.lost());
         (1..CALM).for_each(|_| pauses.caught());
         assert_eq!(pauses.next, 512, "not yet");
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_moved_tries_again_soon() {
-        let mut pauses = Pauses::default();
+        let mut pauses = PollPauses::default();
         (0..10).for_each(|_| pauses.lost());
         assert!(pauses.left > 1000);
         pauses.moved();

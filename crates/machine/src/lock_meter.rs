@@ -14,9 +14,9 @@ use crate::{Machine, Meter, Native, lock_unpoisoned};
 
 /// Time at which the statistics were turned on, in nanoseconds; 0 if they are off.
 #[repr(align(128))]
-struct Switch(AtomicU64);
+struct MeterSwitch(AtomicU64);
 
-static SINCE_NS: Switch = Switch(AtomicU64::new(0));
+static SINCE_NS: MeterSwitch = MeterSwitch(AtomicU64::new(0));
 
 /// Lock statistics per lock name and call site. Lookups are linear, because the list is short. The
 /// compiler may create several `Location`s, and thus several entries, for one call site.

@@ -14,7 +14,7 @@ use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef, BioStage};
 use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
-use crate::channel::{Channel, Driving};
+use crate::channel::{Channel, PanicGuard};
 
 /// Interval, in polls, at which a channel runs its queues even if completions are ready, if
 /// `BioChecks::polls_always` is true.
@@ -71,7 +71,7 @@ impl<M: Machine> Channel<M> {
     /// wait. Returns the number of bios handed over.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
-        let driving = Driving(self);
+        let driving = PanicGuard(self);
         driving.0.gather();
         driving.end();
         let handed = self.reap(&mut take);
@@ -145,14 +145,14 @@ impl<M: Machine> Channel<M> {
         &mut self,
         mut next: impl FnMut(&mut Bio, Status) -> AfterCompletion,
     ) -> usize {
-        let driving = Driving(self);
+        let driving = PanicGuard(self);
         driving.0.gather();
         driving.end();
         let mut handed = 0;
         loop {
             // A split or invalid bio that the program submits again may complete within this loop.
             // The loop leaves such bios to the next call of `poll_again`, or it might never end.
-            let driving = Driving(self);
+            let driving = PanicGuard(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
             let Some(mut slot) = next_slot else { break };
@@ -163,7 +163,7 @@ impl<M: Machine> Channel<M> {
             let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
             match shown.show(&mut next) {
                 Some((slot, AfterCompletion::Submit)) => {
-                    let driving = Driving(self);
+                    let driving = PanicGuard(self);
                     driving.0.restart(slot);
                     driving.end();
                 }
@@ -216,7 +216,7 @@ impl<M: Machine> Channel<M> {
     fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
         let mut handed = 0;
         loop {
-            let driving = Driving(self);
+            let driving = PanicGuard(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_finished(true));
             driving.end();
             let Some(slot) = next_slot else { break };

@@ -13,7 +13,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::vec::Vec;
 
-use super::blocks::{Blocks, WHOLE};
+use super::blocks::{FreeBlocks, WHOLE};
 use super::region::Region;
 use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 
@@ -70,7 +70,7 @@ impl ArenaBuffer {
 struct MappedRegion<T> {
     region: Region,
     /// Free parts of the region. `None` if the region is a single buffer.
-    blocks: Option<Blocks>,
+    blocks: Option<FreeBlocks>,
     used: u16,
     note: T,
 }
@@ -118,7 +118,7 @@ impl<T> BufferArena<T> {
             Some(blocks) => {
                 let node = blocks.take(order).expect("the region has a free block of this order");
                 self.orders[place] = blocks.orders();
-                (node, Blocks::offset(node, order))
+                (node, FreeBlocks::offset(node, order))
             }
             None => {
                 self.orders[place] = 0;
@@ -153,8 +153,8 @@ impl<T> BufferArena<T> {
     #[cold]
     pub fn map(&mut self, order: u8, note: impl FnOnce(&Region) -> T) -> io::Result<()> {
         let region = Region::map(region_bytes(order))?;
-        let blocks = (order <= WHOLE).then(Blocks::new);
-        let orders = blocks.as_ref().map_or(1 << order, Blocks::orders);
+        let blocks = (order <= WHOLE).then(FreeBlocks::new);
+        let orders = blocks.as_ref().map_or(1 << order, FreeBlocks::orders);
         let place = match self.vacant.pop() {
             Some(place) => place as usize,
             None => {

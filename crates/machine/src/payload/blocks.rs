@@ -1,4 +1,4 @@
-//! `Blocks`: the free parts of a 2 MiB region, as a binary buddy system.
+//! `FreeBlocks`: the free parts of a 2 MiB region, as a binary buddy system.
 //!
 //! The state is a tree of bits: node 1 is the whole region, nodes 2 and 3 are its halves, and so on
 //! to the 512 pages from node 512 on. A bit is set if its block is free as a whole. A block is
@@ -17,7 +17,7 @@ const WORDS: usize = (2 << WHOLE) / 64;
 const LEFT: u64 = 0x5555_5555_5555_5555;
 
 #[derive(Debug, Clone)]
-pub(super) struct Blocks {
+pub(super) struct FreeBlocks {
     free: [u64; WORDS],
     orders: u16,
     used: u16,
@@ -25,11 +25,11 @@ pub(super) struct Blocks {
     joinable: bool,
 }
 
-impl Blocks {
-    pub(super) fn new() -> Blocks {
+impl FreeBlocks {
+    pub(super) fn new() -> FreeBlocks {
         let mut free = [0; WORDS];
         free[0] = 1 << 1;
-        Blocks { free, orders: 1 << WHOLE, used: 0, joinable: false }
+        FreeBlocks { free, orders: 1 << WHOLE, used: 0, joinable: false }
     }
 
     #[inline]
@@ -68,7 +68,7 @@ impl Blocks {
     #[cold]
     pub(super) fn join(&mut self) {
         if self.used == 0 {
-            *self = Blocks::new();
+            *self = FreeBlocks::new();
             return;
         }
         if !std::mem::take(&mut self.joinable) {
@@ -163,13 +163,13 @@ mod tests {
             (state >> 33) as usize % below
         };
         for round in 0..40 {
-            let mut blocks = Blocks::new();
+            let mut blocks = FreeBlocks::new();
             let mut pages = [false; 512];
             let mut held: Vec<(u16, u8)> = Vec::new();
             for _ in 0..2_000 {
                 let order = random(usize::from(WHOLE) + 1).min(random(12)) as u8;
                 let range = |node, order| {
-                    let first = Blocks::offset(node, order) / BUFFER_BYTES_MIN;
+                    let first = FreeBlocks::offset(node, order) / BUFFER_BYTES_MIN;
                     first..first + (1 << order)
                 };
                 if random(2) == 0 {
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "given back twice")]
     fn a_block_that_comes_back_twice_is_noticed() {
-        let mut blocks = Blocks::new();
+        let mut blocks = FreeBlocks::new();
         let node = blocks.take(3).unwrap();
         blocks.give(node, 3);
         blocks.give(node, 3);
