@@ -206,24 +206,21 @@ impl RingDecoder {
                 note: None,
             });
         };
-        if matches!(code, REMAP_QUEUE | REMAP_QUEUE_GET) {
-            put(EventCode::Remap, 0);
+        let single = EventCode::from_code(code.into());
+        let acts = match code {
+            QUEUE_GET => &[EventCode::Queue, EventCode::GetRequest][..],
+            REMAP_QUEUE => &[EventCode::Remap, EventCode::Queue],
+            REMAP_QUEUE_GET => &[EventCode::Remap, EventCode::Queue, EventCode::GetRequest],
+            INSERT_ISSUE => &[EventCode::Insert, EventCode::Issue],
+            _ => single.as_slice(),
+        };
+        let is_insert_issue = code == INSERT_ISSUE;
+        for act in acts {
+            let is_before = is_insert_issue && *act == EventCode::Insert;
+            put(*act, if is_before { number.into() } else { 0 });
         }
-        if matches!(code, QUEUE_GET | REMAP_QUEUE | REMAP_QUEUE_GET) {
-            put(EventCode::Queue, 0);
-        }
-        match code {
-            QUEUE_GET | REMAP_QUEUE_GET => put(EventCode::GetRequest, 0),
-            INSERT_ISSUE => {
-                put(EventCode::Insert, number.into());
-                put(EventCode::Issue, 0);
-                self.issued.extend(out.pop());
-            }
-            code => {
-                if let Some(act) = EventCode::from_code(code.into()) {
-                    put(act, 0);
-                }
-            }
+        if is_insert_issue {
+            self.issued.extend(out.pop());
         }
     }
 }

@@ -56,20 +56,20 @@ impl TraceNote {
     /// Encodes a trace message as two numbers. The first holds the message's kind, wait reason and
     /// group in 36 bits. The second holds the message's time span, depth limit or number of events.
     pub(crate) fn parts(self) -> (u64, u64) {
-        let of = |code: u64, group: GroupId, hold: WaitReason| {
-            code << 32 | (hold as u64) << 16 | u64::from(group.0)
-        };
-        match self.remark {
-            TraceMessage::Waits(group, hold) => (of(WAITS, group, hold), self.time_ns),
-            TraceMessage::GoesOn(group, hold) => (of(GOES_ON, group, hold), self.time_ns),
-            TraceMessage::Rests(None) => (RESTS << 32, self.time_ns),
-            TraceMessage::Rests(Some((group, hold))) => (of(RESTS_FOR, group, hold), self.time_ns),
-            TraceMessage::Held(group, hold, depth) => (of(HELD, group, hold), depth.into()),
+        let of = self.subject().map_or(0, |(group, hold)| (hold as u64) << 16 | u64::from(group.0));
+        let (code, number) = match self.remark {
+            TraceMessage::Waits(..) => (WAITS, self.time_ns),
+            TraceMessage::GoesOn(..) => (GOES_ON, self.time_ns),
+            TraceMessage::Rests(None) => (RESTS, self.time_ns),
+            TraceMessage::Rests(Some(_)) => (RESTS_FOR, self.time_ns),
+            TraceMessage::Held(_, _, depth) => (HELD, depth.into()),
             TraceMessage::Depth(hctx, [reads, others]) => {
-                (DEPTH << 32 | u64::from(hctx), u64::from(others) << 32 | u64::from(reads))
+                let depths = u64::from(others) << 32 | u64::from(reads);
+                return (DEPTH << 32 | u64::from(hctx), depths);
             }
-            TraceMessage::Dropped(events) => (DROPPED << 32, events.into()),
-        }
+            TraceMessage::Dropped(events) => (DROPPED, events.into()),
+        };
+        (code << 32 | of, number)
     }
 
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
@@ -92,16 +92,20 @@ impl TraceNote {
         Some(TraceNote { remark, time_ns: if is_timed { number } else { 0 } })
     }
 
+    fn subject(&self) -> Option<(GroupId, WaitReason)> {
+        match self.remark {
+            TraceMessage::Waits(group, hold)
+            | TraceMessage::GoesOn(group, hold)
+            | TraceMessage::Held(group, hold, _) => Some((group, hold)),
+            TraceMessage::Rests(of) => of,
+            TraceMessage::Depth(..) | TraceMessage::Dropped(_) => None,
+        }
+    }
+
     /// Returns the group that the message concerns, if any.
     #[must_use]
     pub fn group(&self) -> Option<GroupId> {
-        match self.remark {
-            TraceMessage::Waits(group, _)
-            | TraceMessage::GoesOn(group, _)
-            | TraceMessage::Held(group, ..) => Some(group),
-            TraceMessage::Rests(of) => of.map(|(group, _)| group),
-            TraceMessage::Depth(..) | TraceMessage::Dropped(_) => None,
-        }
+        self.subject().map(|(group, _)| group)
     }
 
     /// Writes the message as text, with the group's name if given, else with its number.
@@ -115,28 +119,21 @@ impl TraceNote {
             (None, Some(group)) => format!("group {}", group.0),
             (None, None) => String::from("no group"),
         };
+        let hold = self.subject().map_or("", |(_, hold)| hold.name());
         let text_of = |depth: u32| match depth {
             u32::MAX => String::from("without bound"),
             depth => depth.to_string(),
         };
         match self.remark {
-            TraceMessage::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
-            TraceMessage::GoesOn(_, hold) => {
-                write!(out, "{group} waited {us} us: {}", hold.name())
-            }
+            TraceMessage::Waits(..) => write!(out, "{group} waits {us} us: {hold}"),
+            TraceMessage::GoesOn(..) => write!(out, "{group} waited {us} us: {hold}"),
             TraceMessage::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
             TraceMessage::Rests(None) => write!(out, "scheduler dispatches nothing for {us} us"),
-            TraceMessage::Rests(Some((_, hold))) => {
-                write!(
-                    out,
-                    "scheduler dispatches nothing for {us} us: holds {group} ({})",
-                    hold.name()
-                )
+            TraceMessage::Rests(Some(_)) => {
+                write!(out, "scheduler dispatches nothing for {us} us: holds {group} ({hold})")
             }
-            TraceMessage::Held(_, hold, u32::MAX) => write!(out, "{group} held: {}", hold.name()),
-            TraceMessage::Held(_, hold, depth) => {
-                write!(out, "{group} held: {} (depth {depth})", hold.name())
-            }
+            TraceMessage::Held(_, _, u32::MAX) => write!(out, "{group} held: {hold}"),
+            TraceMessage::Held(_, _, depth) => write!(out, "{group} held: {hold} (depth {depth})"),
             TraceMessage::Depth(hctx, [reads, others]) if reads == others => {
                 write!(out, "scheduler depth {} (queue {hctx})", text_of(reads))
             }
