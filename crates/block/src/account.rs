@@ -171,10 +171,9 @@ impl<M: Machine> DiskStats<M> {
             service: Histogram::new(),
             total: Histogram::new(),
         };
-        let ops: Box<[OpStats<M>]> = (0..OPS).map(|_| op()).collect();
         DiskStats {
             hctx,
-            ops: ops.try_into().unwrap_or_else(|_| unreachable!("made with that length")),
+            ops: Box::new(core::array::from_fn(|_| op())),
             counts: core::array::from_fn(|_| M::Counter::new()),
             batches: core::array::from_fn(|_| M::Counter::new()),
         }

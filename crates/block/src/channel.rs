@@ -12,7 +12,6 @@ pub(crate) mod baseline;
 pub(crate) mod checks;
 pub(crate) mod child_slots;
 pub(crate) mod completion;
-pub(crate) mod cut;
 pub(crate) mod member;
 pub(crate) mod plug;
 pub(crate) mod reap;

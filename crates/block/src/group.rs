@@ -22,23 +22,24 @@ use millrace_machine::{Lock, Machine, Order, Word, debug_fields};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::group::config::GroupConfig;
-use crate::group::gate::{LimitCosts, TokenBuckets};
+use crate::group::gate::TokenBuckets;
 
 /// Largest number of groups in a program.
 pub const GROUPS_MAX: usize = 16_384;
 
 struct GroupEntry<M: Machine> {
     config: GroupConfig,
-    /// Token buckets of the group's limits; made when limits are first set, and kept afterwards.
+    /// Token buckets of the group's limits; made when limits are first set, and replaced whenever
+    /// the limits change.
     buckets: Option<Arc<TokenBuckets<M>>>,
-    /// Number of times that the group's limits were changed.
-    turns: u64,
     is_closed: bool,
 }
 
 impl<M: Machine> GroupEntry<M> {
-    fn new(config: GroupConfig, buckets: Option<Arc<TokenBuckets<M>>>) -> GroupEntry<M> {
-        GroupEntry { config, buckets, turns: 0, is_closed: false }
+    fn new(config: GroupConfig) -> GroupEntry<M> {
+        let has_limits = !config.limits.is_none();
+        let buckets = has_limits.then(|| Arc::new(TokenBuckets::new(&config.limits, M::now())));
+        GroupEntry { config, buckets, is_closed: false }
     }
 
     /// Returns the token buckets if the group has limits now.
@@ -50,11 +51,11 @@ impl<M: Machine> GroupEntry<M> {
     /// I/Os already passed is converted from the old rate to the new one.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
-            self.turns += 1;
-            let costs = (&LimitCosts::new(&self.config.limits), &LimitCosts::new(&config.limits));
-            let now_ns = M::now();
-            let buckets = self.buckets.as_ref().map(|buckets| buckets.changed(costs, now_ns));
-            self.buckets = Some(Arc::new(buckets.unwrap_or_else(|| TokenBuckets::new(now_ns))));
+            let (limits, now_ns) = (&config.limits, M::now());
+            self.buckets = Some(Arc::new(match &self.buckets {
+                Some(buckets) => buckets.changed(limits, now_ns),
+                None => TokenBuckets::new(limits, now_ns),
+            }));
         }
         self.config = config;
     }
@@ -81,7 +82,7 @@ impl<M: Machine> Groups<M> {
     pub fn new() -> Arc<Groups<M>> {
         let config = GroupConfig::new("default");
         let by_name = BTreeMap::from([(config.name.clone(), GroupId::DEFAULT)]);
-        let table = GroupTable { entries: alloc::vec![GroupEntry::new(config, None)], by_name };
+        let table = GroupTable { entries: alloc::vec![GroupEntry::new(config)], by_name };
         Arc::new(Groups { version: M::Word::new(1), table: M::Lock::new("groups", table) })
     }
 
@@ -111,11 +112,7 @@ impl<M: Machine> Groups<M> {
                 table.entries[at].change(config);
                 table.entries[at].is_closed = false;
             }
-            None => {
-                let buckets =
-                    (!config.limits.is_none()).then(|| Arc::new(TokenBuckets::new(M::now())));
-                table.entries.push(GroupEntry::new(config, buckets));
-            }
+            None => table.entries.push(GroupEntry::new(config)),
         }
         self.changed();
         Ok(id)

@@ -82,9 +82,7 @@ impl<M: Machine> TenantStats<M> {
             errors: M::Counter::new(),
             total: Histogram::new(),
         };
-        let ops: Box<[TenantOp<M>]> = (0..OPS).map(|_| op()).collect();
-        let ops = ops.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
-        TenantStats { account_key, ops }
+        TenantStats { account_key, ops: Box::new(core::array::from_fn(|_| op())) }
     }
 
     #[inline(always)]

@@ -142,12 +142,13 @@ impl<M: Machine> Throttle<M> {
         core::mem::swap(&mut self.view, &mut old);
         self.view.renew(groups);
         self.is_on = self.view.has_limits || self.held > 0;
-        // The group whose limit holds bios back in a queue, and how often its limits were changed.
-        let limit_in = |view: &GroupView<M>, line: &BucketQueue<M>| {
+        // Each change of a group's limits makes new token buckets.
+        let buckets_in = |view: &GroupView<M>, line: &BucketQueue<M>| {
             let id = view.at_level(line.group, line.place / BUCKETS_PER_BIO)?;
-            view.row(id)?.limits.as_ref().map(|(_, _, turns)| (id, *turns))
+            view.row(id)?.limits.as_ref().map(Arc::as_ptr)
         };
-        let is_same = |line: &BucketQueue<M>| limit_in(&old, line) == limit_in(&self.view, line);
+        let is_same =
+            |line: &BucketQueue<M>| buckets_in(&old, line) == buckets_in(&self.view, line);
         let (same, changed): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.lines).into_iter().partition(is_same);
         self.lines = same;

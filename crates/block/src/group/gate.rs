@@ -30,7 +30,7 @@ pub(crate) const PLACES: usize = 2 * BUCKETS_PER_BIO;
 /// Time that an I/O uses up at one token bucket: 1 ms for each I/O at a limit of 1,000 I/Os per
 /// second. Fixed point, in units of 2^-`FRACTION_BITS` ns.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct LimitCost {
+struct LimitCost {
     io: u64,
     /// Cost of each sector, in units of 2^-(`FRACTION_BITS` + `SECTOR_BITS`) ns.
     sector: u64,
@@ -49,7 +49,7 @@ impl LimitCost {
         LimitCost { io: 0, sector: rate.map_or(0, |rate| (whole / u128::from(rate.max(1))) as u64) }
     }
 
-    pub(crate) fn is_free(self) -> bool {
+    fn is_free(self) -> bool {
         self.io == 0 && self.sector == 0
     }
 
@@ -61,14 +61,14 @@ impl LimitCost {
         if old == 0 || new == 0 { 0 } else { booked.saturating_mul(new) / old }
     }
 
-    pub(crate) fn of(self, sectors: SectorCount) -> u64 {
+    fn of(self, sectors: SectorCount) -> u64 {
         let bytes = (u128::from(self.sector) * u128::from(sectors)) >> SECTOR_BITS;
         self.io + bytes.min(1 << 56) as u64
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LimitCosts {
+struct LimitCosts {
     read: [LimitCost; BUCKETS_PER_BIO],
     write: [LimitCost; BUCKETS_PER_BIO],
     /// Largest unused time that may accumulate, in units of 2^-`FRACTION_BITS` ns.
@@ -76,7 +76,7 @@ pub(crate) struct LimitCosts {
 }
 
 impl LimitCosts {
-    pub(crate) fn new(limits: &GroupLimits) -> LimitCosts {
+    fn new(limits: &GroupLimits) -> LimitCosts {
         let both = [LimitCost::ios(limits.iops), LimitCost::bytes(limits.bandwidth)];
         let way = |iops, bytes| [LimitCost::ios(iops), LimitCost::bytes(bytes), both[0], both[1]];
         LimitCosts {
@@ -86,7 +86,7 @@ impl LimitCosts {
         }
     }
 
-    pub(crate) fn at(&self, stage: usize, op: Op) -> LimitCost {
+    fn at(&self, stage: usize, op: Op) -> LimitCost {
         if op == Op::Read { self.read[stage] } else { self.write[stage] }
     }
 
@@ -97,6 +97,7 @@ impl LimitCosts {
 
 /// Token buckets of a group: for reads, writes and both together, each for I/Os and for bytes.
 pub(crate) struct TokenBuckets<M: Machine> {
+    costs: LimitCosts,
     /// Time at which the next I/O may go, for each bucket, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
     /// Time that waiting I/Os have reserved (a part of `next`), for each bucket, in units of
@@ -114,8 +115,9 @@ fn place_of((stage, op, _): BucketIo) -> usize {
 }
 
 impl<M: Machine> TokenBuckets<M> {
-    pub(crate) fn new(now_ns: u64) -> TokenBuckets<M> {
+    pub(crate) fn new(limits: &GroupLimits, now_ns: u64) -> TokenBuckets<M> {
         TokenBuckets {
+            costs: LimitCosts::new(limits),
             next: core::array::from_fn(|_| M::Word::new(now_ns << FRACTION_BITS)),
             waiting: core::array::from_fn(|_| M::Word::new(0)),
         }
@@ -125,14 +127,10 @@ impl<M: Machine> TokenBuckets<M> {
     /// converted from the old rate to the new one, and unused capacity is kept. The cost of waiting
     /// I/Os is dropped, because these I/Os reserve a new time. Threads that have not seen the
     /// change yet keep using the old buckets.
-    pub(crate) fn changed(
-        &self,
-        (old, new): (&LimitCosts, &LimitCosts),
-        now_ns: u64,
-    ) -> TokenBuckets<M> {
-        let now = i128::from(now_ns) << FRACTION_BITS;
+    pub(crate) fn changed(&self, limits: &GroupLimits, now_ns: u64) -> TokenBuckets<M> {
+        let (costs, now) = (LimitCosts::new(limits), i128::from(now_ns) << FRACTION_BITS);
         let next = |place| {
-            let (old, new) = (old.at_place(place), new.at_place(place));
+            let (old, new) = (self.costs.at_place(place), costs.at_place(place));
             // Relaxed: `waiting` and `next` are times that publish no other data. `waiting` is read
             // first, so that time reserved between the two loads counts as used.
             let waiting = self.waiting[place].load(Order::Relaxed);
@@ -141,7 +139,7 @@ impl<M: Machine> TokenBuckets<M> {
             M::Word::new(next.clamp(0, i128::from(u64::MAX >> 1)) as u64)
         };
         let next = core::array::from_fn(next);
-        TokenBuckets { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
+        TokenBuckets { costs, next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
     /// Returns how many nanoseconds a new I/O would have to wait at `now_ns`: the longest wait at
@@ -153,10 +151,15 @@ impl<M: Machine> TokenBuckets<M> {
     }
 
     /// Returns an I/O at its token bucket, with its cost there.
-    pub(crate) fn at(&self, costs: &LimitCosts, io: BucketIo) -> IoAtBucket<'_, M> {
-        let (place, cost) = (place_of(io), costs.at(io.0, io.1).of(io.2));
+    pub(crate) fn at(&self, io: BucketIo) -> IoAtBucket<'_, M> {
+        let (place, cost) = (place_of(io), self.costs.at(io.0, io.1).of(io.2));
         let (next, waiting) = (&self.next[place], &self.waiting[place]);
-        IoAtBucket { next, waiting, cost, burst: costs.burst }
+        IoAtBucket { next, waiting, cost, burst: self.costs.burst }
+    }
+
+    /// Returns true if the limit with index `stage` applies to I/Os of this operation.
+    pub(crate) fn limits(&self, stage: usize, op: Op) -> bool {
+        !self.costs.at(stage, op).is_free()
     }
 }
 
@@ -233,13 +236,12 @@ mod tests {
             burst: Duration::from_millis(1),
             ..GroupLimits::default()
         };
-        let (costs, buckets) =
-            (LimitCosts::new(&limits), TokenBuckets::<Native>::new(1_000_000_000));
+        let buckets = TokenBuckets::<Native>::new(&limits, 1_000_000_000);
         let reserve = |stage, op| {
-            let due_ns = buckets.at(&costs, (stage, op, 1)).reserve(1_000_000_000);
+            let due_ns = buckets.at((stage, op, 1)).reserve(1_000_000_000);
             due_ns as i64 - 1_000_000_000
         };
-        let free = |stage, op| costs.at(stage, op).is_free();
+        let free = |stage, op| !buckets.limits(stage, op);
         assert!(!free(0, Op::Read) && free(0, Op::Write) && free(1, Op::Read));
         assert!(!free(1, Op::Write) && !free(2, Op::Read) && !free(2, Op::Write));
         assert_eq!([0, 1, 2].map(|_| reserve(0, Op::Read)), [0, 1_000_000, 2_000_000]);
@@ -250,11 +252,9 @@ mod tests {
 
     #[test]
     fn what_is_not_used_is_saved_up_for_the_burst_and_no_longer() {
-        let (costs, buckets) =
-            (LimitCosts::new(&limits(1000, None, 5_000_000)), TokenBuckets::<Native>::new(0));
+        let buckets = TokenBuckets::<Native>::new(&limits(1000, None, 5_000_000), 0);
         let now_ns = 60_000_000_000;
-        let due: Vec<u64> =
-            (0..8).map(|_| buckets.at(&costs, (2, Op::Read, 8)).reserve(now_ns)).collect();
+        let due: Vec<u64> = (0..8).map(|_| buckets.at((2, Op::Read, 8)).reserve(now_ns)).collect();
         let at_once = due.iter().filter(|due_ns| **due_ns <= now_ns).count();
         assert_eq!((at_once, due[7] - now_ns), (6, 2_000_000));
         assert_eq!(
@@ -265,62 +265,62 @@ mod tests {
 
     #[test]
     fn new_rate_keeps_spent_tokens_and_drops_waiters() {
-        let of = |iops| LimitCosts::new(&limits(iops, None, 2_000_000));
-        let (slow, fast, buckets) = (of(1000), of(4000), TokenBuckets::<Native>::new(0));
+        let of = |iops| limits(iops, None, 2_000_000);
+        let (slow, fast) = (of(1000), of(4000));
+        let buckets = TokenBuckets::<Native>::new(&slow, 0);
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
         for after_ns in [0, 0, 0, 1_000_000] {
-            let due_ns = buckets.at(&slow, io).reserve(now_ns);
+            let due_ns = buckets.at(io).reserve(now_ns);
             assert_eq!(due_ns.saturating_sub(now_ns), after_ns);
             if due_ns > now_ns {
-                buckets.at(&slow, io).wait();
+                buckets.at(io).wait();
             }
         }
-        let buckets = buckets.changed((&slow, &fast), now_ns);
+        let buckets = buckets.changed(&fast, now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
         // 500 us of unused capacity at 4000 IOPS are worth 2 ms at 1000 IOPS.
-        let buckets = buckets.changed((&fast, &slow), now_ns + 750_000);
-        assert_eq!(buckets.at(&slow, io).reserve(now_ns + 750_000), now_ns - 1_250_000);
+        let buckets = buckets.changed(&slow, now_ns + 750_000);
+        assert_eq!(buckets.at(io).reserve(now_ns + 750_000), now_ns - 1_250_000);
         // While there is no limit, I/O is not counted, so nothing is carried over.
-        let buckets = buckets.changed((&slow, &LimitCosts::new(&GroupLimits::default())), now_ns);
+        let buckets = buckets.changed(&GroupLimits::default(), now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 0);
     }
 
     #[test]
     fn second_change_before_waiters_hear_of_the_first_is_fair() {
-        let of = |rate| LimitCosts::new(&limits(1 << 40, Some(rate), 1_000_000));
-        let (slow, fast, buckets) = (of(4_000_000), of(5_000_000), TokenBuckets::<Native>::new(0));
+        let of = |rate| limits(1 << 40, Some(rate), 1_000_000);
+        let (slow, fast) = (of(4_000_000), of(5_000_000));
+        let buckets = TokenBuckets::<Native>::new(&slow, 0);
         let (io, now_ns) = ((3, Op::Write, 65_536), 1_000_000_000);
-        assert!(buckets.at(&slow, io).reserve(now_ns) <= now_ns);
-        assert!(buckets.at(&slow, io).reserve(now_ns) > now_ns + 8_000_000_000);
-        buckets.at(&slow, io).wait();
-        let first = buckets.changed((&slow, &fast), now_ns);
-        let second = first.changed((&fast, &slow), now_ns + 1_000_000);
+        assert!(buckets.at(io).reserve(now_ns) <= now_ns);
+        assert!(buckets.at(io).reserve(now_ns) > now_ns + 8_000_000_000);
+        buckets.at(io).wait();
+        let first = buckets.changed(&fast, now_ns);
+        let second = first.changed(&slow, now_ns + 1_000_000);
         // A thread that knows of neither change books a time and gives it back.
-        buckets.at(&slow, io).reserve(now_ns);
-        [0, 1].iter().for_each(|_| buckets.at(&slow, io).leave());
-        let due_ns = second.at(&slow, io).reserve(now_ns + 1_000_000);
+        buckets.at(io).reserve(now_ns);
+        [0, 1].iter().for_each(|_| buckets.at(io).leave());
+        let due_ns = second.at(io).reserve(now_ns + 1_000_000);
         assert_eq!((due_ns - now_ns) / 100_000_000, 83, "32 MiB at 4 MB a second");
     }
 
     #[test]
     fn a_time_that_is_given_back_is_there_for_others() {
-        let (costs, buckets) =
-            (LimitCosts::new(&limits(1000, None, 1_000_000)), TokenBuckets::<Native>::new(0));
+        let buckets = TokenBuckets::<Native>::new(&limits(1000, None, 1_000_000), 0);
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
-        let due = |_: &u64| buckets.at(&costs, io).reserve(now_ns).saturating_sub(now_ns);
+        let due = |_: &u64| buckets.at(io).reserve(now_ns).saturating_sub(now_ns);
         assert_eq!([0; 4].map(|at| due(&at)), [0, 0, 1_000_000, 2_000_000]);
         for _ in 0..2 {
-            buckets.at(&costs, io).wait();
-            buckets.at(&costs, io).give_back();
+            buckets.at(io).wait();
+            buckets.at(io).give_back();
         }
         assert_eq!([0; 2].map(|at| due(&at)), [1_000_000, 2_000_000]);
     }
 
     #[test]
     fn very_long_io_goes_in_turn_and_later_ones_pay() {
-        let costs = LimitCosts::new(&limits(1 << 50, Some(4096), 1_000_000));
-        let buckets = TokenBuckets::<Native>::new(0);
-        let reserve = |sectors| buckets.at(&costs, (3, Op::Write, sectors)).reserve(1_000_000_000);
+        let buckets = TokenBuckets::<Native>::new(&limits(1 << 50, Some(4096), 1_000_000), 0);
+        let reserve = |sectors| buckets.at((3, Op::Write, sectors)).reserve(1_000_000_000);
         assert!(reserve(1 << 20) <= 1_000_000_000);
         // 512 MiB at 4 KiB a second take 131,072 seconds.
         assert_eq!(reserve(1) / 1_000_000_000, 131_072);
@@ -336,13 +336,12 @@ mod tests {
             ),
             window_ns in 1u64..100_000_000,
         ) {
-            let (costs, buckets) =
-                (LimitCosts::new(&limits(iops, None, burst_ns)), TokenBuckets::<Native>::new(0));
+            let buckets = TokenBuckets::<Native>::new(&limits(iops, None, burst_ns), 0);
             let mut now_ns = 1_000_000_000;
             let mut starts = Vec::new();
             for pause_ns in pauses {
                 now_ns += pause_ns;
-                starts.push(buckets.at(&costs, (2, Op::Read, 8)).reserve(now_ns).max(now_ns));
+                starts.push(buckets.at((2, Op::Read, 8)).reserve(now_ns).max(now_ns));
             }
             prop_assert!(starts.is_sorted());
             let most = (window_ns + burst_ns) as f64 * iops as f64 / 1e9 * 1.0001 + 2.0;
@@ -360,20 +359,18 @@ mod tests {
             sectors in prop_oneof![Just(8u32), 8u32..4096],
             burst_ns in 1_000_000u64..5_000_000,
         ) {
-            let of = |iops: u64| LimitCosts::new(&limits(1 << 40, Some(iops * 4096), burst_ns));
-            let mut buckets = TokenBuckets::<Native>::new(1_000_000_000);
+            let of = |iops: u64| limits(1 << 40, Some(iops * 4096), burst_ns);
+            let mut buckets = TokenBuckets::<Native>::new(&of(iops[0]), 1_000_000_000);
             let (io, mut now_ns) = ((3, Op::Read, sectors), 1_000_000_000);
-            let (mut costs, mut passed, mut allowed) = (of(iops[0]), 0u64, 0.0);
+            let (mut passed, mut allowed) = (0u64, 0.0);
             for (iops, pause_ns) in iops.iter().zip(&pauses) {
-                let new = of(*iops);
-                buckets = buckets.changed((&costs, &new), now_ns);
-                costs = new;
+                buckets = buckets.changed(&of(*iops), now_ns);
                 let end_ns = now_ns + pause_ns;
                 // A single I/O waits until it is due or until the limit changes.
                 loop {
-                    let due_ns = buckets.at(&costs, io).reserve(now_ns);
+                    let due_ns = buckets.at(io).reserve(now_ns);
                     if due_ns > end_ns {
-                        buckets.at(&costs, io).wait();
+                        buckets.at(io).wait();
                         break;
                     }
                     now_ns = now_ns.max(due_ns);

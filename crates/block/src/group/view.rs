@@ -13,16 +13,16 @@ use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
 use crate::group::Groups;
 use crate::group::config::{LatencyTarget, Priority};
-use crate::group::gate::{BUCKETS_PER_BIO, IoAtBucket, LimitCosts, TokenBuckets};
+use crate::group::gate::{BUCKETS_PER_BIO, IoAtBucket, TokenBuckets};
 
 pub(crate) struct GroupRow<M: Machine> {
     pub(crate) parent: Option<GroupId>,
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
     pub(crate) target: Option<LatencyTarget>,
-    /// Costs and token buckets of the group's own limits, and the number of times that these limits
-    /// were changed, which tells old limits from new ones. `None` without limits.
-    pub(crate) limits: Option<(LimitCosts, Arc<TokenBuckets<M>>, u64)>,
+    /// Token buckets of the group's own limits, new ones after each change of the limits. `None`
+    /// without limits.
+    pub(crate) limits: Option<Arc<TokenBuckets<M>>>,
 }
 
 pub(crate) struct GroupView<M: Machine> {
@@ -50,14 +50,12 @@ impl<M: Machine> GroupView<M> {
         self.rows.clear();
         self.rows.extend(table.entries.iter().map(|entry| {
             let config = &entry.config;
-            let limits =
-                |buckets| (LimitCosts::new(&config.limits), Arc::clone(buckets), entry.turns);
             GroupRow {
                 parent: config.parent,
                 weight: config.weight,
                 priority: config.priority,
                 target: config.latency_target,
-                limits: entry.limiting().map(limits),
+                limits: entry.limiting().cloned(),
             }
         }));
         self.has_limits = self.rows.iter().any(|row| row.limits.is_some());
@@ -92,24 +90,23 @@ impl<M: Machine> GroupView<M> {
         rows.any(|row| row.limits.is_some())
     }
 
-    /// Returns the limits and token buckets that I/Os of a group meet at index `place` of their
-    /// token buckets; `None` without a limit.
+    /// Returns the token buckets that limit I/Os of a group at index `place`; `None` without a
+    /// limit there.
     pub(crate) fn buckets_at(
         &self,
         group: GroupId,
         op: Op,
         place: usize,
-    ) -> Option<(&LimitCosts, &TokenBuckets<M>)> {
-        let id = self.at_level(group, place / BUCKETS_PER_BIO)?;
-        let (costs, buckets, _) = self.row(id)?.limits.as_ref()?;
-        (!costs.at(place % BUCKETS_PER_BIO, op).is_free()).then_some((costs, &**buckets))
+    ) -> Option<&TokenBuckets<M>> {
+        let row = self.row(self.at_level(group, place / BUCKETS_PER_BIO)?)?;
+        row.limits.as_deref().filter(|buckets| buckets.limits(place % BUCKETS_PER_BIO, op))
     }
 
-    /// Returns a bio at the token bucket with index `place`; `None` without a limit.
+    /// Returns a bio at the token bucket with index `place`; `None` without a limit there.
     pub(crate) fn bucket_of(&self, bio: &Bio, place: usize) -> Option<IoAtBucket<'_, M>> {
-        let (costs, buckets) = self.buckets_at(bio.account_key.group, bio.op, place)?;
+        let buckets = self.buckets_at(bio.account_key.group, bio.op, place)?;
         let sectors = if bio.op.has_data() { bio.nr_sectors } else { 0 };
-        Some(buckets.at(costs, (place % BUCKETS_PER_BIO, bio.op, sectors)))
+        Some(buckets.at((place % BUCKETS_PER_BIO, bio.op, sectors)))
     }
 
     /// Returns the group's settings, or those of the default group for an unknown number.

@@ -21,7 +21,7 @@ use super::{bounded, holds_but_for, spawn};
 use crate::bio::Op;
 use crate::group::Groups;
 use crate::group::config::{GroupConfig, GroupLimits};
-use crate::group::gate::{LimitCosts, TokenBuckets};
+use crate::group::gate::TokenBuckets;
 use crate::group::view::GroupView;
 
 /// Returns limits of 1,000 I/Os a second with a burst of 1 ms: one I/O.
@@ -30,7 +30,7 @@ fn limits() -> GroupLimits {
 }
 
 fn pass_a_gate(times_ns: &'static [u64]) {
-    let buckets = Arc::new(TokenBuckets::<Checked>::new(0));
+    let buckets = Arc::new(TokenBuckets::<Checked>::new(&limits(), 0));
     let due = Arc::new(Mutex::new(Vec::new()));
     let threads: Vec<_> = times_ns
         .iter()
@@ -39,7 +39,7 @@ fn pass_a_gate(times_ns: &'static [u64]) {
             spawn(move || {
                 for _ in 0..2 {
                     let io = (2, Op::Read, 8);
-                    let due_ns = buckets.at(&LimitCosts::new(&limits()), io).reserve(*now_ns);
+                    let due_ns = buckets.at(io).reserve(*now_ns);
                     due.lock().unwrap_or_else(PoisonError::into_inner).push(due_ns);
                 }
             })
