@@ -67,13 +67,10 @@ impl Native {
             }
             body();
         };
-        match Builder::new().name(name.to_owned()).spawn(run) {
-            Ok(thread) => Ok(NativeThread(thread)),
-            Err(source) => {
-                let kind = source.kind();
-                Err(io::Error::new(kind, ThreadRefused { name: name.to_owned(), source }))
-            }
-        }
+        let refused = |source: io::Error| {
+            io::Error::new(source.kind(), ThreadRefused { name: name.to_owned(), source })
+        };
+        Builder::new().name(name.to_owned()).spawn(run).map(NativeThread).map_err(refused)
     }
 
     /// Tests if the process may have `count` more threads at once: starts them, then ends them.
@@ -87,8 +84,7 @@ impl Native {
         let closed = lock_unpoisoned(&gate);
         let mut threads = Vec::new();
         let mut refused = None;
-        // Retries a refused start: on a busy machine, the kernel counts a thread against the limits
-        // for a while after the thread was joined.
+        // A busy kernel counts a thread against the limits for a while after it was joined.
         let mut retries = REFUSED_RETRIES;
         while threads.len() < count && refused.is_none() {
             let gate = Arc::clone(&gate);
