@@ -5,8 +5,7 @@
 //! of a batch with equal times are recorded by one addition. Times are named as in btt: Q
 //! submitted, G got a request, I inserted into a queue, D dispatched, C completed. Most I/Os go
 //! straight from the plug to the driver: their G equals Q and their I equals D, so three histograms
-//! describe them. I/Os that waited in a queue have four more. Kernel counterpart: `part_stat_*` per
-//! CPU.
+//! describe them. I/Os that waited in a queue have four more. Kernel counterpart: `part_stat_*`.
 
 pub(crate) mod decisions;
 pub(crate) mod disk_counter;
@@ -40,8 +39,7 @@ struct OpStats<M: Machine> {
     straight: Histogram<M>,
     waited: WaitStats<M>,
     service: Histogram<M>,
-    /// Times from submission (Q) to completion (C). Stored without a sum, which can be computed
-    /// from the other histograms.
+    /// Times from submission (Q) to completion (C); their sum follows from the other histograms.
     total: Histogram<M>,
 }
 
@@ -121,9 +119,8 @@ impl EqualIos {
         EqualIos { op: bio.op(), whose, times, ios: 1, sectors: bio.bio.nr_sectors.into() }
     }
 
-    /// Returns true if `bio` can be counted together with the I/Os in `self`: equal operation,
-    /// owner, and times of submission and dispatch. The caller has checked that this thread
-    /// submitted `bio` and that `bio` waited in no queue.
+    /// Returns true if `bio`, which this thread submitted and which waited in no queue, can be
+    /// counted with the I/Os in `self`: equal operation, owner, Q and D.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op

@@ -4,8 +4,7 @@
 //! slots, the plugs and the submit context, and shares only the queues and its `BioSet` with other
 //! threads. Use is as with io_uring: submit with user data, reap completions. A full channel
 //! returns the bio (back pressure). A dropped channel waits a while for its I/O in flight, then
-//! leaks memory that a drive may still write. Kernel counterpart: a task with its plug, and its
-//! io_uring.
+//! leaks memory that a drive may still write. Kernel counterpart: a task's plug and io_uring.
 #![allow(unsafe_code)]
 
 pub(crate) mod baseline;
@@ -91,9 +90,8 @@ pub struct Channel<M: Machine> {
     turn: Option<ThreadTurn<M>>,
     /// Nanoseconds for which a dropped channel waits for I/O in flight.
     drain_ns: u64,
-    /// True if a driver, scheduler or trace sink has panicked during a call of this channel. The
-    /// I/O of that call is lost. Dropping the channel then calls no driver, scheduler or trace
-    /// sink.
+    /// True if a driver, scheduler or trace sink has panicked during a call of this channel, whose
+    /// I/O is then lost. Dropping the channel then calls none of the three.
     is_broken: bool,
 }
 
@@ -299,9 +297,8 @@ impl<M: Machine> Channel<M> {
         driving.end();
     }
 
-    /// Calls a function with a guard against panics of drivers, schedulers and trace sinks.
-    /// Functions called for each I/O use the guard directly, because the compiler does not inline
-    /// large closures.
+    /// Calls a function under a [`PanicGuard`]. Functions called for each I/O use the guard
+    /// directly, because the compiler does not inline large closures.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let driving = PanicGuard(self);
         let result = call(driving.0);
@@ -324,8 +321,7 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // The loop ends, because `wait` completes bios, and a channel without bios in flight is
-            // not full.
+            // The loop ends: a channel without bios in flight is not full.
             self.wait(1, &mut take);
         }
     }
@@ -425,8 +421,7 @@ impl<M: Machine> Channel<M> {
             if self.poll(&mut take) == 0 {
                 self.tick();
                 if let Some(turn) = self.turn {
-                    // An error of the ring is ignored here, because the next regular call of `turn`
-                    // reports it.
+                    // Ignored: the next regular call of `turn` reports an error of the ring.
                     let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
                 M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
@@ -489,8 +484,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // `in_flight` counts the bio slots in the list `free`, so it is called before that list is
-        // emptied.
+        // Counted before the list `free`, from which it follows, is emptied.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());
@@ -499,8 +493,7 @@ impl<M: Machine> Drop for Channel<M> {
             // SAFETY: dropped only here, and nothing points to it any more.
             return unsafe { ManuallyDrop::drop(&mut self.bio_set) };
         }
-        // A drive may still write the memory of the channel's bios, and another thread may still
-        // complete them to `bio_set`. So the bios and the set are leaked.
+        // Leaked: a drive may still write the bios' memory, or another thread complete the bios.
         core::mem::forget(core::mem::take(&mut self.quarantine));
         self.sub.leak_requests();
         self.sub.members.iter_mut().for_each(VolumeMember::leak);

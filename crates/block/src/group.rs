@@ -4,8 +4,7 @@
 //! Settings can change at any time: the table is behind a lock, and its users (channels for limits,
 //! schedulers for the rest) keep a copy and compare the table's version word once for each batch.
 //! Lock order: no other lock is taken under the table's lock. Source: \[MQ\] names scheduling in
-//! the software queues as open. Kernel counterpart: blk-cgroup, `io.weight`, `io.max`,
-//! `io.latency`.
+//! the software queues as open. Kernel counterpart: the `io.*` files of blk-cgroup.
 
 pub(crate) mod config;
 pub(crate) mod gate;

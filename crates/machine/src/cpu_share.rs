@@ -69,8 +69,7 @@ impl Poll {
         Poll { start_ns, until_ns, seen_ns: start_ns, offer_ns: start_ns + OFFER_NS }
     }
 
-    /// Records a check for work. Returns true if another thread may have kept the CPU since the
-    /// last check.
+    /// Records a check for work. Returns true if another thread may have kept the CPU meanwhile.
     #[inline]
     fn looked(&mut self, now_ns: u64) -> bool {
         let kept = now_ns - self.seen_ns > KEPT_NS;
@@ -171,8 +170,7 @@ impl CpuShare {
         match poll.next(now_ns) {
             PollStep::Look => {}
             PollStep::Offer => {
-                // The thread's preemption counter is read before the yield. So `was_taken` notices
-                // later if another thread ran during or after the yield.
+                // Read before the yield, so that `was_taken` sees threads that run from then on.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
@@ -234,8 +232,7 @@ impl PollPauses {
         }
     }
 
-    /// Limits the number of polls still to skip to `PAUSE_MIN`, because the thread has left the CPU
-    /// that another thread kept.
+    /// Limits the number of polls still to skip, because the thread has left the shared CPU.
     fn moved(&mut self) {
         self.left = self.left.min(PAUSE_MIN);
     }

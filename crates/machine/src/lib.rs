@@ -1,5 +1,4 @@
-//! The machine that millrace's code runs on: CPUs, locks, shared cache lines, a clock, threads and
-//! parking.
+//! The machine that millrace's code runs on: CPUs, locks, cache lines, clock, threads, parking.
 //!
 //! This crate owns the [`Machine`] trait and `Native` (feature `std`), the machine that the process
 //! runs on. On `Native` each primitive is the ordinary one, and `work` does nothing; its locks keep

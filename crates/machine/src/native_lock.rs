@@ -112,8 +112,7 @@ impl<T: Send> Lock<T> for NativeLock<T> {
     }
 }
 
-/// Releases a lock and then adds the hold to the statistics, while other threads can already
-/// acquire the lock.
+/// Releases a lock, and then adds the hold to the statistics.
 #[cold]
 #[inline(never)]
 fn give_up_counting<T>(mut guard: MutexGuard<'_, LockContent<T>>) {

@@ -43,8 +43,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Counts a failed I/O. The fields that describe the drive now (`reconnecting`, `trouble` and
-    /// `flush_trouble`) stay as they are.
+    /// Counts a failed I/O, and keeps the last few.
     pub(crate) fn note(&mut self, failure: Failure) {
         if self.last.len() == KEPT {
             self.last.remove(0);

@@ -74,16 +74,14 @@ impl<M: Machine> WaitLedger<M> {
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
-    // Relaxed: `stop` holds only the reason why a hardware queue dispatches nothing. A recent
-    // reason suffices for wait statistics.
+    // Relaxed: wait statistics need only a recent reason.
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// Waiting times by reason: a counter for each [`WaitReason`]. An additional last counter is
-    /// for I/Os in a hardware queue that dispatches nothing; the reason of their wait is the one in
-    /// `stop`.
+    /// Waiting times by reason: a counter for each [`WaitReason`], and a last one for I/Os in a
+    /// hardware queue that dispatches nothing, for the reason in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
     /// I/Os of the group that wait now, for any reason, and the time that they have waited so far.
     ages: WaitCounter<M>,
@@ -207,8 +205,7 @@ pub(crate) struct DriveWaits<M: Machine> {
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
-/// Microseconds for which a scheduler reports its decisions to a trace after a call of
-/// `DriveWaits::watch`.
+/// Microseconds for which `DriveWaits::watch` makes a scheduler report its decisions.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
@@ -232,11 +229,9 @@ impl<M: Machine> DriveWaits<M> {
         self.service.lock().sums()
     }
 
-    /// Sets the reason why the block layer takes no more bio chains (bios merged into one future
-    /// request) from the scheduler of hardware queue `hctx`.
+    /// Sets the reason why nothing more is taken from the scheduler of hardware queue `hctx`.
     pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
-        // Relaxed: the word in `stops` changes only under the hardware queue's serve lock, held
-        // here.
+        // Relaxed: the word changes only under the queue's serve lock, held here.
         let word = self.stops[hctx].load(Order::Relaxed);
         if word & HOLD_MASK != hold as u64 {
             self.stops[hctx].store(word & !HOLD_MASK | hold as u64, Order::Relaxed);
@@ -248,8 +243,7 @@ impl<M: Machine> DriveWaits<M> {
     }
 
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
-        // Relaxed: the word in `stops` changes only under the hardware queue's serve lock, held
-        // here.
+        // Relaxed: the word changes only under the queue's serve lock, held here.
         let word = self.stops[hctx].load(Order::Relaxed);
         (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
@@ -260,8 +254,7 @@ impl<M: Machine> DriveWaits<M> {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
         }
-        // Relaxed: the word in `stops` changes only under the hardware queue's serve lock, held
-        // here.
+        // Relaxed: the word changes only under the queue's serve lock, held here.
         let word = self.stops[hctx].load(Order::Relaxed);
         let until_us = now_ns / 1_000 + WATCHED_US;
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);
@@ -309,8 +302,7 @@ impl<M: Machine> WaitAccounts<M> {
 }
 
 impl<M: Machine> Drop for WaitAccounts<M> {
-    /// Ends the waits in progress. A `WaitLedger` keeps the accounts, and would report these I/Os
-    /// as waiting for ever.
+    /// Ends the waits in progress, which the `WaitLedger` would otherwise report for ever.
     fn drop(&mut self) {
         self.accounts.iter().for_each(|account| account.end());
     }

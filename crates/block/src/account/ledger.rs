@@ -71,8 +71,7 @@ impl<T: LedgerEntry> Ledger<T>
 where
     T::Sum: Clone,
 {
-    /// Returns, for each key (hardware queue, tenant or group), the sum of its accounts. Frees the
-    /// accounts of ended threads.
+    /// Returns the sum of each key's accounts, and frees the accounts of ended threads.
     pub(crate) fn sums(&mut self) -> BTreeMap<T::Key, T::Sum> {
         self.close_left();
         let mut sums = self.closed.clone();

@@ -129,8 +129,7 @@ impl<M: Machine> TenantLedger<M> {
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
-    /// Registers one thread's account of a group's waiting times with the volume. The thread writes
-    /// to the returned account.
+    /// Registers one thread's account of a group's waiting times.
     pub(crate) fn open_held(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).open(account)
     }
@@ -172,9 +171,8 @@ struct TenantRun {
 }
 
 pub(crate) struct Tenants<M: Machine> {
-    /// The volume's ledger, in which the thread opens an account for each tenant. `None` for a
-    /// drive's worker: only the submitting thread counts an I/O for its tenant, and a worker
-    /// submits none.
+    /// The volume's ledger. `None` for a drive's worker, which submits no I/O: only the submitting
+    /// thread counts an I/O for its tenant.
     ledger: Option<Arc<TenantLedger<M>>>,
     /// Statistics that this thread writes: one entry for each group and tenant, sorted by both.
     accounts: Vec<Arc<TenantStats<M>>>,

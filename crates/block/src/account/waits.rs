@@ -38,9 +38,8 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more` to the number of waiting I/Os, and `sum` to the sum of their waiting times.
-    /// `more` may be negative. `sum` is in units of 1,024 ns, in two's complement if it is
-    /// negative.
+    /// Adds `more`, which may be negative, to the number of waiting I/Os, and `sum`, in units of
+    /// 1,024 ns and in two's complement, to the sum of their waiting times.
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -102,8 +101,7 @@ impl ReportedWaits {
         self.waiting
     }
 
-    /// Creates a report of `waiting` I/Os; `since_ns` is the mean of the times when their waits
-    /// began.
+    /// Reports `waiting` I/Os; `since_ns` is the mean time at which their waits began.
     pub(crate) fn all(hold: Option<WaitReason>, waiting: u32, since_ns: u64) -> ReportedWaits {
         let waiting = waiting.min(WAITING_MAX);
         ReportedWaits { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }

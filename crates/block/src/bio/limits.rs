@@ -1,5 +1,4 @@
-//! `QueueLimits`: the requests that a drive or volume accepts: their sizes, alignment and
-//! operations.
+//! `QueueLimits`: sizes, alignment and operations of the requests that a device accepts.
 //!
 //! Drivers fill in the limits, `validate` checks them, volumes combine the limits of their drives,
 //! and the splitter and the servers read them. Names are those of the kernel's `struct

@@ -60,8 +60,7 @@ impl<M: Machine> BioSet<M> {
 
     /// Hands a list of completed bios to the channel's thread and wakes the thread if it sleeps.
     pub(crate) fn deliver(&self, mut list: BioList<M>) {
-        // The channel may free this set as soon as its last bio is delivered, so the doorbell is
-        // cloned first.
+        // Cloned first: the channel may free this set as soon as its last bio is delivered.
         let bell = Arc::clone(&self.bell);
         while let Some(mut bio) = list.pop_front() {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides
@@ -80,12 +79,10 @@ impl<M: Machine> BioSet<M> {
         bell.ring();
     }
 
-    /// Takes all delivered bios in the order of delivery. Only the channel's thread calls this
-    /// function.
+    /// Takes all delivered bios in order. Only the channel's thread calls this function.
     pub(crate) fn take_delivered(&self) -> BioList<M> {
         let mut list = BioList::new();
-        // Relaxed: the load only checks quickly if the list `completed` is empty. The Acquire of
-        // the `swap` that takes the list orders all accesses to its bios.
+        // Relaxed: a quick check. The Acquire of the `swap` orders all accesses to the bios.
         if self.completed.load(Order::Relaxed) == 0 {
             return list;
         }

@@ -188,8 +188,7 @@ impl<M: Machine> BioSlot<M> {
         self.bio.piece(memory, len.min(left as u32))
     }
 
-    /// Sets the time at which the bio gets its request (G) or starts to wait for one. A later call
-    /// replaces the time.
+    /// Sets the time at which the bio gets its request (G), or last began to wait for one.
     pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
         self.waited.g_ns = since(self.q_ns, now_ns).max(1);
     }
@@ -211,8 +210,7 @@ impl<M: Machine> BioSlot<M> {
         }
     }
 
-    /// Returns the times at which the bio got its request (G) and was inserted (I), if it waited in
-    /// a queue.
+    /// Returns the bio's times of request (G) and insertion (I), if it waited in a queue.
     #[inline]
     pub(crate) fn waits(&self) -> Option<(u64, u64)> {
         let WaitTimes { g_ns, i_ns } = self.waited;
@@ -245,8 +243,7 @@ impl<M: Machine> core::fmt::Debug for BioRef<M> {
 }
 
 impl<M: Machine> BioRef<M> {
-    /// Creates the handle of a bio slot. Called once for each slot, because a slot has only one
-    /// handle. The slot's `BioSet` lives at least as long as the handle.
+    /// Creates the slot's only handle. The slot's `BioSet` lives at least as long as the handle.
     pub(crate) fn first(line: &M::Line<BioSlot<M>>) -> Self {
         BioRef(NonNull::from(line))
     }
@@ -344,8 +341,7 @@ impl<M: Machine> BioList<M> {
         self.len += 1;
     }
 
-    /// Appends a bio but does not increase `len`. The caller adds all new bios to `len` at once,
-    /// with [`BioList::count_linked`].
+    /// Appends a bio without increasing `len`; see [`BioList::count_linked`].
     #[inline]
     pub(crate) fn link_back(&mut self, bio: BioRef<M>) {
         debug_assert!(bio.next.is_none());
@@ -431,16 +427,15 @@ impl<M: Machine> BioList<M> {
         self.iter().for_each(f);
     }
 
-    /// Empties the list without dropping its handles (`BioRef`), because dropping one panics. The
-    /// `BioSet` that owns their bio slots is about to be freed.
+    /// Empties the list without dropping its handles. Their `BioSet` is about to be freed.
     pub(crate) fn unlink(&mut self) {
         while let Some(bio) = self.pop_front() {
             core::mem::forget(bio);
         }
     }
 
-    /// Forgets all bios of the list without dropping their handles (`BioRef`), because dropping one
-    /// panics. The `BioSet` that holds the bios is leaked: a drive may still use their memory.
+    /// Forgets all bios without dropping their handles. Their `BioSet` is leaked, because a drive
+    /// may still use their memory.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
     }

@@ -4,8 +4,7 @@
 //! the list is already sorted. Then each bio chain (bios merged into one future request) is merged
 //! with the next one if the two are adjacent on the drive and fit into one request, even if
 //! different threads submitted them. handover.rs calls this code under the serve lock. Source:
-//! Kumar et al., ATC 2017, block layer, *sort* and *process*. Kernel counterpart: `list_sort`,
-//! `blk_attempt_bio_merge`.
+//! Kumar et al., ATC 2017, block layer, *sort* and *process*. Kernel counterpart: `list_sort`.
 
 use millrace_machine::{Machine, Stage};
 

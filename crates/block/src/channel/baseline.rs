@@ -44,8 +44,7 @@ impl<M: Machine> Submission<M> {
         self.run.publish();
     }
 
-    /// Empties the volume's plug, if there is one, and retries bios that a disk refused or that
-    /// found no tag. Returns the number of bios and requests that remain.
+    /// Empties the volume's plug, if any, and returns the number of entries that remain.
     pub(crate) fn flush_volume_plug(&mut self) -> u32 {
         match self.volume_plug {
             Some(_) => self.with_volume_plug(VolumePlug::flush),
@@ -62,8 +61,7 @@ impl<M: Machine> Submission<M> {
         plugged
     }
 
-    /// Frees the tags of plugged requests and forgets their bios. Called when a dropped channel
-    /// leaks its `BioSet`, because a drive may still write the bios' memory.
+    /// Frees the tags of plugged requests when a dropped channel leaks its `BioSet`.
     pub(crate) fn leak_requests(&mut self) {
         if let Some(plug) = &mut self.volume_plug {
             plug.leak(&self.members);

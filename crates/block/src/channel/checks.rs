@@ -67,9 +67,8 @@ impl BioChecks {
         checks
     }
 
-    /// Sets `whole_max` to the longest read or write that all drives accept now. Does not raise
-    /// `whole_max` while `stalled`, the number of split bios that wait to send their next part, is
-    /// not 0: longer whole bios would overtake the split bios.
+    /// Follows a change of the longest read or write that all drives accept. While `stalled` split
+    /// bios wait to send their next part, `whole_max` does not grow.
     pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
@@ -86,9 +85,8 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Recomputes the longest bio for the fast path. No bio takes the fast path while a trace is
-    /// recorded (`traced`), the volume has a single plug for all drives (`admits_each`), or too
-    /// many bios wait for workers (`pressed`).
+    /// Recomputes the longest bio for the fast path: none while a trace is recorded, the volume has
+    /// a single plug for all drives (`admits_each`), or too many bios wait for workers (`pressed`).
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
@@ -124,8 +122,7 @@ impl BioChecks {
             && bio.sector <= self.capacity.wrapping_sub(nr)
     }
 
-    /// Checks if a bio can be served at all. If the bio lies beyond the known end of the volume,
-    /// reads the volume's size again first.
+    /// Checks if a bio can be served at all, with the volume's present size if necessary.
     pub(crate) fn check<M: Machine>(
         &mut self,
         bio: &Bio,

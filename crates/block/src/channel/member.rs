@@ -1,10 +1,8 @@
-//! `VolumeMember`: a channel's state for one drive of its volume: plug, route, and bios
-//! outstanding.
+//! `VolumeMember`: a channel's state for one drive: plug, route, and bios outstanding.
 //!
 //! A `Channel` owns a `VolumeMember` for each drive. A batch goes into the drive's queues and is
 //! served by the channel's thread, or is handed over to the drive's worker. The member also records
-//! whether this channel must poll the drive's queues for completions. Called by channel.rs and
-//! reap.rs.
+//! whether this channel must poll the drive's queues for completions.
 
 use alloc::sync::Arc;
 
@@ -64,8 +62,7 @@ pub(crate) struct VolumeMember<M: Machine> {
 }
 
 impl<M: Machine> VolumeMember<M> {
-    /// Creates a channel's state for a drive, with an empty plug. The caller sets `child_slots`
-    /// afterwards. `thread` is the number of the calling I/O thread; `None` for other threads.
+    /// `thread` is the number of the calling I/O thread, if any. The caller sets `child_slots`.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>, stamp: Stamp) -> Self {
         let (route, stats) = disk.join(thread);
         VolumeMember {
@@ -141,8 +138,7 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Returns true if the drive's scheduler limits the length of requests. The scheduler may
-    /// change this limit at any time.
+    /// Returns true if the drive's scheduler limits the length of requests.
     pub(crate) fn has_pieces(&self) -> bool {
         self.piece_sectors != UNBOUNDED
     }
@@ -155,8 +151,7 @@ impl<M: Machine> VolumeMember<M> {
         bios
     }
 
-    /// Counts the plugged bios as outstanding, and emits the unplug event (U) if the drive is
-    /// traced.
+    /// Counts the plugged bios as outstanding; emits the unplug event (U) if traced.
     #[inline(always)]
     fn unplug(&mut self, run: &mut SubmitContext<M>) {
         let (fresh, mut tracing) = (self.count(), self.disk.trace(run));
@@ -243,8 +238,7 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Checks the channel's own queue for timed-out requests. While the drive has no worker, also
-    /// checks the queue reserved for the worker.
+    /// Checks the channel's own queue, and that of an absent worker, for timed-out requests.
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
         timeouts::check(&mut self.context(run), now_ns);
         if let Some(worker) = &self.disk.worker_state

@@ -112,8 +112,7 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Returns true if this poll must include the queues although the channel already has
-    /// completions, so that one busy queue does not starve the others.
+    /// Returns true if this poll must include the queues, so that a busy one starves no other.
     #[inline]
     fn is_look_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
@@ -254,8 +253,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Makes the next parts of split bios that wait for a free bio slot. Then, if `wanted` is true,
-    /// returns the next bio of `finished`: a split bio whose parts are done, or a bio that reached
-    /// no drive.
+    /// returns the next bio of `Submission::finished`.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {
@@ -286,8 +284,7 @@ impl<M: Machine> Channel<M> {
         take(Completion { user_data: bio.user_data(), status, bio, q_ns, c_ns });
     }
 
-    /// Returns a timed-out bio. If a drive may still write the bio's memory, the bio comes without
-    /// memory.
+    /// Returns a timed-out bio, without its memory if a drive may still write that memory.
     #[cold]
     fn quarantined(&mut self, bio: Bio) -> Bio {
         if self.bio_set().abandoned.load(Order::SeqCst) == 0 {

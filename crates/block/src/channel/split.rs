@@ -52,9 +52,8 @@ impl<M: Machine> Submission<M> {
     /// flush). Then the split bio waits: for a free bio slot if a part found none, otherwise for
     /// its parts to complete. A stage without parts ends at once.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // A part's submission time is the time at which the part is made. The split bio may have
-        // been submitted long before: it may have waited for a bio slot, or for an earlier stage
-        // (preflush or data) to complete.
+        // A part's submission time is now: the split bio may have waited long for a bio slot, or
+        // for an earlier stage to complete.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -89,9 +88,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Starts the next stage of the split bio `parent` after all parts of a stage have completed:
-    /// the data after the preflush, or the final flush after the data. Finishes `parent` if there
-    /// is no next stage or a part has failed.
+    /// Starts the next stage of the split bio `parent`: the data after the preflush, or the final
+    /// flush after the data. Finishes `parent` if there is none or a part has failed.
     fn next_stage(&mut self, mut parent: BioRef<M>) {
         let next = match parent.stage {
             _ if !parent.status.is_ok() => None,
@@ -170,9 +168,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Made
     }
 
-    /// Returns true if other bios of the group wait for a free bio slot for their next part on the
-    /// drive, and this bio must wait behind them. Returns false while the waiting bios are being
-    /// continued.
+    /// Returns true if this bio must wait behind bios of its group that wait for a free bio slot on
+    /// the drive. Returns false while those bios are being continued.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
@@ -211,9 +208,7 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return NextPart::Made;
         }
-        // A split bio waits behind bios of its group that already wait for a free bio slot.
-        // Otherwise parts of different bios would alternate, and a hard disk would seek back and
-        // forth.
+        // If parts of different bios of a group alternated, a hard disk would seek back and forth.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
             return NextPart::NoRoom(member);

@@ -229,8 +229,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Records a trace message about a range of sectors, for the drive that holds the range. If
-    /// several drives hold the range, records the message for the first drive.
+    /// Records a trace message about a range of sectors, for the first drive that holds it.
     fn note(
         &mut self,
         sector: Sector,
@@ -271,8 +270,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Submits the waiting bios that `is_meant` selects, although a limit would delay them. The
-    /// cost of these bios still counts against their groups' limits.
+    /// Submits the waiting bios that `is_meant` selects. Their groups' limits still count them.
     pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         if self.throttle.held > 0 {
             let paid = self.throttle.take(is_meant, HeldCharge::Paid);
@@ -300,8 +298,7 @@ impl<M: Machine> Submission<M> {
     }
 }
 
-/// Submits the plugged bios of several drives. Returns the number of bio chains (bios merged into
-/// one future request) that the drives refused.
+/// Submits the plugged bios of several drives. Returns how many chains the drives refused.
 #[inline(never)]
 fn flush_each<M: Machine>(members: &mut [VolumeMember<M>], run: &mut SubmitContext<M>) -> u32 {
     members.iter_mut().map(|member| member.flush(run)).sum()

@@ -76,9 +76,8 @@ struct BucketQueue<M: Machine> {
 }
 
 impl<M: Machine> BucketQueue<M> {
-    /// Returns true if a new bio must wait in this queue before it reserves a time at the token
-    /// bucket: bios before it have no reserved time yet, or the last reserved time is more than
-    /// [`AHEAD_NS`] ahead.
+    /// Returns true if a new bio must wait here before it reserves a time: bios before it have no
+    /// time yet, or the last reserved time is more than [`AHEAD_NS`] ahead.
     fn is_ahead(&self, now_ns: u64) -> bool {
         !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
     }
@@ -91,8 +90,7 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     pub(crate) held: u32,
     held_max: u32,
-    /// For the trace: earliest time, in nanoseconds, at which the bio that was queued last may
-    /// continue.
+    /// For the trace: earliest time, in nanoseconds, at which the last queued bio may continue.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
     /// For each group number: the last report of the group's waiting bios, and the group in whose
@@ -338,14 +336,12 @@ impl<M: Machine> Throttle<M> {
         account.say(said, next(*said), now_ns);
     }
 
-    /// Returns the time at which the first waiting bio may go on or the limits must be checked;
-    /// `None` if no bio waits.
+    /// Returns the time by which `take_due` must be called; `None` if no bio waits.
     pub(crate) fn wake_ns(&self, now_ns: u64) -> Option<u64> {
         (self.held > 0).then(|| self.next_ns.min(now_ns + LOOK_NS))
     }
 
-    /// Removes and returns the bios that may continue at `now_ns`, because they have passed all
-    /// token buckets of their group and of its parent.
+    /// Removes and returns the bios that have passed all their token buckets at `now_ns`.
     pub(crate) fn take_due(&mut self, now_ns: u64) -> BioList<M> {
         let mut due = BioList::new();
         if self.is_old() {
@@ -371,8 +367,7 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next bio that may continue at `now_ns` out of the queue `lines[at]`. Returns the
-    /// bio, and the token bucket that the bio must pass next.
+    /// Takes the next due bio out of the queue `lines[at]`, with the token bucket to pass next.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.place;

@@ -67,8 +67,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Sets back pressure, which lasts while more than `chains_max` bio chains (bios merged into one
-    /// future request) for each drive wait for workers.
+    /// Sets back pressure while more than `chains_max` bio chains (bios merged into one future
+    /// request) for each drive wait for workers.
     fn press(&mut self, chains_max: u32) {
         let chains_max = u64::from(chains_max) * self.members.len() as u64;
         self.checks.pressed = self.volume.waiting() > chains_max;

@@ -142,8 +142,7 @@ impl<M: Machine> TokenBuckets<M> {
         TokenBuckets { costs, next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
-    /// Returns how many nanoseconds a new I/O would have to wait at `now_ns`: the longest wait at
-    /// any bucket.
+    /// Returns the longest wait of a new I/O at any bucket at `now_ns`, in nanoseconds.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
         // Relaxed: statistics need only a recent value of `next`.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
@@ -172,8 +171,7 @@ pub(crate) struct IoAtBucket<'a, M: Machine> {
 }
 
 impl<M: Machine> IoAtBucket<'_, M> {
-    /// Reserves the cost of the I/O. Returns the earliest time, in nanoseconds, at which the limit
-    /// lets the I/O pass.
+    /// Reserves the cost of the I/O. Returns the time in nanoseconds at which it may pass.
     pub(crate) fn reserve(&self, now_ns: u64) -> u64 {
         let earliest = (now_ns << FRACTION_BITS).saturating_sub(self.burst);
         // Relaxed: the bucket's word publishes no other data.

@@ -1,5 +1,4 @@
-//! The contents of a trace ring: words of 16 bytes, and the entries that a reader decodes from
-//! them.
+//! The contents of a trace ring: words of 16 bytes, and the entries that are decoded from them.
 //!
 //! Memory bandwidth is the main cost of tracing, so a word stores only the fields that differ from
 //! the words before it. A *group* word holds the time, device, tenant and categories of the words

@@ -72,9 +72,8 @@ impl<M: Machine> TraceRing<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // The decoder holds back dispatch (D) events, so that all insert (I) events of a batch
-            // come first. All published ring words are read now, so the dispatch events can be
-            // emitted.
+            // All published words are read, so the dispatch (D) events that the decoder holds back
+            // behind the insert (I) events of their batch can be emitted.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -207,8 +206,7 @@ impl<M: Machine> TraceWriter<M> {
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
         self.untold = self.untold.saturating_add(step.events() as u32);
-        // With `limit` equal to `head`, the next event calls `find_room` again, which sees room
-        // that the reader has freed meanwhile.
+        // The next event calls `find_room` again, which sees room freed meanwhile.
         self.limit = self.head;
         false
     }
@@ -264,15 +262,13 @@ impl<M: Machine> Tracer<M> {
     /// [`Volume::set_traced`](crate::Volume::set_traced).
     pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
-        // Only a thread that holds the lock of `rings` starts or stops a recording, so the result
-        // of `is_on` stays valid.
+        // `is_on` stays valid: recordings start and stop only under the lock of `rings`.
         if self.is_on() {
             return false;
         }
         rings.retain(|ring| Arc::strong_count(ring) > 1);
         let exact = u64::from(stamp == TraceStamp::Event);
-        // Relaxed: `exact` is written under the lock of `rings`, and threads may notice the new
-        // value a little later.
+        // Relaxed: threads may notice the new value a little later.
         self.exact.store(exact, Order::Relaxed);
         for ring in rings.iter() {
             ring.read(|_, _| ());
@@ -289,15 +285,13 @@ impl<M: Machine> Tracer<M> {
     /// Stops recording. Entries left in the rings can still be drained.
     pub fn stop(&self) {
         let _rings = self.rings.lock();
-        // Relaxed: `on` is written under the lock of `rings`, and threads may notice a little later
-        // that the recording has stopped.
+        // Relaxed: threads may notice a little later that the recording has stopped.
         self.on.store(0, Order::Relaxed);
     }
 
     /// Creates a ring for the calling thread.
     pub(crate) fn writer(&self) -> TraceWriter<M> {
-        // The words start as ones instead of zeroes, so that all pages are mapped before the first
-        // event.
+        // Ones instead of zeroes, so that all pages are mapped before the first event.
         let words = (0..self.words).map(|_| UnsafeCell::new([u64::MAX; 2])).collect();
         let mut rings = self.rings.lock();
         let word = || M::Word::new(0);
@@ -309,8 +303,7 @@ impl<M: Machine> Tracer<M> {
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        // A `limit` (index at which the ring counts as full) of 0 makes the first event call
-        // `find_room`, which sets it from the reader's position.
+        // With a `limit` of 0, the first event calls `find_room`, which sets `limit`.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let (untold, time_ns, group) = (0, 0, 0);
         let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };
@@ -321,8 +314,7 @@ impl<M: Machine> Tracer<M> {
     /// Empties the rings, and passes their entries to `take`. Each call gets entries of one ring,
     /// in order of time, and the CPU on which the ring was created.
     pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
-        // The list of rings is copied, so that new threads can add rings while the callback `take`
-        // runs.
+        // Copied, so that new threads can add rings while `take` runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
         // Relaxed: a statistic; no other data depends on it.
         let mut dropped = self.dropped.load(Order::Relaxed);

@@ -37,8 +37,7 @@ impl FreeBlocks {
         self.orders
     }
 
-    /// Takes a block, splitting a larger one if necessary. Returns `None` if no block is large
-    /// enough without joining.
+    /// Takes a block, splitting a larger one if necessary. `None` if none is large enough.
     #[inline]
     pub(super) fn take(&mut self, order: u8) -> Option<u16> {
         let larger = self.orders >> order;

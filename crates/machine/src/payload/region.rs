@@ -105,8 +105,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Removes the region from `ADVISED` before unmapping, because another region may get the
-        // address afterwards.
+        // Before unmapping, because another region may get the address afterwards.
         if self.len_bytes >= REGION_BYTES {
             let mut advised = lock_unpoisoned(&ADVISED);
             advised.remove(&self.start.as_ptr().addr());

@@ -106,8 +106,7 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.len() as u32 + self.refused.len() + self.blocked.len()
     }
 
-    /// Merges a bio with a request in the list. The search starts at the newest request. Returns
-    /// the bio if no request accepts it.
+    /// Merges a bio with the newest request that accepts it, else returns the bio.
     fn merge(
         &mut self,
         bio: BioRef<M>,
@@ -146,9 +145,8 @@ impl<M: Machine> VolumePlug<M> {
         left
     }
 
-    /// Returns the number of entries that are not sent yet: requests, bios that wait for a tag, bio
-    /// chains that a frozen drive refused, and drives that refused a flush. The channel retries
-    /// until the number is 0.
+    /// Returns the number of entries that are not sent yet, for which the channel retries:
+    /// requests, waiting and refused bios, and refused flushes.
     pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| !member.plug.is_empty()).count();
         self.len() + flushes as u32
@@ -196,8 +194,7 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    /// Makes a bio wait for a free tag of its drive. As in the kernel, plugged requests are sent
-    /// first.
+    /// Makes a bio wait for a tag. As in the kernel, plugged requests are sent first.
     fn block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
