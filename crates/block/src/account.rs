@@ -72,8 +72,8 @@ impl IoOwner {
         IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
-    /// Returns true if the completing thread adds the I/O to the tenant's account. Otherwise, the
-    /// submitting thread adds the I/O later.
+    /// Returns true if the completing thread counts the I/O for its tenant; else the submitter
+    /// does.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
         self.own && self.stage == BioStage::Whole
@@ -83,8 +83,7 @@ impl IoOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
-    /// Times of getting a request (G) and of insertion into a queue (I); `None` if the I/O did not
-    /// wait in a queue.
+    /// Times of getting a request (G) and of insertion into a queue (I); `None` without a wait.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
@@ -134,9 +133,8 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Makes [`EqualIos::is_like`] false for all later bios: no bio has the submission time
-    /// `u64::MAX`. Called if the counted I/Os waited in a queue or came from another thread, which
-    /// `is_like` does not compare.
+    /// Makes [`EqualIos::is_like`], which does not compare waits and threads, false for all later
+    /// bios: no bio has the submission time `u64::MAX`.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }

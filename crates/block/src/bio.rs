@@ -253,8 +253,7 @@ impl Bio {
         Bio::new(Op::Flush, 0, 0)
     }
 
-    /// Creates a flush of only those drives that hold sectors of a range. A length of 0 flushes the
-    /// whole volume.
+    /// Creates a flush of the drives that hold sectors of a range; all drives for a length of 0.
     #[must_use]
     pub fn flush_range(sector: Sector, nr_sectors: SectorCount) -> Bio {
         Bio::new(Op::Flush, sector, nr_sectors)
@@ -434,8 +433,7 @@ impl Bio {
         hollow
     }
 
-    /// Creates a bio for a part of this one, over the same memory. The original bio still owns the
-    /// memory.
+    /// Creates a bio for a part of this one, over the same memory, which this bio still owns.
     pub(crate) fn part(&self, op: Op, nr_sectors: SectorCount) -> Bio {
         let mut part = Bio::new(op, self.sector, nr_sectors);
         part.data = self.data;
@@ -460,8 +458,7 @@ impl Bio {
         }
     }
 
-    /// Takes the buffers out of a bio made by `readv`, `writev`, `read` or `write`; empty for other
-    /// bios.
+    /// Takes the buffers out of a bio made by `readv`, `writev`, `read` or `write`; else empty.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut bio = ManuallyDrop::new(self);

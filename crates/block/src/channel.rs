@@ -50,8 +50,7 @@ use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// Nanoseconds between polls while a disk refuses the channel's bios, or while the channel's bios
-/// are in a queue that any thread may run.
+/// Nanoseconds between polls while a disk refuses bios, or any thread may run their queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// Nanoseconds between two checks if a scheduler has changed the maximum request length.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
@@ -79,8 +78,7 @@ pub struct Channel<M: Machine> {
     /// Bios that the program submits again and that cannot take the fast path.
     /// [`Channel::poll_again`] starts them at its end.
     pub(crate) again: BioList<M>,
-    /// Number of polls that found completed bios at once. Every eighth of them (`POLLS_PER_LOOK`)
-    /// also polls the drives' queues.
+    /// Number of polls that found bios at once; see `POLLS_PER_LOOK`.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
@@ -256,8 +254,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Adds to a group's waiting times ([`Volume::held`]) the `ns` nanoseconds for which the
-    /// submitter held back the group's I/Os because the channel accepted no more. Only the
-    /// submitter can measure this time.
+    /// submitter, the only one to know, held back I/Os because the channel accepted no more.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
@@ -405,8 +402,7 @@ impl<M: Machine> Channel<M> {
             || self.sub.members.iter().any(|m| m.has_work(self.sub.run.owner))
     }
 
-    /// Sets for how long a dropped channel waits for I/O in flight before it leaks the memory;
-    /// default 5 s.
+    /// Sets for how long a dropped channel waits for its I/O, in nanoseconds; default 5 s.
     pub fn set_drain_ns(&mut self, drain_ns: u64) {
         self.drain_ns = drain_ns;
     }

@@ -28,8 +28,7 @@ pub const GROUPS_MAX: usize = 16_384;
 
 struct GroupEntry<M: Machine> {
     config: GroupConfig,
-    /// Token buckets of the group's limits; made when limits are first set, and replaced whenever
-    /// the limits change.
+    /// Made when limits are first set, and replaced whenever the limits change.
     buckets: Option<Arc<TokenBuckets<M>>>,
     is_closed: bool,
 }
@@ -172,8 +171,7 @@ impl<M: Machine> Groups<M> {
         table.entries.get(usize::from(id.0)).map(|entry| entry.config.clone())
     }
 
-    /// Returns all open groups by number, the default group first. Numbers are in order of opening
-    /// as long as no group was closed.
+    /// Returns all open groups by number. Numbers are in order of opening until one is closed.
     #[must_use]
     pub fn list(&self) -> Vec<(GroupId, GroupConfig)> {
         let table = self.table.lock();

@@ -23,8 +23,7 @@ const PAUSE_MIN: u32 = 16;
 /// Maximum number of polls that the poller skips in a row. So a poller whose CPU is always shared
 /// polls once in 65,536 waits, for up to 4 ms, which costs little.
 const PAUSE_MAX: u32 = 1 << 16;
-/// Number of successful polls after which the number of polls to skip is [`PAUSE_MIN`] again, if no
-/// other thread kept the CPU meanwhile.
+/// Number of polls with a result, and no loss, after which [`PAUSE_MIN`] applies again.
 const CALM: u32 = 1024;
 
 /// Result of a poll, in which a thread repeatedly checks for work instead of sleeping.
@@ -136,8 +135,7 @@ impl CpuShare {
         self.times_lost
     }
 
-    /// Polls until there is work, `until_ns` of `Native::now` is reached, or another thread wants
-    /// the CPU.
+    /// Polls until there is work, until `until_ns`, or until another thread wants the CPU.
     #[inline]
     pub fn poll(&mut self, until_ns: u64, mut ready: impl FnMut() -> bool) -> Polled {
         let mut poll = Poll::new(until_ns);

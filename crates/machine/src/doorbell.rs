@@ -25,8 +25,7 @@ impl<M: Machine> Doorbell<M> {
         Doorbell { state: M::Word::new(AWAKE), parker }
     }
 
-    /// Announces that the owner is about to sleep. The owner must check for work once more after
-    /// this.
+    /// Announces that the owner is about to sleep. The owner must then check for work again.
     pub fn arm(&self) {
         self.state.store(ARMED, Order::Relaxed);
         // Pairs with the fence in `ring`: either the owner sees the work or the ringer sees ARMED.
@@ -38,8 +37,7 @@ impl<M: Machine> Doorbell<M> {
         self.state.store(AWAKE, Order::Relaxed);
     }
 
-    /// Wakes the owner if it sleeps or is about to sleep. Call it after the work has been
-    /// published.
+    /// Wakes the owner if it sleeps or is about to. Call it after the work has been published.
     pub fn ring(&self) {
         M::fence(Order::SeqCst);
         if self.state.load(Order::Relaxed) == ARMED

@@ -126,8 +126,7 @@ impl Drop for LockMeter {
     }
 }
 
-/// [`Meter`] of the native machine: statistics of the locks that the block layer builds from atomic
-/// words.
+/// [`Meter`] of the native machine, for the locks that the block layer builds from words.
 #[derive(Debug, Clone, Copy)]
 pub struct NativeMeter;
 

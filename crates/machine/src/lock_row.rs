@@ -57,8 +57,7 @@ impl LockCounts {
         }
     }
 
-    /// Adds the counts `other`, which may belong to another lock or to another period of
-    /// observation.
+    /// Adds the counts of another lock or of another period.
     pub fn add(&mut self, other: &LockCounts) {
         self.acquisitions += other.acquisitions;
         self.contended += other.contended;
@@ -93,8 +92,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Records an acquisition at `now_ns`. `tried_ns` is the time of the first attempt if the lock
-    /// was not free.
+    /// Records an acquisition. `tried_ns` is the time of the first attempt on a held lock.
     #[must_use]
     pub fn begin(site: Site, now_ns: u64, tried_ns: Option<u64>) -> Hold {
         let waited_ns = tried_ns.map(|tried_ns| now_ns.saturating_sub(tried_ns));

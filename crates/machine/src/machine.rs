@@ -82,8 +82,7 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Statistics of locks that are made of atomic words.
     type Meter: Meter;
 
-    /// True if a thread may move to another CPU at any moment. False if every thread stays on the
-    /// CPU that it was started on.
+    /// True if a thread may move to another CPU at any moment; else it stays where it started.
     const THREADS_MOVE: bool;
 
     /// Returns nanoseconds since an arbitrary fixed time. Never goes back on one CPU.
@@ -110,8 +109,7 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn is_panicking() -> bool;
     /// Advances a simulated clock by the cost of `units` items of this stage's work.
     fn work(stage: Stage, units: u32);
-    /// Hints that the caller will read these bytes soon, so that the processor can prefetch them.
-    /// Any address is allowed.
+    /// Hints that the caller will soon read these bytes, at any address.
     #[inline(always)]
     fn will_read(start: *const u8, len_bytes: usize) {
         let _ = (start, len_bytes);

@@ -23,8 +23,7 @@ pub(crate) enum SchedulerMessage {
     /// New limits on requests in flight in the drive: for reads, and for writes. The scheduler
     /// `fair` has a single limit for both together, and gives it twice.
     Depth([u32; 2]),
-    /// The queue dispatches nothing for a while. Fields: group whose I/Os wait, reason,
-    /// nanoseconds.
+    /// The queue dispatches nothing for a while: group that waits, reason, nanoseconds.
     Rests(GroupId, WaitReason, u64),
 }
 

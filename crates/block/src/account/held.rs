@@ -195,9 +195,8 @@ impl<M: Machine> LedgerEntry for GroupServiceTimes<M> {
 pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
     service: M::Lock<Ledger<GroupServiceTimes<M>>>,
-    /// One word for each hardware queue. The low `HOLD_BITS` bits are the [`WaitReason`] that stops
-    /// dispatch. The other bits are the time, in microseconds, until which the scheduler reports
-    /// its decisions.
+    /// For each hardware queue, the [`WaitReason`] that stops dispatch in the low `HOLD_BITS` bits,
+    /// and above them the microsecond until which the scheduler reports its decisions.
     stops: Box<[StopWord<M>]>,
     decisions: Box<[SchedulerMessages<M>]>,
 }

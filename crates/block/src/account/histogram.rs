@@ -92,8 +92,7 @@ impl<M: Machine> Histogram<M> {
 /// The contents of a histogram at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Counts by bucket. Empty if no value was recorded: this saves memory, because most histograms
-    /// of a disk are unused.
+    /// Counts by bucket. Empty, to save memory, if no value was recorded.
     counts: Vec<u64>,
     sum_ns: u64,
     max_ns: u64,

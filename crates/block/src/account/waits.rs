@@ -10,8 +10,7 @@ use millrace_machine::{Counter, Machine};
 
 use crate::account::hold::WaitReason;
 
-/// Width in bits of the sum of waiting times in `WaitCounter::now`. The upper 16 bits of that word
-/// are the number of waiting I/Os.
+/// Width in bits of the sum in `WaitCounter::now`; the upper 16 bits are a number of I/Os.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 /// log2 of the unit of waiting times in nanoseconds: all sums are in units of 1,024 ns.

@@ -19,8 +19,7 @@ pub(crate) const MAX_DATA_SECTORS: u32 = (1 << 23) - 1;
 pub struct QueueLimits {
     /// Smallest addressable unit in bytes: a power of two, 512 to 65,536.
     pub logical_block_size: u32,
-    /// Smallest unit in bytes that the device writes without read-modify-write; at least
-    /// `logical_block_size`.
+    /// Smallest unit in bytes written without read-modify-write; at least `logical_block_size`.
     pub physical_block_size: u32,
     /// Preferred smallest I/O in bytes.
     pub io_min: u32,
@@ -35,8 +34,7 @@ pub struct QueueLimits {
     pub max_segments: u16,
     /// Longest memory segment in bytes.
     pub max_segment_size: u32,
-    /// No memory segment crosses an address that is a multiple of (mask + 1) bytes; `u64::MAX` for
-    /// no boundary.
+    /// No memory segment crosses a multiple of (mask + 1) bytes; `u64::MAX` for no boundary.
     pub seg_boundary_mask: u64,
     /// Memory addresses must be multiples of (mask + 1) bytes.
     pub dma_alignment: u32,
@@ -57,8 +55,7 @@ pub struct QueueLimits {
 pub struct Features {
     /// The device has a volatile cache: a completed write may be lost if no flush followed.
     pub volatile_cache: bool,
-    /// The volatile cache is memory of this process: a crash of the process loses completed writes
-    /// that no flush followed.
+    /// The volatile cache is memory of this process, whose crash loses writes without a flush.
     pub process_cache: bool,
     /// The device executes FUA writes itself. Otherwise the block layer flushes after the write.
     pub fua: bool,

@@ -34,8 +34,7 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// Creates the handles (`BioRef`) of the bio slots in `range`. Called only once for each slot,
-    /// because no slot may have two handles.
+    /// Creates the handles of the slots in `range`, once: no slot may have two handles.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {

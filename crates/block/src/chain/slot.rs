@@ -31,8 +31,7 @@ pub(crate) enum BioStage {
     Postflush,
 }
 
-/// Memory layout of a part of a striped bio: one piece for each chunk. Between two pieces lies a
-/// gap for the chunks of all other drives.
+/// Memory of a part of a striped bio: a piece for each chunk, gaps for those of other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Stride {
@@ -75,11 +74,9 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) next: Option<BioRef<M>>,
     /// Next bio of the same request, in sector order.
     pub(crate) chained: Option<BioRef<M>>,
-    /// Slot of the last bio in the bio chain (bios merged into one future request) that begins with
-    /// this bio.
+    /// Slot of the last bio in the chain (bios merged into one request) that begins here.
     pub(crate) tail: *mut BioSlot<M>,
-    /// The bio that this one is a part of, as returned by `BioRef::as_bits`. Only the channel's
-    /// thread uses this field.
+    /// The split bio, from `BioRef::as_bits`. Only the channel's thread uses this field.
     pub(crate) parent: u64,
     pub(crate) bio_set: *const BioSet<M>,
     pub(crate) dev_sector: Sector,
@@ -99,8 +96,7 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a split bio: number of its parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// For a split bio: true once all parts of the present stage (preflush, data or final flush)
-    /// are made.
+    /// For a split bio: true once all parts of the present stage are made.
     pub(crate) all_made: bool,
     /// For a part of a split bio: true if the submitter owns the memory of the split bio.
     pub(crate) of_foreign: bool,
@@ -434,8 +430,7 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Forgets all bios without dropping their handles. Their `BioSet` is leaked, because a drive
-    /// may still use their memory.
+    /// Forgets all bios without dropping their handles. Their `BioSet` is leaked as well.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
     }

@@ -44,8 +44,7 @@ fn is_sorted<M: Machine>(list: &BioList<M>) -> bool {
     sorted
 }
 
-/// Merges two sorted lists of bio chains into one. Of two chains with equal first sectors, the
-/// chain of `first` comes first.
+/// Merges two sorted lists of bio chains. Of equal first sectors, that of `first` comes first.
 fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> {
     let (mut merged, mut looks) = (BioList::new(), 0);
     while let (Some(a), Some(b)) = (first.first(), second.first()) {

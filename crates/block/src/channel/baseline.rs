@@ -17,8 +17,7 @@ use crate::channel::submission::{SplitRule, Submission};
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// Creates or removes the volume's plug after a change to or from the `per-volume` mode. Does
-    /// nothing while bios are plugged.
+    /// Creates or removes the volume's plug after a change of mode, unless bios are plugged.
     pub(crate) fn follow_mode(&mut self, serving: Serving) {
         let follows = serving == Serving::PerVolume;
         if self.batch.plugged == 0 && self.volume_plug.is_some() != follows {

@@ -32,8 +32,7 @@ pub(crate) enum BatchServer {
 pub(crate) enum PollScope {
     /// Poll only queues in which the channel may have bios in flight.
     WhereExpected,
-    /// Poll all queues that the channel's thread may run. A drive may complete an abandoned
-    /// (timed-out) request in any of them.
+    /// All queues that the channel's thread may run, where abandoned requests may complete.
     Everywhere,
 }
 
@@ -47,13 +46,11 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) outstanding: u32,
     /// True if bios of this channel may be in the hardware queue assigned to the channel.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may wait for another flush. The channel's own queue sends
-    /// the waiting flush later.
+    /// True if a flush of this channel may wait for another, to be sent by the channel's queue.
     pub(crate) flushes: bool,
     merges: bool,
     merged: Option<MergeKind>,
-    /// True if batches may take the fast path: the disk allows it, and the channel reads the clock
-    /// once for each batch.
+    /// True if batches may take the fast path: the disk allows it, and `Stamp::Batch` is set.
     pub(crate) is_direct: bool,
     /// True if the drive accepts any memory segments, and requests across any sector boundary.
     pub(crate) takes_plain: bool,

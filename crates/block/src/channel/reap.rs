@@ -16,12 +16,10 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, PanicGuard};
 
-/// Interval, in polls, at which a channel runs its queues even if completions are ready, if
-/// `BioChecks::polls_always` is true.
+/// Interval, in polls, of looks at the queues with `BioChecks::polls_always`.
 const POLLS_PER_LOOK: u32 = 8;
 
-/// A completed bio while the program's callback examines it. If the callback panics, the bio is
-/// dropped and its slot is freed.
+/// A completed bio in the program's callback. A panic there drops bio and frees its slot.
 struct ShownSlot<'a, M: Machine> {
     /// The completed bio; `None` once the program's callback has returned.
     slot: Option<BioRef<M>>,
@@ -79,8 +77,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Submits the parts of split bios that this poll has plugged, such as the data after a flush,
-    /// or the final flush after the data.
+    /// Submits parts that this poll has plugged, such as the data after a flush.
     #[inline(always)]
     fn start_parts(&mut self) {
         if self.sub.batch.has_parts {

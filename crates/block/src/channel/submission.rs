@@ -49,8 +49,7 @@ pub(crate) struct PluggedBatch {
     /// Submission time of the next bio; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if parts of split bios were plugged since the last flush of the plugs. A poll then
-    /// flushes once more before it ends.
+    /// True if parts were plugged since the last flush of the plugs, so that a poll flushes again.
     pub(crate) has_parts: bool,
 }
 
@@ -64,8 +63,7 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) stalled: u32,
     /// Index of the drive whose free bio slots are being given to waiting split bios; else `None`.
     pub(crate) resumes: Option<u16>,
-    /// Bios that the next poll hands over: split bios whose parts are all done, and bios that
-    /// reached no drive.
+    /// Bios for the next poll: split bios whose parts are done, and bios that reached no drive.
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,

@@ -93,8 +93,7 @@ pub(crate) struct Throttle<M: Machine> {
     /// For the trace: earliest time, in nanoseconds, at which the last queued bio may continue.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// For each group number: the last report of the group's waiting bios, and the group in whose
-    /// account these bios are counted.
+    /// By group number: the last report of waiting bios, and the group whose account has them.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -186,8 +185,7 @@ impl<M: Machine> Throttle<M> {
         2 * held >= room && (held > 0 || self.view.is_limited(group))
     }
 
-    /// Returns true if a limit applies to a group's bios of this operation. Copies the group table
-    /// again first if it has changed.
+    /// Returns true if a limit applies now to a group's bios of this operation.
     #[inline]
     pub(crate) fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
         if self.is_old() {

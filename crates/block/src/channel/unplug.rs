@@ -13,9 +13,8 @@ use crate::channel::submission::Submission;
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// Sends the plugged bios of a volume that is traced or has another serving mode than `inline`:
-    /// to the drives' workers, through the volume's single plug, or to queues that this thread
-    /// serves.
+    /// Sends the plugged bios of a volume that is traced or not served `inline`: to workers,
+    /// through the volume's single plug, or to queues that this thread serves.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
         let (serving, traced) = self.volume.mode();

@@ -112,8 +112,7 @@ impl<M: Machine> Worker<M> {
         self.drives.iter().any(WorkerDrive::has_work)
     }
 
-    /// Returns the time by which `turn` must be called again; `None` if only the doorbell needs to
-    /// wake the worker.
+    /// Returns the time by which `turn` must be called again; `None` until the doorbell rings.
     #[must_use]
     pub fn sleep_until(&self) -> Option<u64> {
         let in_use = self.drives.iter().any(|drive| drive.disk.tags_in_use() > 0);
@@ -133,8 +132,7 @@ impl<M: Machine> Worker<M> {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
     }
 
-    /// Returns true if dropping the worker leaves no unfinished work at a drive. Meaningful after
-    /// [`Worker::close`].
+    /// Returns true if no work is left at a drive. Meaningful after [`Worker::close`].
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.drives.iter().all(WorkerDrive::is_idle)
@@ -164,8 +162,7 @@ impl<M: Machine> Worker<M> {
 }
 
 impl<M: Machine> Drop for Worker<M> {
-    /// Waits for requests in flight from the worker's own queues, because no other thread can poll
-    /// for them.
+    /// Waits for requests of the worker's own queues, for which no other thread can poll.
     fn drop(&mut self) {
         self.close();
         let owner = self.thread.owner;

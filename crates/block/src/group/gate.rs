@@ -100,8 +100,7 @@ pub(crate) struct TokenBuckets<M: Machine> {
     costs: LimitCosts,
     /// Time at which the next I/O may go, for each bucket, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// Time that waiting I/Os have reserved (a part of `next`), for each bucket, in units of
-    /// 2^-`FRACTION_BITS` ns.
+    /// The part of `next` that waiting I/Os have reserved.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 

@@ -20,8 +20,7 @@ pub(crate) struct GroupRow<M: Machine> {
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
     pub(crate) target: Option<LatencyTarget>,
-    /// Token buckets of the group's own limits, new ones after each change of the limits. `None`
-    /// without limits.
+    /// Token buckets of the group's own limits, replaced with the limits. `None` without limits.
     pub(crate) limits: Option<Arc<TokenBuckets<M>>>,
 }
 
@@ -90,8 +89,7 @@ impl<M: Machine> GroupView<M> {
         rows.any(|row| row.limits.is_some())
     }
 
-    /// Returns the token buckets that limit I/Os of a group at index `place`; `None` without a
-    /// limit there.
+    /// Returns the token buckets with a limit on such I/Os of a group at index `place`.
     pub(crate) fn buckets_at(
         &self,
         group: GroupId,

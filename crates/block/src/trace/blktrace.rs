@@ -193,8 +193,7 @@ pub struct Record {
     pub sector: u64,
     /// Length of the I/O in bytes.
     pub bytes: u32,
-    /// The kernel's action word: event categories in the upper 16 bits, event code in the lower 16
-    /// bits.
+    /// The kernel's action word: categories in the upper 16 bits, event code in the lower 16.
     pub action: u32,
     /// Process that caused the event.
     pub pid: u32,

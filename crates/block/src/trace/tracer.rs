@@ -226,8 +226,7 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Events dropped in this recording, minus the sum of the drop counters of the present `rings`.
-    /// Wraps around below 0.
+    /// Events dropped in this recording, minus the drop counters of the present `rings`. Wraps.
     dropped: M::Word,
     /// 1 if the clock is read for each event.
     exact: M::Word,

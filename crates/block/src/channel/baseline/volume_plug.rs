@@ -152,8 +152,7 @@ impl<M: Machine> VolumePlug<M> {
         self.len() + flushes as u32
     }
 
-    /// Adds a bio to the list, merged with a request if possible. If other bios wait for a tag, the
-    /// bio waits behind them.
+    /// Adds a bio to the list, merged if possible, or behind bios that wait for a tag.
     pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);
@@ -210,9 +209,8 @@ impl<M: Machine> VolumePlug<M> {
         self.blocked.push_front(slot);
     }
 
-    /// Sends all requests, sorted by drive and sector, one drive after the other. If a frozen drive
-    /// refuses its requests, their tags are freed, because the drive may need tags in order to
-    /// drain.
+    /// Sends all requests, sorted by drive and sector. If a frozen drive refuses requests, their
+    /// tags are freed, because the drive may need tags in order to drain.
     fn unplug(&mut self, to: &mut Submission<M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
