@@ -11,6 +11,7 @@ pub(crate) mod baseline;
 pub(crate) mod checks;
 pub(crate) mod child_slots;
 pub(crate) mod completion;
+pub(crate) mod cut;
 pub(crate) mod member;
 pub(crate) mod plug;
 pub(crate) mod reap;
@@ -94,16 +95,16 @@ pub struct Channel<M: Machine> {
 }
 
 /// Marks the channel as broken if a driver, scheduler or trace sink panics while this guard exists.
-pub(crate) struct PanicGuard<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
+pub(crate) struct ChannelPanicGuard<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
-impl<M: Machine> PanicGuard<'_, M> {
+impl<M: Machine> ChannelPanicGuard<'_, M> {
     #[inline(always)]
     pub(crate) fn end(self) {
         core::mem::forget(self);
     }
 }
 
-impl<M: Machine> Drop for PanicGuard<'_, M> {
+impl<M: Machine> Drop for ChannelPanicGuard<'_, M> {
     /// Called only during a panic. Drops the completions left in the batch, because the next poll
     /// would take their tags for tags of the queue that it polls.
     fn drop(&mut self) {
@@ -230,7 +231,7 @@ impl<M: Machine> Channel<M> {
             return refuse(bio, Reject::Full);
         };
         slot.bio = ManuallyDrop::new(bio);
-        let driving = PanicGuard(self);
+        let driving = ChannelPanicGuard(self);
         driving.0.sub.start(slot, plain);
         driving.end();
         if self.sub.batch.plugged >= self.sub.batch.plugged_max {
@@ -289,15 +290,15 @@ impl<M: Machine> Channel<M> {
     #[doc(alias = "blk_finish_plug")]
     #[inline]
     pub fn flush(&mut self) {
-        let driving = PanicGuard(self);
+        let driving = ChannelPanicGuard(self);
         driving.0.sub.flush_called();
         driving.end();
     }
 
-    /// Calls a function under a [`PanicGuard`]. Functions called for each I/O use the guard
+    /// Calls a function under a [`ChannelPanicGuard`]. Functions called for each I/O use the guard
     /// directly, because the compiler does not inline large closures.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
-        let driving = PanicGuard(self);
+        let driving = ChannelPanicGuard(self);
         let result = call(driving.0);
         driving.end();
         result

@@ -46,17 +46,13 @@ impl WaitSnapshot {
 /// group and reason. A report never shows less than `told`, even if an unfinished wait has changed
 /// its reason since the last report.
 pub(crate) struct WaitLedger<M: Machine> {
-    accounts: Ledger<GroupWaitStats<M>>,
+    pub(crate) accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
 }
 
 impl<M: Machine> WaitLedger<M> {
     pub(crate) fn new() -> Self {
         WaitLedger { accounts: Ledger::new(), told: BTreeMap::new() }
-    }
-
-    pub(crate) fn open(&mut self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
-        self.accounts.open(account)
     }
 
     pub(crate) fn held(&mut self) -> BTreeMap<GroupId, WaitSnapshot> {
@@ -217,7 +213,7 @@ impl<M: Machine> DriveWaits<M> {
     }
 
     pub(crate) fn open(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
-        self.ledger.lock().open(account)
+        self.ledger.lock().accounts.open(account)
     }
 
     pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {

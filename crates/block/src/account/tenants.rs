@@ -131,7 +131,7 @@ impl<M: Machine> TenantLedger<M> {
 
     /// Registers one thread's account of a group's waiting times.
     pub(crate) fn open_held(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
-        self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).open(account)
+        self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).accounts.open(account)
     }
 
     pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {

@@ -40,11 +40,6 @@ impl<M: Machine> ChildSlots<M> {
         }
     }
 
-    #[inline(always)]
-    pub(crate) fn is_full(&self) -> bool {
-        self.free.is_empty()
-    }
-
     pub(crate) fn has_stalled(&self, group: GroupId) -> bool {
         self.stalled.iter().any(|(of, _)| *of == group)
     }

@@ -14,7 +14,7 @@ use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef, BioStage};
 use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
-use crate::channel::{Channel, PanicGuard};
+use crate::channel::{Channel, ChannelPanicGuard};
 
 /// Interval, in polls, of looks at the queues with `BioChecks::polls_always`.
 const POLLS_PER_LOOK: u32 = 8;
@@ -69,7 +69,7 @@ impl<M: Machine> Channel<M> {
     /// wait. Returns the number of bios handed over.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
-        let driving = PanicGuard(self);
+        let driving = ChannelPanicGuard(self);
         driving.0.gather();
         driving.end();
         let handed = self.reap(&mut take);
@@ -141,14 +141,14 @@ impl<M: Machine> Channel<M> {
         &mut self,
         mut next: impl FnMut(&mut Bio, Status) -> AfterCompletion,
     ) -> usize {
-        let driving = PanicGuard(self);
+        let driving = ChannelPanicGuard(self);
         driving.0.gather();
         driving.end();
         let mut handed = 0;
         loop {
             // A split or invalid bio that the program submits again may complete within this loop.
             // The loop leaves such bios to the next call of `poll_again`, or it might never end.
-            let driving = PanicGuard(self);
+            let driving = ChannelPanicGuard(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
             let Some(mut slot) = next_slot else { break };
@@ -159,7 +159,7 @@ impl<M: Machine> Channel<M> {
             let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
             match shown.show(&mut next) {
                 Some((slot, AfterCompletion::Submit)) => {
-                    let driving = PanicGuard(self);
+                    let driving = ChannelPanicGuard(self);
                     driving.0.restart(slot);
                     driving.end();
                 }
@@ -212,7 +212,7 @@ impl<M: Machine> Channel<M> {
     fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
         let mut handed = 0;
         loop {
-            let driving = PanicGuard(self);
+            let driving = ChannelPanicGuard(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_finished(true));
             driving.end();
             let Some(slot) = next_slot else { break };

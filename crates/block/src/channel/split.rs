@@ -6,7 +6,7 @@
 //! When no slot is free, the parent waits in the drive's list until a part for the drive completes.
 //! So one child slot for each drive is enough for progress, memory is bounded, and a drive that
 //! does not answer holds up only I/O that touches this drive. Stages: flush before (PREFLUSH),
-//! data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split_rw`, blk-flush.c.
+//! data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -14,10 +14,11 @@ use core::mem::ManuallyDrop;
 use millrace_machine::Machine;
 
 use crate::account::disk_counter::DiskCounter;
-use crate::bio::limits::{Features, QueueLimits};
+use crate::bio::limits::Features;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::chain::slot::{BioRef, BioSlot, BioStage, Stride, WaitTimes};
+use crate::channel::cut::{cut_plainly, cut_to_limits};
 use crate::channel::submission::{SplitRule, Submission};
 use crate::trace::blktrace::EventCode;
 use crate::volume::placement::{DrivePart, VolumeRange};
@@ -188,7 +189,7 @@ impl<M: Machine> Submission<M> {
         if !wanted || (after && fua_by_drive(parent, features)) {
             return NextPart::Made;
         }
-        if self.members[usize::from(member)].child_slots.is_full() {
+        if self.members[usize::from(member)].child_slots.free.is_empty() {
             return NextPart::NoRoom(member);
         }
         parent.dev_sector = 1;
@@ -209,7 +210,8 @@ impl<M: Machine> Submission<M> {
             return NextPart::Made;
         }
         // If parts of different bios of a group alternated, a hard disk would seek back and forth.
-        if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
+        if self.is_behind(parent, member)
+            || self.members[usize::from(member)].child_slots.free.is_empty()
         {
             return NextPart::NoRoom(member);
         }
@@ -232,7 +234,7 @@ impl<M: Machine> Submission<M> {
         }
         let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
         let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
-        if self.members[usize::from(member)].child_slots.is_full() {
+        if self.members[usize::from(member)].child_slots.free.is_empty() {
             return NextPart::NoRoom(member);
         }
         let stride = Stride::NONE;
@@ -304,50 +306,4 @@ fn enter_stage<M: Machine>(parent: &mut BioRef<M>, stage: BioStage) {
     parent.stage = stage;
     parent.all_made = false;
     (parent.offset, parent.dev_sector) = (0, 0);
-}
-
-/// Returns how much of `part`, from its start on, fits into one request of the drive: the number of
-/// sectors and of memory segments. Returns 0 sectors if not even one block fits.
-pub(crate) fn cut_to_limits<M: Machine>(
-    part: &BioSlot<M>,
-    limits: &QueueLimits,
-) -> (SectorCount, u16) {
-    let op = part.bio.op;
-    let most = match op {
-        Op::Read | Op::Write => limits.max_sectors,
-        Op::Discard => limits.max_discard_sectors,
-        Op::WriteZeroes => limits.max_write_zeroes_sectors,
-        Op::Flush => return (0, 0),
-    };
-    let mut sectors = part.bio.nr_sectors.min(most);
-    let chunk = u64::from(limits.chunk_sectors);
-    if chunk != 0 && op.has_data() {
-        sectors = u64::from(sectors).min(chunk - part.dev_sector % chunk) as u32;
-    }
-    if !op.has_data() {
-        return (sectors, 0);
-    }
-    let (rule, bytes) = (limits.segment_rule(), sectors << SECTOR_SHIFT);
-    let (mut done, mut segments) = (0, 0);
-    while done < bytes && segments < limits.max_segments {
-        done += rule.cut(part.piece(done)).len_bytes;
-        segments += 1;
-    }
-    let whole = done.min(bytes) >> SECTOR_SHIFT;
-    (whole - whole % limits.logical_sectors(), segments)
-}
-
-/// Faster version of [`cut_to_limits`] for reads and writes on a drive without limits on segments
-/// or chunks. A part that fits into one request is not cut.
-#[inline(always)]
-pub(crate) fn cut_plainly<M: Machine>(
-    part: &BioSlot<M>,
-    limits: &QueueLimits,
-) -> (SectorCount, u16) {
-    let sectors = part.bio.nr_sectors;
-    let pieces = part.memory_pieces(sectors);
-    if sectors <= limits.max_sectors && pieces <= limits.max_segments.into() {
-        return (sectors, pieces as u16);
-    }
-    cut_to_limits(part, limits)
 }

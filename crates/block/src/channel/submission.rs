@@ -20,11 +20,11 @@ use crate::bio::limits::MAX_DATA_SECTORS;
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags, Sector, SectorCount};
 use crate::chain::slot::{BioList, BioRef, BioStage, Stride, WaitTimes};
-use crate::channel::baseline::volume_plug::VolumePlug;
+use crate::channel::baseline::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
+use crate::channel::cut::cut_to_limits;
 use crate::channel::member::VolumeMember;
-use crate::channel::split::cut_to_limits;
 use crate::channel::throttle::{HeldCharge, Throttle};
 use crate::disk::Disk;
 use crate::disk::submit_context::{Stamp, SubmitContext};
@@ -222,7 +222,7 @@ impl<M: Machine> Submission<M> {
     fn note_held(&mut self, (sector, sectors, group): (Sector, SectorCount, GroupId)) {
         if self.run.trace.is_some() {
             let wait_ns = self.throttle.held_until_ns.saturating_sub(self.batch.now_ns);
-            let remark = TraceMessage::Waits(self.throttle.known(group), WaitReason::Limit);
+            let remark = TraceMessage::Waits(self.throttle.view.known(group), WaitReason::Limit);
             self.note(sector, sectors, (remark, wait_ns));
         }
     }
@@ -245,7 +245,7 @@ impl<M: Machine> Submission<M> {
         let due = self.throttle.take_due(now_ns);
         if self.run.trace.is_some() {
             due.for_each(|slot| {
-                let group = self.throttle.known(slot.bio.account_key.group);
+                let group = self.throttle.view.known(slot.bio.account_key.group);
                 let remark = TraceMessage::GoesOn(group, WaitReason::Limit);
                 let waited_ns = now_ns.saturating_sub(slot.q_ns);
                 self.note(slot.bio.sector, slot.bio.nr_sectors, (remark, waited_ns));

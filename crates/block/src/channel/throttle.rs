@@ -85,7 +85,7 @@ impl<M: Machine> BucketQueue<M> {
 
 pub(crate) struct Throttle<M: Machine> {
     groups: Option<Arc<Groups<M>>>,
-    view: GroupView<M>,
+    pub(crate) view: GroupView<M>,
     /// True if any group has limits or any bio waits.
     pub(crate) is_on: bool,
     pub(crate) held: u32,
@@ -124,10 +124,6 @@ impl<M: Machine> Throttle<M> {
     #[inline(always)]
     pub(crate) fn is_old(&self) -> bool {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
-    }
-
-    pub(crate) fn known(&self, group: GroupId) -> GroupId {
-        self.view.known(group)
     }
 
     /// Copies the changed group table. Bios that wait for a changed limit give back their reserved

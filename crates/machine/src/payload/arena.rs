@@ -117,7 +117,7 @@ impl<T> BufferArena<T> {
         let (node, offset) = match &mut shared.blocks {
             Some(blocks) => {
                 let node = blocks.take(order).expect("the region has a free block of this order");
-                self.orders[place] = blocks.orders();
+                self.orders[place] = blocks.orders;
                 (node, FreeBlocks::offset(node, order))
             }
             None => {
@@ -140,7 +140,7 @@ impl<T> BufferArena<T> {
         for (shared, orders) in self.regions.iter_mut().zip(&mut self.orders) {
             if let Some(blocks) = shared.as_mut().and_then(|shared| shared.blocks.as_mut()) {
                 blocks.join();
-                *orders = blocks.orders();
+                *orders = blocks.orders;
             }
         }
         self.orders.iter().position(|orders| orders & wanted != 0)
@@ -154,7 +154,7 @@ impl<T> BufferArena<T> {
     pub fn map(&mut self, order: u8, note: impl FnOnce(&Region) -> T) -> io::Result<()> {
         let region = Region::map(region_bytes(order))?;
         let blocks = (order <= WHOLE).then(FreeBlocks::new);
-        let orders = blocks.as_ref().map_or(1 << order, FreeBlocks::orders);
+        let orders = blocks.as_ref().map_or(1 << order, |blocks| blocks.orders);
         let place = match self.vacant.pop() {
             Some(place) => place as usize,
             None => {
@@ -180,7 +180,7 @@ impl<T> BufferArena<T> {
         match &mut shared.blocks {
             Some(blocks) => {
                 blocks.give(buffer.node, buffer.order);
-                self.orders[place] = blocks.orders();
+                self.orders[place] = blocks.orders;
             }
             None => self.orders[place] = 1 << buffer.order,
         }

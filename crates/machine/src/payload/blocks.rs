@@ -19,7 +19,8 @@ const LEFT: u64 = 0x5555_5555_5555_5555;
 #[derive(Debug, Clone)]
 pub(super) struct FreeBlocks {
     free: [u64; WORDS],
-    orders: u16,
+    /// Bit mask of the orders of free blocks.
+    pub(super) orders: u16,
     used: u16,
     /// True if a block was given back since free buddy blocks were last joined.
     joinable: bool,
@@ -30,11 +31,6 @@ impl FreeBlocks {
         let mut free = [0; WORDS];
         free[0] = 1 << 1;
         FreeBlocks { free, orders: 1 << WHOLE, used: 0, joinable: false }
-    }
-
-    #[inline]
-    pub(super) fn orders(&self) -> u16 {
-        self.orders
     }
 
     /// Takes a block, splitting a larger one if necessary. `None` if none is large enough.

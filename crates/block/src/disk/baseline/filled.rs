@@ -1,6 +1,6 @@
 //! Submission of requests that got their tags in the plug, for the `per-volume` mode.
 //!
-//! Called by the channel's single list for all drives (channel/baseline/volume_plug.rs). The
+//! Called by the channel's single list for all drives (channel/baseline.rs). The
 //! requests bypass the software queue and go to the front of the hardware queue, like requests that
 //! the driver returned as busy. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 
