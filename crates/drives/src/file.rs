@@ -36,13 +36,13 @@ use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 use engine::{Engine, Ring};
 use lent_memory::LentMemory;
 pub use locks::FileAccess;
-use locks::HeldFileLock;
 use probe::{Geometry, NextData};
 use queue::FileQueue;
 pub(crate) use settings::ROW;
 
 use crate::common::cancel::Cancel;
 use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
+use crate::common::held_data::HeldData;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::thread_bound::ThreadBound;
@@ -156,7 +156,7 @@ pub(crate) struct FileState {
     pub(crate) file: File,
     /// Lock on the file. This field is declared after the file, so that the file is closed before
     /// the lock counts as free.
-    _held: Option<HeldFileLock>,
+    _held: Option<HeldData>,
     /// Number of operations in flight that change the allocation. The kernel holds the file's lock
     /// during each of them, so queries about holes would wait.
     pub(crate) allocating: AtomicU64,

@@ -18,22 +18,26 @@ mod settings;
 mod tests;
 
 use std::ffi::c_int;
+use std::fmt::Display;
+use std::io;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use millrace_block::{
-    Driver, DriverQueue, Error, Extent, Features, HwQueues, Op, QueueLimits, Sector, Status,
+    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, Op, QueueLimits, Sector,
+    Status,
 };
 use millrace_machine::{Native, Topology, debug_fields, lock_unpoisoned};
 
 use crate::common::cancel::Cancel;
+use crate::common::held_data::HeldData;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use control::{ControlOrder, ControlThread, KnownImage, wait_for_end};
+use control::{ControlOrder, ControlThread, order, wait_for_end};
 use image::RbdImage;
 use map::HoleMap;
 pub use name::ImageName;
@@ -100,54 +104,22 @@ impl RbdConfig {
     pub fn is_read_only(&self) -> bool {
         self.read_only || self.image.snapshot.is_some()
     }
-}
 
-/// Images that drives of this process have open for writing.
-static HELD: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
-
-/// Entry of an image in `HELD`. It is removed when the drive closes the image.
-struct HeldImage((u64, u64));
-
-impl HeldImage {
-    fn take(identity: (u64, u64)) -> Option<HeldImage> {
-        let mut all = lock_unpoisoned(&HELD);
-        if all.contains(&identity) {
-            return None;
-        }
-        all.push(identity);
-        Some(HeldImage(identity))
+    fn error(&self, kind: ErrorKind, text: impl Display) -> Error {
+        Error::new(kind, format!("{}: {text}", self.image))
     }
 
-    fn has(identity: (u64, u64)) -> bool {
-        lock_unpoisoned(&HELD).contains(&identity)
-    }
-}
-
-impl Drop for HeldImage {
-    fn drop(&mut self) {
-        let mut all = lock_unpoisoned(&HELD);
-        if let Some(place) = all.iter().position(|one| *one == self.0) {
-            all.swap_remove(place);
-        }
+    fn system(&self, doing: &str, error: &io::Error) -> Error {
+        self.error(ErrorKind::System, format_args!("{doing}: {error}"))
     }
 }
 
 /// An open image. The drive's control thread closes the image, because a close never returns if the
 /// cluster is lost. Before the control thread exists, the thread that drops this value closes it.
 struct OpenImage {
-    image: Option<Box<RbdImage>>,
-    held: Option<HeldImage>,
+    image: Option<RbdImage>,
+    held: Option<HeldData>,
     control: OnceLock<Sender<ControlOrder>>,
-}
-
-impl OpenImage {
-    fn new(image: RbdImage, held: Option<HeldImage>) -> OpenImage {
-        OpenImage { image: Some(Box::new(image)), held, control: OnceLock::new() }
-    }
-
-    fn close_on(&self, control: &Sender<ControlOrder>) {
-        self.control.get_or_init(|| control.clone());
-    }
 }
 
 impl Deref for OpenImage {
@@ -160,20 +132,19 @@ impl Deref for OpenImage {
 impl Drop for OpenImage {
     fn drop(&mut self) {
         if let (Some(control), Some(image)) = (self.control.get(), self.image.take()) {
-            let (sender, closed) = mpsc::channel();
+            let held = self.held.take();
             // If the close takes too long, the process continues, and the cluster releases the lock
             // later. Without a control thread, the order is dropped here together with its image.
-            let _ = control.send(ControlOrder::Close(image, self.held.take(), sender));
-            wait_for_end(&closed);
+            wait_for_end(&order(control, move |_| drop((image, held))));
         }
     }
 }
 
 pub(crate) struct RbdState {
     image: OpenImage,
-    object_bytes: u64,
+    facts: ImageFacts,
+    is_locked: bool,
     name: String,
-    known: KnownImage,
     /// Size of the image in bytes when it was opened, or when it was last seen to have grown.
     size_bytes: AtomicU64,
     /// End of the range that I/O may reach, in bytes: 0 once the drive has failed, and less than
@@ -187,30 +158,10 @@ pub(crate) struct RbdState {
 }
 
 impl RbdState {
-    fn new(
-        image: OpenImage,
-        learned: &ImageFacts,
-        known: KnownImage,
-        name: &ImageName,
-    ) -> RbdState {
-        RbdState {
-            image,
-            object_bytes: learned.object_bytes,
-            name: format!("rbd:{name}"),
-            known,
-            size_bytes: AtomicU64::new(learned.size_bytes),
-            limit_bytes: AtomicU64::new(u64::MAX),
-            has_written: AtomicBool::new(false),
-            told: AtomicBool::new(false),
-            news: Mutex::default(),
-        }
-    }
-
     /// Returns the status with which an I/O up to `end_bytes` fails before it reaches librbd, if
     /// any.
     fn refusal(&self, end_bytes: u64, op: Op) -> Option<Status> {
-        // Relaxed: an answer in flight while the image changes may be based on the old limit.
-        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        let limit = self.limit_bytes();
         (end_bytes > limit || limit == 0).then(|| self.refused(limit, op))
     }
 
@@ -235,17 +186,12 @@ impl RbdState {
     /// hold the lock and has never written.
     fn owes_nothing(&self) -> bool {
         // Relaxed: a flush that covers a write comes after the write's completion.
-        !self.known.is_locked && !self.has_written.load(Ordering::Relaxed)
+        !self.is_locked && !self.has_written.load(Ordering::Relaxed)
     }
 
-    fn is_limited(&self) -> bool {
+    fn limit_bytes(&self) -> u64 {
         // Relaxed: an answer in flight while the limit changes may use the old limit.
-        self.limit_bytes.load(Ordering::Relaxed) < u64::MAX
-    }
-
-    fn has_failed(&self) -> bool {
-        // Relaxed: an answer in flight while the limit changes may use the old limit.
-        self.limit_bytes.load(Ordering::Relaxed) == 0
+        self.limit_bytes.load(Ordering::Relaxed)
     }
 
     /// Makes I/O beyond this many bytes fail. Returns true if the limit was higher before.
@@ -254,8 +200,6 @@ impl RbdState {
         self.limit_bytes.fetch_min(bytes, Ordering::Relaxed) > bytes
     }
 
-    /// Returns the size of the image in bytes when it was opened, or when it was last seen to have
-    /// grown.
     fn size_bytes(&self) -> u64 {
         // Relaxed: no other memory access depends on this value.
         self.size_bytes.load(Ordering::Relaxed)
@@ -285,7 +229,7 @@ impl RbdState {
     #[cold]
     fn tell(&self, errno: c_int) {
         match errno {
-            libc::EROFS if self.known.is_locked => self.fail(
+            libc::EROFS if self.is_locked => self.fail(
                 "its exclusive lock is gone: another client has taken it, or it was broken (rbd \
                  lock rm), so all I/O fails",
             ),
@@ -318,14 +262,19 @@ fn behind_the_end(op: Op) -> Status {
     }
 }
 
+/// Properties of an image when it was opened.
 struct ImageFacts {
+    /// Id of the image, which stays the same when the image is renamed.
+    id: String,
+    snapshot_id: u64,
+    /// Parent overlap in bytes: the length of the part whose data may be in the parent image.
+    overlap_bytes: u64,
     size_bytes: u64,
     object_bytes: u64,
     discard_bytes: u64,
     identity: (u64, u64),
     /// True if librbd acknowledges writes that are only in its cache (`rbd_cache`).
     caches: bool,
-    id: String,
 }
 
 /// A drive in an image of a Ceph cluster.
@@ -334,7 +283,6 @@ pub struct RbdDriver {
     shared: Arc<RbdState>,
     control: ControlThread,
     map: HoleMap,
-    learned: ImageFacts,
     /// Warnings about probable mistakes, for example that other clients may write to the image.
     pub warnings: Vec<String>,
 }
@@ -356,7 +304,7 @@ impl RbdDriver {
     /// snapshot.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
-        self.learned.identity
+        self.shared.facts.identity
     }
 }
 
@@ -368,7 +316,7 @@ impl Drop for RbdDriver {
 
 impl Driver<Native> for RbdDriver {
     fn capacity(&self) -> Sector {
-        self.learned.size_bytes >> 9
+        self.shared.facts.size_bytes >> 9
     }
 
     fn size_bytes(&self) -> u64 {
@@ -380,7 +328,7 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn limits(&self) -> QueueLimits {
-        let ImageFacts { object_bytes, discard_bytes, .. } = self.learned;
+        let ImageFacts { object_bytes, discard_bytes, caches, .. } = self.shared.facts;
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
         let longest = bytes((object_bytes * DISCARD_OBJECTS) >> 9);
         QueueLimits {
@@ -394,10 +342,9 @@ impl Driver<Native> for RbdDriver {
             max_write_zeroes_sectors: longest,
             features: Features {
                 volatile_cache: true,
-                process_cache: self.learned.caches,
-                fua: false,
-                no_payload: false,
+                process_cache: caches,
                 read_only: self.config.is_read_only(),
+                ..Features::default()
             },
             ..QueueLimits::default()
         }

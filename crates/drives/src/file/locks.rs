@@ -7,23 +7,21 @@
 //! (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::lock_unpoisoned;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::FileConfig;
 use super::open::system;
 use crate::common::dry_run::DryRun;
+use crate::common::held_data::HeldData;
 use crate::common::procfs::flock_holder;
 
 /// Maximum time to wait for another process to unlock a file.
@@ -40,33 +38,13 @@ const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// Files that drives of this process have locked (device and inode), with the number of those
-/// drives.
-static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
-
-/// A lock on a file, held for as long as a drive of this process keeps the file open.
-#[derive(Debug)]
-pub(super) struct HeldFileLock((u64, u64));
-
-impl Drop for HeldFileLock {
-    fn drop(&mut self) {
-        let mut all = lock_unpoisoned(&HELD);
-        if let Some(drives) = all.get_mut(&self.0) {
-            *drives -= 1;
-            if *drives == 0 {
-                all.remove(&self.0);
-            }
-        }
-    }
-}
-
 /// Locks the open file: exclusively, or shared with other readers. Returns `Busy` if a drive of
 /// this process has locked the file, or if another process keeps it locked for three seconds.
 pub(super) fn lock(
     file: &File,
     config: &FileConfig,
     dry_run: Option<&DryRun>,
-) -> Result<HeldFileLock, Error> {
+) -> Result<HeldData, Error> {
     let path = &config.path;
     let meta = file.metadata().map_err(|error| system(path, "stat", &error))?;
     let identity = (meta.dev(), meta.ino());
@@ -82,15 +60,12 @@ pub(super) fn lock(
     };
     loop {
         let found = match attempt(file, FileAccess::of(config)) {
-            Ok(None) => {
-                *lock_unpoisoned(&HELD).entry(identity).or_default() += 1;
-                return Ok(HeldFileLock(identity));
-            }
+            Ok(None) => return Ok(HeldData::shared(identity)),
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),
         };
         // Another drive of this process has locked the file, so waiting is useless.
-        if lock_unpoisoned(&HELD).contains_key(&identity) {
+        if HeldData::exists(identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
         if Instant::now() >= until || config.cancel.sleep(PAUSE) {
@@ -294,7 +269,7 @@ mod tests {
         });
         drop(FileDriver::open(config(false)).unwrap());
         letting_go.join().unwrap();
-        assert!(!lock_unpoisoned(&HELD).contains_key(&identity(&path)));
+        assert!(!HeldData::exists(identity(&path)));
     }
 
     fn identity(path: &Path) -> (u64, u64) {

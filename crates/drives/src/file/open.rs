@@ -17,11 +17,12 @@ use rustix::fs::{Access, OFlags, access, fadvise};
 
 use super::created_file::CreatedFile;
 use super::lent_memory::LentMemory;
-use super::locks::{HeldFileLock, lock};
+use super::locks::lock;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
 use crate::common::dry_run::DryRun;
+use crate::common::held_data::HeldData;
 use crate::common::place::{DataPlace, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
@@ -34,7 +35,7 @@ const ZEROES_BYTES: usize = 64 << 10;
 struct OpenedFile {
     file: File,
     created: Option<CreatedFile>,
-    held: Option<HeldFileLock>,
+    held: Option<HeldData>,
     geometry: Geometry,
     align: Option<DirectAlign>,
     notes: Vec<String>,

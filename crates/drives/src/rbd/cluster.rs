@@ -17,6 +17,9 @@ use super::library::{Functions, Handle};
 /// Value of `client_mount_timeout` if nobody has configured it, in seconds.
 const MOUNT_TIMEOUT_S: &str = "300";
 
+pub(super) const NO_MONITORS: &str =
+    "the cluster's monitors do not answer; check `mon host` in its configuration, and the network";
+
 pub(crate) struct Cluster {
     pub(crate) functions: &'static Functions,
     rados: Handle,
@@ -56,10 +59,6 @@ pub(crate) fn text_in(buffer: &[u8]) -> String {
     text.to_string_lossy().into_owned()
 }
 
-pub(crate) fn system(config: &RbdConfig, doing: &str, error: &io::Error) -> Error {
-    Error::new(ErrorKind::System, format!("{}: {doing}: {error}", config.image))
-}
-
 impl Cluster {
     pub(crate) fn connect(
         functions: &'static Functions,
@@ -72,7 +71,7 @@ impl Cluster {
         let made = unsafe {
             (functions.rados_create2)(&raw mut rados, cluster.as_ptr(), user.as_ptr(), 0)
         };
-        checked(made).map_err(|error| system(config, "librados", &error))?;
+        checked(made).map_err(|error| config.system("librados", &error))?;
         let mut cluster = Cluster { functions, rados, pool: None };
         cluster.configure(config)?;
         // SAFETY: a live handle, configured and not connected.
@@ -95,7 +94,7 @@ impl Cluster {
         }
         if let Some(until_flush) = config.writethrough_until_flush {
             let key = "rbd_cache_writethrough_until_flush";
-            self.set(key, &until_flush.to_string()).map_err(|error| system(config, key, &error))?;
+            self.set(key, &until_flush.to_string()).map_err(|error| config.system(key, &error))?;
         }
         Ok(())
     }
@@ -151,50 +150,41 @@ impl Cluster {
 }
 
 fn conf_error(config: &RbdConfig, error: &io::Error) -> Error {
-    let image = &config.image;
-    let text = match (&config.conf, error.raw_os_error()) {
-        (Some(path), Some(libc::ENOENT)) => {
-            format!("{image}: conf={}: there is no such file", path.display())
-        }
-        (Some(path), _) => format!("{image}: conf={}: {error}", path.display()),
-        (None, Some(libc::ENOENT)) => format!(
-            "{image}: no configuration of a Ceph cluster was found at the usual places, such as \
+    let is_missing = error.raw_os_error() == Some(libc::ENOENT);
+    let text = match &config.conf {
+        Some(path) if is_missing => format!("conf={}: there is no such file", path.display()),
+        Some(path) => format!("conf={}: {error}", path.display()),
+        None if is_missing => format!(
+            "no configuration of a Ceph cluster was found at the usual places, such as \
              /etc/ceph/{}.conf; name it with conf=PATH",
             config.cluster
         ),
-        (None, _) => {
-            format!("{image}: the configuration of the Ceph cluster cannot be read: {error}")
-        }
+        None => format!("the configuration of the Ceph cluster cannot be read: {error}"),
     };
-    Error::new(ErrorKind::System, text)
+    config.error(ErrorKind::System, text)
 }
 
 fn connect_error(config: &RbdConfig, error: &io::Error) -> Error {
-    let (image, user) = (&config.image, &config.user);
+    let user = &config.user;
     let text = match error.raw_os_error() {
-        Some(libc::ETIMEDOUT) => format!(
-            "{image}: the cluster's monitors do not answer; check `mon host` in its configuration, \
-             and the network"
-        ),
+        Some(libc::ETIMEDOUT) => NO_MONITORS.to_owned(),
         Some(libc::ENOENT) => format!(
-            "{image}: no monitors, or no key of client.{user}, could be found: check `mon host` \
-             and `keyring` in the cluster's configuration; id=NAME is another user"
+            "no monitors, or no key of client.{user}, could be found: check `mon host` and \
+             `keyring` in the cluster's configuration; id=NAME is another user"
         ),
         Some(libc::EACCES | libc::EPERM) => format!(
-            "{image}: the cluster does not let client.{user} in ({error}); check its key, or give \
-             id=NAME"
+            "the cluster does not let client.{user} in ({error}); check its key, or give id=NAME"
         ),
-        _ => format!("{image}: cannot connect to the cluster as client.{user}: {error}"),
+        _ => format!("cannot connect to the cluster as client.{user}: {error}"),
     };
-    Error::new(ErrorKind::System, text)
+    config.error(ErrorKind::System, text)
 }
 
 fn pool_error(config: &RbdConfig, error: &io::Error) -> Error {
-    let (image, pool) = (&config.image, &config.image.pool);
-    if error.raw_os_error() == Some(libc::ENOENT) {
-        let text =
-            format!("{image}: the cluster has no pool {pool}; `ceph osd pool ls` lists the pools");
-        return Error::new(ErrorKind::System, text);
+    let pool = &config.image.pool;
+    if error.raw_os_error() != Some(libc::ENOENT) {
+        return config.system(&format!("pool {pool}"), error);
     }
-    system(config, &format!("pool {pool}"), error)
+    let text = format!("the cluster has no pool {pool}; `ceph osd pool ls` lists the pools");
+    config.error(ErrorKind::System, text)
 }

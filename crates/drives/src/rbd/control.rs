@@ -18,7 +18,7 @@ use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Native, lock_unpoisoned};
 
 use super::image::RbdImage;
-use super::{HeldImage, RbdState};
+use super::{ImageFacts, RbdState};
 use crate::common::units::size_text;
 
 /// Interval of checks for changes to an image without a watch: librbd reports no changes.
@@ -39,23 +39,19 @@ static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 /// Byte ranges with data, in order; `None` if unknown.
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
-pub(super) enum ControlOrder {
-    Look(Sender<Result<u64, Error>>),
-    Data(Range<u64>, Sender<Data>),
-    /// Drops the reference to the image, so that the image is not checked for changes again.
-    EndLooks(Sender<()>),
-    Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
-}
+/// Work for the control thread. `Weak::new` in place of the drive's state ends the checks.
+pub(super) type ControlOrder = Box<dyn FnOnce(&mut Weak<RbdState>) + Send>;
 
-/// State of an image when the drive was opened. If the state changes, the drive must not continue.
-#[derive(Debug, Clone)]
-pub(crate) struct KnownImage {
-    /// Id of the image, which stays the same when the image is renamed.
-    pub(crate) id: String,
-    pub(crate) snapshot_id: u64,
-    /// Parent overlap in bytes: the length of the part whose data may be in the parent image.
-    pub(crate) overlap_bytes: u64,
-    pub(crate) is_locked: bool,
+/// Sends an order to a control thread and returns the receiver of its answer. If the control thread
+/// has ended, the receiver returns an error at once.
+pub(super) fn order<T: Send + 'static>(
+    orders: &Sender<ControlOrder>,
+    work: impl FnOnce(&mut Weak<RbdState>) -> T + Send + 'static,
+) -> Receiver<T> {
+    let (sender, receiver) = mpsc::channel();
+    // An answer that its asker no longer awaits is dropped.
+    let _ = orders.send(Box::new(move |shared| drop(sender.send(work(shared)))));
+    receiver
 }
 
 pub(super) struct ControlThread(Sender<ControlOrder>);
@@ -66,39 +62,33 @@ impl ControlThread {
         let theirs = Arc::downgrade(shared);
         let is_told = {
             let sender = sender.clone();
+            // A thread of librbd makes this call when the image has changed. If the check takes
+            // longer than `UPDATE_PATIENCE`, librbd lets the client that changes it continue.
+            let wait_for_look = move || drop(order(&sender, look).recv_timeout(UPDATE_PATIENCE));
             // If the callback cannot be set, librbd reports no changes. The image is then checked
             // as often as an image without a watch.
-            shared.image.is_watched
-                && shared.image.on_update(Box::new(move || wait_for_look(&sender))).is_ok()
+            shared.image.is_watched && shared.image.on_update(Box::new(wait_for_look)).is_ok()
         };
         let period = if is_told { WATCHED_PERIOD } else { UNWATCHED_PERIOD };
         let _detached =
             Native::try_spawn("millrace-rbd", None, move || run(theirs, &orders, period))?;
-        shared.image.close_on(&sender);
+        shared.image.control.get_or_init(|| sender.clone());
         Ok(ControlThread(sender))
-    }
-
-    /// Sends an order to the control thread and returns the receiver of its answer. If the control
-    /// thread has ended, the receiver returns an error at once.
-    fn order<T>(&self, order: impl FnOnce(Sender<T>) -> ControlOrder) -> Receiver<T> {
-        let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(order(sender));
-        receiver
     }
 
     /// Orders a check of the image. The cluster may take any time to answer.
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
-        self.order(ControlOrder::Look)
+        order(&self.0, look)
     }
 
     pub(super) fn data(&self, range: Range<u64>) -> Receiver<Data> {
-        self.order(|sender| ControlOrder::Data(range, sender))
+        order(&self.0, |shared| shared.upgrade().and_then(|shared| shared.data(range)))
     }
 
     /// Waits until no check of the image is in progress. The control thread begins no further check
     /// afterwards.
     pub(super) fn end_looks(&self) {
-        wait_for_end(&self.order(ControlOrder::EndLooks));
+        wait_for_end(&order(&self.0, |shared| *shared = Weak::new()));
     }
 }
 
@@ -116,51 +106,21 @@ pub(super) fn wait_for_end(ended: &Receiver<()>) {
     };
 }
 
-/// Called by a thread of librbd when the image has changed. Waits up to `UPDATE_PATIENCE` for the
-/// control thread to check the image.
-fn wait_for_look(orders: &Sender<ControlOrder>) {
-    let (sender, receiver) = mpsc::channel();
-    if orders.send(ControlOrder::Look(sender)).is_ok() {
-        // If the check takes longer than `UPDATE_PATIENCE`, this callback returns, and librbd lets
-        // the client that changes the image continue.
-        let _ = receiver.recv_timeout(UPDATE_PATIENCE);
-    }
-}
-
 fn run(mut shared: Weak<RbdState>, orders: &Receiver<ControlOrder>, period: Duration) {
     loop {
-        // Sending an answer fails if its receiver is gone, which is no error.
         match orders.recv_timeout(period) {
-            Ok(ControlOrder::Look(asker)) => {
-                let _ = asker.send(shared.upgrade().map_or_else(|| Err(closed()), |it| it.look()));
-            }
-            Ok(ControlOrder::Data(range, asker)) => {
-                let _ = asker.send(shared.upgrade().and_then(|shared| shared.data(range)));
-            }
-            Ok(ControlOrder::EndLooks(asker)) => {
-                shared = Weak::new();
-                let _ = asker.send(());
-            }
-            Ok(ControlOrder::Close(image, held, asker)) => {
-                drop(image);
-                drop(held);
-                let _ = asker.send(());
-                return;
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(shared) = shared.upgrade() {
-                    // A failed check is repeated at the next interval. The check itself reports
-                    // what is wrong with the image.
-                    let _ = shared.look();
-                }
-            }
+            Ok(order) => order(&mut shared),
+            // A failed check is repeated at the next interval. The check itself reports what is
+            // wrong with the image.
+            Err(RecvTimeoutError::Timeout) => drop(look(&mut shared)),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn closed() -> Error {
-    Error::new(ErrorKind::System, "the drive is closed")
+fn look(shared: &mut Weak<RbdState>) -> Result<u64, Error> {
+    let closed = || Error::new(ErrorKind::System, "the drive is closed");
+    shared.upgrade().ok_or_else(closed)?.look()
 }
 
 struct CurrentImage {
@@ -194,7 +154,7 @@ impl RbdState {
     /// continue.
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
-        if self.has_failed() {
+        if self.limit_bytes() == 0 {
             return Err(error(
                 "the drive has failed; see the log for the reason, then restart millrace",
             ));
@@ -210,14 +170,14 @@ impl RbdState {
             }
         })?;
         let CurrentImage { size_bytes, overlap_bytes, features } = found;
-        let known = &self.known;
-        if known.is_locked && features & EXCLUSIVE_LOCK == 0 {
+        if self.is_locked && features & EXCLUSIVE_LOCK == 0 {
             self.fail(
                 "its exclusive lock is gone because the feature exclusive-lock was disabled (rbd \
                  feature disable): other clients may write, so all I/O fails; rbd feature enable \
                  gives the lock back",
             );
-        } else if !self.image.is_watched && overlap_bytes < known.overlap_bytes.min(size_bytes) {
+        } else if !self.image.is_watched && overlap_bytes < self.facts.overlap_bytes.min(size_bytes)
+        {
             self.fail(
                 "the image was flattened, which a user who may only read is not told in time, so \
                  all I/O fails; with the profile rbd for the pool that user would be told",
@@ -231,10 +191,10 @@ impl RbdState {
     /// Returns the image's current state in the cluster. Opens the image a second time, because a
     /// change of the image may block calls on the first handle until this check has ended.
     fn found(&self) -> Result<CurrentImage, LookError> {
-        let opened = RbdImage::open_by_id(&self.image.cluster, &self.known.id);
-        let now = opened
+        let ImageFacts { id, snapshot_id, .. } = &self.facts;
+        let now = RbdImage::open_by_id(&self.image.cluster, id)
             .map_err(|error| gone_or(error, "the image was removed, for example by `rbd rm`"))?;
-        let set = now.set_snapshot(self.known.snapshot_id);
+        let set = now.set_snapshot(*snapshot_id);
         set.map_err(|error| {
             gone_or(error, "the snapshot was removed, for example by `rbd snap rm`")
         })?;

@@ -14,6 +14,8 @@ use std::ptr::{null, null_mut};
 use std::sync::{Arc, OnceLock};
 
 use libc::{iovec, size_t};
+use millrace_block::{Op, OpFlags, Request};
+use millrace_machine::Native;
 
 use super::RbdConfig;
 use super::cluster::{Cluster, c_text, checked, text_in};
@@ -21,7 +23,7 @@ use super::library::{Handle, ImageInfo, Watcher};
 
 /// Lock mode `RBD_LOCK_MODE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 0;
-/// Flag `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
+/// Flag `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the range keeps its space allocated.
 const THICK: c_int = 1;
 const WATCHERS: usize = 64;
 /// Snapshot id `CEPH_NOSNAP`, which stands for the image itself.
@@ -60,19 +62,6 @@ impl Drop for RbdImage {
             (functions.rbd_close)(self.handle);
         }
     }
-}
-
-/// I/O to start, with memory list and byte offset, or with byte offset and length.
-#[derive(Clone, Copy)]
-pub(crate) enum ImageIo<'a> {
-    Read(&'a [iovec], u64),
-    Write(&'a [iovec], u64),
-    Discard(u64, u64),
-    /// Zeroes a range; its space may be freed.
-    Zero(u64, u64),
-    /// Zeroes a range and keeps its space allocated.
-    ZeroThick(u64, u64),
-    Flush,
 }
 
 impl RbdImage {
@@ -253,33 +242,32 @@ impl RbdImage {
         (done >= 0).then_some(found.list)
     }
 
-    /// Starts an I/O. On success, librbd will call the completion.
+    /// Starts the I/O of a request. On success, librbd will call the completion.
     ///
     /// # Safety
-    /// The memory and its segment list must stay valid until the completion is called, and
-    /// `completion` must be new.
-    pub(crate) unsafe fn start(&self, start: ImageIo<'_>, completion: Handle) -> Result<(), c_int> {
+    /// The request's memory and `pieces`, its segment list, must stay valid until the completion is
+    /// called, and `completion` must be new.
+    pub(crate) unsafe fn start(
+        &self,
+        rq: &Request<Native>,
+        pieces: &[iovec],
+        completion: Handle,
+    ) -> Result<(), c_int> {
         let (functions, image) = (self.cluster.functions, self.handle);
+        let (at, len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
+        let (list, count) = (pieces.as_ptr(), pieces.len() as c_int);
         // SAFETY: a live handle; the rest is promised by the caller.
         let started = unsafe {
-            match start {
-                ImageIo::Read(pieces, at) => {
-                    let count = pieces.len() as c_int;
-                    (functions.rbd_aio_readv)(image, pieces.as_ptr(), count, at, completion)
-                }
-                ImageIo::Write(pieces, at) => {
-                    let count = pieces.len() as c_int;
-                    (functions.rbd_aio_writev)(image, pieces.as_ptr(), count, at, completion)
-                }
-                ImageIo::Discard(at, len) => {
-                    (functions.rbd_aio_discard)(image, at, len, completion)
-                }
-                ImageIo::Zero(at, len) | ImageIo::ZeroThick(at, len) => {
-                    let flags = if matches!(start, ImageIo::Zero(..)) { 0 } else { THICK };
+            match rq.op() {
+                Op::Read => (functions.rbd_aio_readv)(image, list, count, at, completion),
+                Op::Write => (functions.rbd_aio_writev)(image, list, count, at, completion),
+                Op::Flush => (functions.rbd_aio_flush)(image, completion),
+                Op::Discard => (functions.rbd_aio_discard)(image, at, len, completion),
+                Op::WriteZeroes => {
+                    let flags = if rq.flags().has(OpFlags::NOUNMAP) { THICK } else { 0 };
                     let len = len as size_t;
                     (functions.rbd_aio_write_zeroes)(image, at, len, completion, flags, 0)
                 }
-                ImageIo::Flush => (functions.rbd_aio_flush)(image, completion),
             }
         };
         if started < 0 { Err(started) } else { Ok(()) }

@@ -62,8 +62,8 @@ impl HoleMap {
 
 impl RbdState {
     pub(super) fn data(&self, range: Range<u64>) -> Data {
-        let (image, object) = (&self.image, self.object_bytes);
-        if self.is_limited() {
+        let (image, object) = (&self.image, self.facts.object_bytes);
+        if self.limit_bytes() < u64::MAX {
             // The image has shrunk. Reads past its new end must fail, so no range may be skipped as
             // a hole.
             return None;

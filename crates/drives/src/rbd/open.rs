@@ -7,18 +7,21 @@
 //! (`osd_client_watch_timeout`, 30 s); librbd then puts that client on the cluster's block list.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned, nanoseconds};
 
-use super::cluster::{Cluster, system};
-use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD};
+use super::cluster::{Cluster, NO_MONITORS};
+use super::control::{ControlThread, EXCLUSIVE_LOCK, UNWATCHED_PERIOD};
 use super::image::RbdImage;
-use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState, library};
+use super::library::{self, ImageInfo};
+use super::{HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState};
 use crate::common::cancel;
+use crate::common::held_data::HeldData;
 use crate::common::place::two_numbers;
 use crate::common::units::size_text;
 use crate::null::NullDriver;
@@ -53,7 +56,7 @@ fn within<T: Send + 'static>(
         let _ = sender.send(work(&theirs));
     };
     let _detached = Native::try_spawn("millrace-rbd", None, body)
-        .map_err(|error| system(config, "open", &error))?;
+        .map_err(|error| config.system("open", &error))?;
     let (mut limit, mut is_cancelled) = (Deadline::<Native>::after(time), false);
     loop {
         let left = Duration::from_nanos(limit.left_ns());
@@ -68,8 +71,7 @@ fn within<T: Send + 'static>(
     }
     config.cancel.check(&config.image)?;
     let why = lock_unpoisoned(&stage.0);
-    let text = format!("{}: {why} (after {} s)", config.image, time.as_secs());
-    Err(Error::new(ErrorKind::System, text))
+    Err(config.error(ErrorKind::System, format_args!("{why} (after {} s)", time.as_secs())))
 }
 
 pub(super) fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
@@ -84,19 +86,27 @@ pub(super) fn open_by(
     let give_up_ns = Native::now().saturating_add(nanoseconds(config.connect));
     let opened = within(&config, time + GRACE, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
-        let learned = learn(&image, &theirs)?;
-        let held =
-            if theirs.is_read_only() { None } else { Some(hold(&theirs, learned.identity)?) };
-        let image = OpenImage::new(image, held);
+        let facts = learn(&image, &theirs)?;
+        let held = if theirs.is_read_only() { None } else { Some(hold(&theirs, facts.identity)?) };
+        let image = OpenImage { image: Some(image), held, control: OnceLock::new() };
         let warnings = warnings(&image, &theirs)?;
         let is_locked = lock(&image, &theirs, stage, Deadline::at(give_up_ns))?;
-        let known = known(&image, &theirs, (&learned, is_locked))?;
-        let shared = RbdState::new(image, &learned, known, &theirs.image);
-        Ok((Arc::new(shared), learned, warnings))
+        let shared = RbdState {
+            image,
+            is_locked,
+            name: format!("rbd:{}", theirs.image),
+            size_bytes: AtomicU64::new(facts.size_bytes),
+            limit_bytes: AtomicU64::new(u64::MAX),
+            has_written: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            news: Mutex::default(),
+            facts,
+        };
+        Ok((Arc::new(shared), warnings))
     });
-    let (shared, learned, warnings) = opened?;
-    let control = ControlThread::start(&shared).map_err(|error| system(&config, "open", &error))?;
-    Ok(RbdDriver { config, shared, control, map: HoleMap::default(), learned, warnings })
+    let (shared, warnings) = opened?;
+    let control = ControlThread::start(&shared).map_err(|error| config.system("open", &error))?;
+    Ok(RbdDriver { config, shared, control, map: HoleMap::default(), warnings })
 }
 
 /// Opens an image for a dry run and closes it again. Does not wait for locks: a lock that another
@@ -113,10 +123,10 @@ pub(super) fn look(
         let image = open_image(functions, &theirs, stage)?;
         let ImageFacts { size_bytes, identity, .. } = learn(&image, &theirs)?;
         if needs_lock
-            && !HeldImage::has(identity)
+            && !HeldData::exists(identity)
             && let Some(owner) = living_owner(&image)
         {
-            return Err(busy(&theirs, &in_use(&owner)));
+            return Err(theirs.error(ErrorKind::Busy, in_use(&owner)));
         }
         let warnings = warnings(&image, &theirs)?;
         let driver = NullDriver { read_only, ..NullDriver::stand_in(size_bytes, 512) };
@@ -129,10 +139,7 @@ fn open_image(
     config: &RbdConfig,
     stage: &WaitStage,
 ) -> Result<RbdImage, Error> {
-    stage.set(
-        "the cluster's monitors do not answer; check `mon host` in its configuration, and the \
-         network",
-    );
+    stage.set(NO_MONITORS);
     let cluster = Cluster::connect(functions, config)?;
     stage.set(
         "the cluster does not give the image; `ceph -s` shows whether its OSDs are up and its \
@@ -143,20 +150,19 @@ fn open_image(
 
 fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
     let name = &config.image;
-    let image = match &name.namespace {
-        Some(namespace) => format!("{}/{namespace}", name.pool),
-        None => name.pool.clone(),
+    let pool = match &name.namespace {
+        Some(namespace) => &format!("{}/{namespace}", name.pool),
+        None => &name.pool,
     };
     let text = match (error.raw_os_error(), &name.snapshot) {
         (Some(libc::ENOENT), Some(_)) => format!(
-            "{name}: there is no such image or no such snapshot; `rbd ls {image}` and `rbd snap ls \
-             {image}/{}` show what exists",
+            "there is no such image or no such snapshot; `rbd ls {pool}` and `rbd snap ls \
+             {pool}/{}` show what exists",
             name.image
         ),
         (Some(libc::ENOENT), None) => format!(
-            "{name}: there is no such image; create it with `rbd create --size 10G {name}`; `rbd \
-             ls \
-             {image}` shows what exists"
+            "there is no such image; create it with `rbd create --size 10G {name}`; `rbd ls \
+             {pool}` shows what exists"
         ),
         (Some(libc::EPERM | libc::EACCES), _) => {
             let (what, way) = match config.is_read_only() {
@@ -167,72 +173,56 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
                 ),
             };
             format!(
-                "{name}: client.{} may not {what} this image ({error}); give this user the profile \
-                 rbd for the pool, {way}",
+                "client.{} may not {what} this image ({error}); give this user the profile rbd for \
+                 the pool, {way}",
                 config.user
             )
         }
-        _ => return system(config, "open", error),
+        _ => return config.system("open", error),
     };
-    Error::new(ErrorKind::System, text)
+    config.error(ErrorKind::System, text)
 }
 
 fn learn(image: &RbdImage, config: &RbdConfig) -> Result<ImageFacts, Error> {
-    let said = |error: io::Error| system(config, "its size", &error);
-    let info = image.info().map_err(said)?;
-    let (size_bytes, object_bytes) = (info.size_bytes, info.object_bytes);
+    let said = |error: io::Error| config.system("its size", &error);
+    let ImageInfo { size_bytes, object_bytes, .. } = image.info().map_err(said)?;
     if !object_bytes.is_power_of_two() || !(512..=1 << 30).contains(&object_bytes) {
-        let text = format!(
-            "{}: librbd reports objects of {object_bytes} bytes, which is not supported",
-            config.image
-        );
-        return Err(Error::new(ErrorKind::System, text));
+        let text =
+            format!("librbd reports objects of {object_bytes} bytes, which is not supported");
+        return Err(config.error(ErrorKind::System, text));
     }
     if size_bytes < 512 {
         let text = format!(
-            "{}: an image of {size_bytes} bytes is too small; give it a size with `rbd resize`",
-            config.image
+            "an image of {size_bytes} bytes is too small; give it a size with `rbd resize`"
         );
-        return Err(Error::new(ErrorKind::InvalidSetting, text));
+        return Err(config.error(ErrorKind::InvalidSetting, text));
     }
     let discard = image.cluster.setting("rbd_discard_granularity_bytes");
     let discard = discard.and_then(|text| text.trim().parse::<u64>().ok());
     let discard = discard.filter(|bytes| bytes.is_power_of_two()).unwrap_or(DISCARD_BYTES);
     let id = image.id().map_err(said)?;
-    let discard_bytes = discard.clamp(512, object_bytes);
     let identity = identity(&image.cluster.place(), &id, config);
-    let caches = image.cluster.setting("rbd_cache").is_none_or(|text| text.trim() != "false");
-    Ok(ImageFacts { size_bytes, object_bytes, discard_bytes, identity, id, caches })
-}
-
-fn known(
-    image: &RbdImage,
-    config: &RbdConfig,
-    (learned, is_locked): (&ImageFacts, bool),
-) -> Result<KnownImage, Error> {
     let snapshot_id = image.snapshot_id(config.image.snapshot.as_deref());
-    Ok(KnownImage {
-        id: learned.id.clone(),
-        snapshot_id: snapshot_id.map_err(|error| system(config, "its snapshot", &error))?,
-        overlap_bytes: image.overlap().map_err(|error| system(config, "its parent", &error))?,
-        is_locked,
+    Ok(ImageFacts {
+        id,
+        snapshot_id: snapshot_id.map_err(|error| config.system("its snapshot", &error))?,
+        overlap_bytes: image.overlap().map_err(|error| config.system("its parent", &error))?,
+        size_bytes,
+        object_bytes,
+        discard_bytes: discard.clamp(512, object_bytes),
+        identity,
+        caches: image.cluster.setting("rbd_cache").is_none_or(|text| text.trim() != "false"),
     })
 }
 
 /// Returns two hashes that identify the image (by its id) and the snapshot (by its name).
 fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
-    let name = &config.image;
-    two_numbers(&(place, id, &name.namespace, &name.snapshot))
+    two_numbers(&(place, id, &config.image.namespace, &config.image.snapshot))
 }
 
-fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
-    HeldImage::take(identity).ok_or_else(|| {
-        let text = format!(
-            "{}: another drive of this program uses this image; list it only once",
-            config.image
-        );
-        Error::new(ErrorKind::Busy, text)
-    })
+fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldData, Error> {
+    let text = "another drive of this program uses this image; list it only once";
+    HeldData::sole(identity).ok_or_else(|| config.error(ErrorKind::Busy, text))
 }
 
 fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> {
@@ -268,7 +258,7 @@ fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> 
 }
 
 fn has_lock(image: &RbdImage, config: &RbdConfig) -> Result<bool, Error> {
-    let features = image.features().map_err(|error| system(config, "its features", &error))?;
+    let features = image.features().map_err(|error| config.system("its features", &error))?;
     Ok(features & EXCLUSIVE_LOCK != 0)
 }
 
@@ -286,7 +276,7 @@ fn lock(
     while let Some(owner) = living_owner(image) {
         let why = in_use(&owner);
         if limit.left_ns() <= PAUSE.as_nanos() as u64 {
-            return Err(busy(config, &why));
+            return Err(config.error(ErrorKind::Busy, why));
         }
         stage.set(why);
         // A cancellation ends the sleep early. The following `check` then returns the error.
@@ -297,7 +287,7 @@ fn lock(
     config.cancel.check(&config.image)?;
     image.lock().map_err(|error| {
         let owner = image.owner().unwrap_or_else(|| "an unknown address".into());
-        busy(config, &format!("{} ({error})", in_use(&owner)))
+        config.error(ErrorKind::Busy, format_args!("{} ({error})", in_use(&owner)))
     })?;
     Ok(true)
 }
@@ -305,10 +295,6 @@ fn lock(
 /// Returns the address of the client that has the lock, unless that client is gone.
 fn living_owner(image: &RbdImage) -> Option<String> {
     image.owner().filter(|owner| image.is_watched_by(owner))
-}
-
-fn busy(config: &RbdConfig, why: &str) -> Error {
-    Error::new(ErrorKind::Busy, format!("{}: {why}", config.image))
 }
 
 fn in_use(owner: &str) -> String {
@@ -326,30 +312,22 @@ pub(super) fn size_now(
     control: &ControlThread,
 ) -> Result<u64, Error> {
     let now = control.look().recv_timeout(SIZE_PATIENCE).unwrap_or_else(|_| {
-        let text = format!(
-            "{}: the cluster does not answer when asked for the image's size",
-            config.image
-        );
-        Err(Error::new(ErrorKind::System, text))
+        let text = "the cluster does not answer when asked for the image's size";
+        Err(config.error(ErrorKind::System, text))
     })?;
-    let known = shared.image.size_bytes().map_err(|error| system(config, "its size", &error))?;
+    let known = shared.image.size_bytes().map_err(|error| config.system("its size", &error))?;
     if now != known && !shared.image.is_watched {
-        return Err(keeps_its_size(config, now));
+        let text = format!(
+            "it has {} now, but an image keeps its size while it is open for a user who may only \
+             read; restart millrace",
+            size_text(now)
+        );
+        return Err(config.error(ErrorKind::InvalidSetting, text));
     }
     if known >= shared.size_bytes() {
         shared.enlarge(known);
     }
     Ok(known)
-}
-
-fn keeps_its_size(config: &RbdConfig, bytes: u64) -> Error {
-    let text = format!(
-        "{}: it has {} now, but an image keeps its size while it is open for a user who may only \
-         read; restart millrace",
-        config.image,
-        size_text(bytes)
-    );
-    Error::new(ErrorKind::InvalidSetting, text)
 }
 
 #[cfg(test)]
@@ -370,7 +348,7 @@ mod tests {
 
     #[test]
     fn an_image_is_held_once_until_it_is_given_back() {
-        let first = HeldImage::take((7, 7)).unwrap();
+        let first = HeldData::sole((7, 7)).unwrap();
         let error = hold(&config("p/i"), (7, 7)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("p/i: another drive of this program"), "{error}");

@@ -16,13 +16,10 @@ use std::sync::{Arc, Mutex};
 
 use libc::{iovec, ssize_t};
 use millrace_block::{
-    CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
-    Status, Tag,
+    CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, Request, Status, Tag,
 };
 use millrace_machine::{Native, lock_unpoisoned};
 
-use super::control::KnownImage;
-use super::image::ImageIo;
 use super::library::{Functions, Handle};
 use super::{RbdState, behind_the_end};
 use crate::common::outcomes::{Outcome, Outcomes, completion_data};
@@ -106,10 +103,9 @@ impl RbdQueue {
         let inbox = Arc::new(OutcomeInbox { done: Mutex::new(Vec::with_capacity(room)), wake });
         let functions = shared.image.cluster.functions;
         let slot = |tag| CompletionSlot { functions, inbox: Arc::clone(&inbox), tag };
-        let flight = |_| Flight::new();
         RbdQueue {
             slots: (0..depth).map(slot).collect(),
-            flights: (0..depth).map(flight).collect(),
+            flights: (0..depth).map(|_| Flight::new()).collect(),
             in_flight: 0,
             outcomes: Outcomes::new(room),
             inbox,
@@ -119,21 +115,13 @@ impl RbdQueue {
 
     fn begin(&mut self, rq: &Request<Native>) -> Result<(), Status> {
         let index = rq.tag().0 as usize;
-        let (at, len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         let flight = &mut self.flights[index];
-        flight.fill(rq);
-        if let Some(status) = self.shared.refusal(at + len, rq.op()) {
+        (flight.op, flight.len) = (rq.op(), u64::from(rq.nr_sectors()) << 9);
+        pieces::take(&mut flight.memory, rq);
+        if let Some(status) = self.shared.refusal((rq.sector() << 9) + flight.len, flight.op) {
             flight.result = -(status.errno() as ssize_t);
             return Err(status);
         }
-        let start = match rq.op() {
-            Op::Read => ImageIo::Read(&flight.memory, at),
-            Op::Write => ImageIo::Write(&flight.memory, at),
-            Op::Flush => ImageIo::Flush,
-            Op::Discard => ImageIo::Discard(at, len),
-            Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => ImageIo::ZeroThick(at, len),
-            Op::WriteZeroes => ImageIo::Zero(at, len),
-        };
         let (image, functions) = (&self.shared.image, self.slots[index].functions);
         let mut completion = null_mut();
         let slot = (&raw const self.slots[index]).cast_mut().cast::<c_void>();
@@ -146,7 +134,7 @@ impl RbdQueue {
         // SAFETY: the memory belongs to a request in flight or to this queue's lists.
         // If the queue is dropped early, `Drop` leaks the lists of memory segments that librbd
         // still uses.
-        if let Err(result) = unsafe { image.start(start, completion) } {
+        if let Err(result) = unsafe { image.start(rq, &flight.memory, completion) } {
             // SAFETY: librbd has refused the call, so it will not call back.
             unsafe { (functions.rbd_aio_release)(completion) };
             return Err(flight.failed(result as ssize_t, &self.shared));
@@ -186,12 +174,6 @@ impl Flight {
         Flight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
     }
 
-    fn fill(&mut self, rq: &Request<Native>) {
-        self.len = u64::from(rq.nr_sectors()) << 9;
-        self.op = rq.op();
-        pieces::take(&mut self.memory, rq);
-    }
-
     fn failed(&mut self, result: ssize_t, shared: &RbdState) -> Status {
         self.result = result;
         let errno = c_int::try_from(-result).unwrap_or(libc::EIO);
@@ -199,25 +181,20 @@ impl Flight {
             return Status::Ok;
         }
         shared.tell(errno);
-        status_of(errno, self.op, &shared.known)
-    }
-}
-
-fn status_of(errno: c_int, op: Op, known: &KnownImage) -> Status {
-    match errno {
-        // ENOENT or ENOTCONN: the image or its pool was removed, or the connection is closed.
-        libc::ENOENT | libc::ENOTCONN => Status::Offline,
-        // ESHUTDOWN: the cluster has blocked this client.
-        libc::ESHUTDOWN => Status::Offline,
-        // EROFS for an image that is open for writing: another client has taken its lock.
-        libc::EROFS if known.is_locked => Status::Offline,
-        // EINVAL: the request lies inside the size that the image had when it was opened, so the
-        // image has shrunk.
-        libc::EINVAL if op != Op::Flush => behind_the_end(op),
-        // A refused read does not show that writes are refused, so `ReadOnly` would be wrong.
-        libc::EPERM | libc::EACCES if !op.is_write() => Status::IoError,
-        libc::EACCES => Status::ReadOnly,
-        _ => Status::from_errno(errno),
+        match errno {
+            // ENOENT or ENOTCONN: the image or its pool was removed, or the connection is closed.
+            // ESHUTDOWN: the cluster has blocked this client.
+            libc::ENOENT | libc::ENOTCONN | libc::ESHUTDOWN => Status::Offline,
+            // EROFS for an image that is open for writing: another client has taken its lock.
+            libc::EROFS if shared.is_locked => Status::Offline,
+            // EINVAL: the request lies inside the size that the image had when it was opened, so
+            // the image has shrunk.
+            libc::EINVAL if self.op != Op::Flush => behind_the_end(self.op),
+            // A refused read does not show that writes are refused, so `ReadOnly` would be wrong.
+            libc::EPERM | libc::EACCES if !self.op.is_write() => Status::IoError,
+            libc::EACCES => Status::ReadOnly,
+            _ => Status::from_errno(errno),
+        }
     }
 }
 
