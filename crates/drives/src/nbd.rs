@@ -9,7 +9,6 @@
 //! covers, as a disk that loses power does. Kernel counterpart: drivers/block/nbd.c.
 
 mod backoff;
-mod certificate_watch;
 mod dial;
 mod drive_state;
 mod flight;
@@ -36,8 +35,7 @@ use millrace_block::{
 };
 use millrace_machine::{Native, Topology, debug_fields, lock_unpoisoned};
 use millrace_nbd::TransmissionFlags;
-use millrace_nbd::client::{Address, ClientSession, NbdUri};
-use millrace_tls::ClientConfig;
+use millrace_nbd::client::{ClientSession, NbdUri};
 pub use millrace_tls::{ClientFiles, Identity as TlsIdentity};
 
 use crate::common::cancel::Cancel;
@@ -49,16 +47,14 @@ use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
 pub(crate) use drive_state::NbdState;
-use drive_state::{Durability, Promise, Reports};
-use link::{LinkPlace, NbdLink};
-use queue::NbdQueue;
+use drive_state::{Durability, Reports};
+use link::{LinkPlace, NbdLink, NextConnection};
+use queue::{NbdQueue, QueueSize};
 use redial::{ATTEMPT, Redial};
-use ring::Ring;
 pub(crate) use settings::ROW;
 use siblings::SiblingQueues;
 use status_line::in_sectors;
-use terms::{check, connections_of, notes, promised};
-use trouble::ConnectFailure;
+use terms::{check, connections_of, notes};
 
 const MAX_SECTORS: u32 = 2048;
 const MERGE_SECTORS: u32 = 512;
@@ -116,25 +112,6 @@ impl NbdConfig {
         }
     }
 
-    fn target(&self) -> Result<Target, Error> {
-        let tls = match &self.tls {
-            None => None,
-            Some(tls) => {
-                let config = ClientConfig::load(&tls.files).map_err(|error| {
-                    self.error(ErrorKind::InvalidSetting, &format!("TLS: {error}"))
-                })?;
-                let host = match (&tls.hostname, &self.uri.address) {
-                    (Some(name), _) => name.clone(),
-                    (None, Address::Tcp { host, .. }) => host.clone(),
-                    (None, Address::Unix { .. }) => "localhost".to_owned(),
-                };
-                Some((config, host))
-            }
-        };
-        let cancel = self.cancel.clone();
-        Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls, cancel })
-    }
-
     fn is_read_only(&self, session: &ClientSession) -> bool {
         self.read_only || session.flags.contains(TransmissionFlags::READ_ONLY)
     }
@@ -167,8 +144,6 @@ pub struct NbdTls {
 
 /// A drive on an NBD server.
 pub struct NbdDriver {
-    config: NbdConfig,
-    session: ClientSession,
     shared: Arc<NbdState>,
     connections: u16,
     /// Hash of the server's address, and hash of the server's address and the export's name. Two
@@ -178,7 +153,7 @@ pub struct NbdDriver {
     pub notes: Vec<String>,
 }
 
-debug_fields!(NbdDriver, config, identity, notes);
+debug_fields!(NbdDriver, identity, notes);
 
 impl NbdDriver {
     /// Connects to the server.
@@ -188,24 +163,16 @@ impl NbdDriver {
     /// `NotSupported` if it refuses, `InvalidSetting` if the settings do not fit the export. The
     /// text names the URI.
     pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
-        let target = config.target()?;
+        let target = Target::new(config)?;
         let connected = target.dial(Purpose::Transmit, START)?;
         let (session, identity) = (connected.session, connected.identity);
-        check(&config, &session)?;
-        let connections = connections_of(&config, &session)?;
-        let promise = Promise {
-            text: config.text.clone(),
-            flags: promised(session.flags),
-            read_only: config.is_read_only(&session),
-            block_min: session.block_min.max(512),
-            payload_max: MAX_SECTORS.min(session.block_max >> 9) << 9,
-            size_bytes: AtomicU64::new(session.size_bytes),
-        };
+        check(&target.config, &session)?;
+        let connections = connections_of(&target.config, &session)?;
+        let notes = notes(&target.config, &session);
         let shared = Arc::new(NbdState {
             target,
-            promise,
-            reconnect: config.reconnect,
-            write_through: config.write_through,
+            session,
+            size_bytes: AtomicU64::new(session.size_bytes),
             late: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
             generation: AtomicU32::new(0),
@@ -213,50 +180,45 @@ impl NbdDriver {
             searching: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             siblings: SiblingQueues::default(),
-            durability: Durability {
-                on_server_restart: config.on_server_restart,
-                ..Durability::default()
-            },
+            durability: Durability::default(),
             reports: Reports::default(),
             first: Mutex::default(),
             status_line: Mutex::default(),
         });
         shared.note_certificate(&connected);
         *lock_unpoisoned(&shared.first) = Some(connected);
-        let notes = notes(&config, &session);
-        Ok(NbdDriver { config, session, shared, connections, identity, notes })
+        Ok(NbdDriver { shared, connections, identity, notes })
     }
 
     fn queues(&self) -> u16 {
-        self.connections.min(self.config.io_threads.max(1))
+        self.connections.min(self.config().io_threads.max(1))
     }
 
-    /// Returns a new connection for a queue, and its generation. Makes no connection if another one
-    /// has failed before, so that opening the drive waits only once.
-    fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
+    fn config(&self) -> &NbdConfig {
+        &self.shared.target.config
+    }
+
+    /// Returns a new connection for a queue. Makes no connection if another one has failed before,
+    /// so that opening the drive waits only once.
+    fn connect(&self) -> Result<NextConnection, Error> {
         let shared = &self.shared;
-        let first = lock_unpoisoned(&shared.first).take();
-        let (connected, generation) = match first {
-            // The connection made when the drive was opened has generation 0.
-            Some(connected) => (connected, 0),
-            None if lock_unpoisoned(&shared.reports.trouble).exists() => {
-                return Ok((None, shared.generation()));
+        // The connection made when the drive was opened has generation 0.
+        let mut next = NextConnection::default();
+        next.connected = lock_unpoisoned(&shared.first).take();
+        if next.connected.is_none() {
+            next.generation = shared.generation();
+            if lock_unpoisoned(&shared.reports.trouble).why.is_some() {
+                return Ok(next);
             }
-            None => {
-                let generation = shared.generation();
-                match shared.target.dial(Purpose::Transmit, ATTEMPT) {
-                    Ok(connected) => (connected, generation),
-                    Err(error) if self.connections > 1 => {
-                        shared.failed_to_connect(&error.to_string(), ConnectFailure::Other);
-                        return Ok((None, generation));
-                    }
-                    Err(error) => return Err(error),
-                }
+            match shared.target.dial(Purpose::Transmit, ATTEMPT) {
+                Ok(connected) => next.connected = Some(connected),
+                Err(error) if self.connections > 1 => shared.note_trouble(error.to_string()),
+                Err(error) => return Err(error),
             }
-        };
-        let kept = shared.promise.kept_by(&connected.session);
+        }
+        let kept = next.connected.iter().try_for_each(|one| shared.is_kept_by(&one.session));
         kept.map_err(|text| Error::new(ErrorKind::NotSupported, text))?;
-        Ok((Some(connected), generation))
+        Ok(next)
     }
 
     /// Returns the name of a queue's connection for messages, or `None` if the drive has only one.
@@ -264,14 +226,6 @@ impl NbdDriver {
         let (queues, all) = (self.queues(), self.connections);
         let before = usize::from(queue * (all / queues) + queue.min(all % queues));
         (all > 1).then(|| format!("connection {} of {all}", before + link + 1))
-    }
-
-    fn has(&self, flag: TransmissionFlags) -> bool {
-        self.session.flags.contains(flag)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.config.is_read_only(&self.session)
     }
 }
 
@@ -298,7 +252,7 @@ fn look(config: &NbdConfig) -> Result<Opened, Error> {
 }
 
 fn ask(config: &NbdConfig) -> Result<Connected, Error> {
-    let target = config.target()?;
+    let target = Target::new(config.clone())?;
     // A server without OPT_INFO is queried by starting a connection as for I/O.
     let asked = target.dial(Purpose::Ask, START);
     asked.or_else(|error| match error.kind() {
@@ -309,27 +263,27 @@ fn ask(config: &NbdConfig) -> Result<Connected, Error> {
 
 impl Driver<Native> for NbdDriver {
     fn capacity(&self) -> Sector {
-        self.session.size_bytes >> 9
+        self.shared.session.size_bytes >> 9
     }
 
     fn size_bytes(&self) -> u64 {
         // Relaxed: the value is only shown to people.
-        self.shared.promise.size_bytes.load(Ordering::Relaxed)
+        self.shared.size_bytes.load(Ordering::Relaxed)
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {
         if self.shared.is_dead() {
             let text = "its export has changed, and the drive fails all I/O until it is opened \
                         again, for example by a restart";
-            return Err(self.config.error(ErrorKind::NotSupported, text));
+            return Err(self.config().error(ErrorKind::NotSupported, text));
         }
-        let now_bytes = ask(&self.config)?.session.size_bytes;
+        let now_bytes = ask(self.config())?.session.size_bytes;
         // Relaxed: only this function writes the size, and the block layer calls it from one thread
         // at a time.
-        let before = self.shared.promise.size_bytes.load(Ordering::Relaxed);
+        let before = self.shared.size_bytes.load(Ordering::Relaxed);
         if now_bytes > before {
             // Relaxed: incrementing `epoch` below publishes the new size.
-            self.shared.promise.size_bytes.store(now_bytes, Ordering::Relaxed);
+            self.shared.size_bytes.store(now_bytes, Ordering::Relaxed);
             // Release publishes the new size to connections, which load `epoch` with Acquire.
             self.shared.epoch.fetch_add(1, Ordering::Release);
         }
@@ -337,15 +291,15 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn limits(&self) -> QueueLimits {
-        let logical = self.session.block_min.max(512);
-        let physical = self.session.block_preferred.clamp(logical, logical.max(65_536));
-        let range = |flag| if self.has(flag) { MAX_RANGE_SECTORS } else { 0 };
-        let cached = self.has(TransmissionFlags::FLUSH) && !self.config.write_through;
+        let (shared, logical) = (&self.shared, self.shared.block_min());
+        let physical = shared.session.block_preferred.clamp(logical, logical.max(65_536));
+        let range = |flag| if shared.has(flag) { MAX_RANGE_SECTORS } else { 0 };
+        let cached = shared.has(TransmissionFlags::FLUSH) && !self.config().write_through;
         QueueLimits {
             logical_block_size: logical,
             physical_block_size: physical,
             io_min: physical,
-            max_sectors: self.shared.promise.payload_max >> 9,
+            max_sectors: shared.payload_max() >> 9,
             merge_sectors: MERGE_SECTORS,
             max_segments: PIECES_MAX as u16,
             max_discard_sectors: range(TransmissionFlags::TRIM),
@@ -353,45 +307,44 @@ impl Driver<Native> for NbdDriver {
             max_write_zeroes_sectors: range(TransmissionFlags::WRITE_ZEROES),
             features: Features {
                 volatile_cache: cached,
-                process_cache: false,
-                fua: cached && self.has(TransmissionFlags::FUA),
-                no_payload: false,
-                read_only: self.is_read_only(),
+                fua: cached && shared.has(TransmissionFlags::FUA),
+                read_only: shared.is_read_only(),
+                ..Features::default()
             },
             ..QueueLimits::default()
         }
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        owner_queues::hw_queues(self.queues(), self.config.depth)
+        owner_queues::hw_queues(self.queues(), self.config().depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let current = owner_queues::opener(&self.config.text, index)?;
+        let current = owner_queues::opener(&self.config().text, index)?;
         let queues = self.queues();
         let mine = self.connections / queues + u16::from(index < self.connections % queues);
         let guests_max = if queues > 1 { depth } else { 0 };
         let mut links = Vec::new();
         for number in 0..usize::from(mine.max(1)) {
-            let connected = self.connect()?;
+            let next = self.connect()?;
             let redial = Redial::new(Arc::clone(&current.wake));
             let name = self.name_of(index, number);
             let place = LinkPlace { queue: index.into(), number, name };
-            links.push(NbdLink::new(place, connected, redial, depth + guests_max));
+            links.push(NbdLink::new(place, next, redial, depth + guests_max));
         }
-        let queue = (usize::from(index), current.wake);
-        let parts = (Ring::new(current.handle), links);
-        Ok(Box::new(NbdQueue::new(&self.shared, queue, parts, (depth, guests_max))))
+        let size = QueueSize { number: index.into(), depth, guests_max };
+        Ok(Box::new(NbdQueue::new(&self.shared, size, current, links)))
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         // If the server has no `multi-conn`, a second connection might not see writes of the first.
-        let is_blind = !self.has(TransmissionFlags::MULTI_CONN) || self.shared.siblings.is_sole();
-        if !self.is_read_only() && is_blind {
+        let shared = &self.shared;
+        let is_blind = !shared.has(TransmissionFlags::MULTI_CONN) || shared.siblings.is_sole();
+        if !shared.is_read_only() && is_blind {
             return all_data(nr_sectors);
         }
-        let mut line = lock_unpoisoned(&self.shared.status_line);
-        let told = line.ask(&self.shared, sector << 9, nr_sectors << 9);
+        let mut line = lock_unpoisoned(&shared.status_line);
+        let told = line.ask(shared, sector << 9, nr_sectors << 9);
         told.map_or_else(|| all_data(nr_sectors), |extents| in_sectors(&extents, nr_sectors))
     }
 

@@ -16,14 +16,13 @@ use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Native};
-use millrace_nbd::client::{Address, ClientHandshake, ClientProgress, ClientSession, NbdUri};
+use millrace_nbd::client::{Address, ClientHandshake, ClientProgress, ClientSession};
 use millrace_nbd::wire::REP_ERR_TLS_REQD;
 use millrace_nbd::{ProtocolError, ReplyStyle};
 use millrace_tls::{ClientConfig, Session};
 
-use super::trouble::ConnectFailure;
 use super::wire::TimedConnection;
-use crate::common::cancel::Cancel;
+use super::{NbdConfig, NbdTls};
 
 const CHUNK_BYTES: usize = 4096;
 /// Maximum number of bytes that a server may send during the negotiation; enough for a long list of
@@ -32,14 +31,10 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
 const HUNG_UP: &str = "the server hung up; its log may say why";
 
-#[derive(Debug, Clone)]
 pub(crate) struct Target {
-    pub(crate) uri: NbdUri,
-    /// The URI as the user wrote it.
-    pub(crate) text: String,
+    pub(crate) config: NbdConfig,
     /// TLS configuration, and the host name that the server's certificate must have.
-    pub(crate) tls: Option<(ClientConfig, String)>,
-    pub(crate) cancel: Cancel,
+    tls: Option<(ClientConfig, String)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +53,21 @@ pub(crate) struct Connected {
 }
 
 impl Target {
+    /// Loads the certificate files.
+    pub(crate) fn new(config: NbdConfig) -> Result<Target, Error> {
+        let load = |tls: &NbdTls| {
+            let host = match (&tls.hostname, &config.uri.address) {
+                (Some(name), _) => name,
+                (None, Address::Tcp { host, .. }) => host,
+                (None, Address::Unix { .. }) => "localhost",
+            };
+            let wrong = |error| config.error(ErrorKind::InvalidSetting, &format!("TLS: {error}"));
+            Ok((ClientConfig::load(&tls.files).map_err(wrong)?, host.to_owned()))
+        };
+        let tls = config.tls.as_ref().map(load).transpose()?;
+        Ok(Target { config, tls })
+    }
+
     /// Connects and negotiates within `limit`. Returns `System` if the server does not answer, and
     /// `NotSupported` if it refuses.
     pub(crate) fn dial(&self, purpose: Purpose, limit: Duration) -> Result<Connected, Error> {
@@ -69,16 +79,17 @@ impl Target {
         purpose: Purpose,
         deadline: &mut Deadline<Native>,
     ) -> Result<Connected, Error> {
-        self.cancel.check(&self.text)?;
+        let NbdConfig { uri, text, cancel, .. } = &self.config;
+        cancel.check(text)?;
         let (socket, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
-        let mut wire = TimedConnection::new(socket, self.cancel.clone());
+        let mut wire = TimedConnection::new(socket, cancel.clone());
         let session = self.negotiate(&mut wire, purpose, deadline)?;
-        let identity = (server, hash(&(server, &self.uri.name)));
+        let identity = (server, hash(&(server, &uri.name)));
         Ok(Connected { wire, session, identity })
     }
 
     fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(OwnedFd, u64)> {
-        match &self.uri.address {
+        match &self.config.uri.address {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
@@ -157,7 +168,7 @@ impl Target {
             Purpose::Ask => ReplyStyle::Simple,
             _ => ReplyStyle::Extended,
         };
-        let shake = ClientHandshake::new(&self.uri.name, want);
+        let shake = ClientHandshake::new(&self.config.uri.name, want);
         let shake = shake.map_err(|error| self.refused(&error.to_string()))?;
         let shake = if self.tls.is_some() { shake.with_tls() } else { shake };
         Ok(match purpose {
@@ -182,7 +193,7 @@ impl Target {
     }
 
     fn refused(&self, why: &str) -> Error {
-        Error::new(ErrorKind::NotSupported, format!("{}: {why}", self.text))
+        self.config.error(ErrorKind::NotSupported, why)
     }
 
     fn unreachable(&self, error: &io::Error) -> Error {
@@ -197,7 +208,7 @@ impl Target {
             io::ErrorKind::PermissionDenied => "change the socket's mode, or run as its owner",
             _ => "is the server running, and can it be reached?",
         };
-        let text = format!("{}: connect: {error}; {advice}", self.text);
+        let text = format!("{}: connect: {error}; {advice}", self.config.text);
         Error::system(text, error.raw_os_error())
     }
 
@@ -209,16 +220,14 @@ impl Target {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => HUNG_UP.into(),
             _ => error.to_string(),
         };
-        Error::system(format!("{}: negotiate: {why}", self.text), error.raw_os_error())
+        Error::system(format!("{}: negotiate: {why}", self.config.text), error.raw_os_error())
     }
 }
 
-/// Classifies a failed attempt. A connection that the server closes is not a refusal, because the
-/// server may just be starting.
-pub(crate) fn failure_of(error: &Error) -> ConnectFailure {
-    let is_refusal =
-        error.kind() == ErrorKind::NotSupported && !error.to_string().ends_with(HUNG_UP);
-    if is_refusal { ConnectFailure::Refused } else { ConnectFailure::Other }
+/// Returns true if the server gave a reason for refusing the connection. A connection that the
+/// server closes is not a refusal, because the server may just be starting.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotSupported && !error.to_string().ends_with(HUNG_UP)
 }
 
 fn explained(error: ProtocolError) -> String {

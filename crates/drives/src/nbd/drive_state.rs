@@ -8,20 +8,20 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Instant, SystemTime};
 
 use millrace_machine::lock_unpoisoned;
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
+use millrace_tls::{Expiry, Lifetime};
 
-use super::OnServerRestart;
 use super::backoff::{LogLimit, ReconnectBackoff};
-use super::certificate_watch::CertificateWatch;
 use super::dial::{Connected, Target};
 use super::siblings::{ConnectionSharing, SiblingQueues};
 use super::status_line::StatusLine;
-use super::trouble::{ConnectFailure, ReconnectTrouble};
+use super::trouble::ReconnectTrouble;
 use super::unflushed::UnflushedWrites;
+use super::{MAX_SECTORS, OnServerRestart};
 
 const FLUSH_TROUBLE: &str =
     "the drive reconnected to its server, which may have lost writes that were not flushed";
@@ -29,74 +29,14 @@ const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
 const NEWS_MAX: usize = 64;
 
-/// Properties of the export that every later connection must have, because the drive has reported
-/// them to the block layer.
-#[derive(Debug)]
-pub(crate) struct Promise {
-    pub(crate) text: String,
-    pub(crate) flags: TransmissionFlags,
-    pub(crate) read_only: bool,
-    /// Minimum alignment of the offset and length of a request, in bytes.
-    pub(crate) block_min: u32,
-    /// Maximum length of a read or write, in bytes.
-    pub(crate) payload_max: u32,
-    pub(crate) size_bytes: AtomicU64,
-}
-
-impl Promise {
-    /// Returns true if a connection may be used beside others, because a flush on any of them
-    /// covers the writes of all.
-    pub(crate) fn may_share(&self, session: &ClientSession) -> bool {
-        self.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN)
-    }
-
-    pub(crate) fn sharing(&self, session: &ClientSession) -> ConnectionSharing {
-        match self.may_share(session) {
-            true => ConnectionSharing::WithOthers,
-            false => ConnectionSharing::Alone,
-        }
-    }
-
-    pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows, and a connection with a smaller size is replaced.
-        let has = self.size_bytes.load(Ordering::Relaxed);
-        let text = &self.text;
-        let end = "the drive fails all I/O until it is opened again, for example by a restart";
-        if session.size_bytes < has {
-            let now = session.size_bytes;
-            return Err(format!("{text}: the export now has {now} bytes instead of {has}; {end}"));
-        }
-        // A server does not report FUA and trim for a read-only export, so their absence is
-        // expected then.
-        if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
-            return Err(format!("{text}: the export is read-only now; {end}"));
-        }
-        if !session.flags.contains(self.flags) {
-            let lacks = lacking(self.flags, session.flags);
-            return Err(format!("{text}: the export supports less than before: no {lacks}; {end}"));
-        }
-        if session.block_min > self.block_min || session.block_max < self.payload_max {
-            let (least, most) = (session.block_min, session.block_max);
-            let (least_before, most_before) = (self.block_min, self.payload_max);
-            return Err(format!(
-                "{text}: the export takes blocks of {least} bytes and requests of {most} at most, \
-                 before it was {least_before} and {most_before}; {end}"
-            ));
-        }
-        Ok(())
-    }
-}
-
-fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
-    let words = [
-        (TransmissionFlags::FLUSH, "flush"),
-        (TransmissionFlags::FUA, "FUA"),
-        (TransmissionFlags::TRIM, "trim"),
-        (TransmissionFlags::WRITE_ZEROES, "write zeroes"),
-    ];
-    let lacks = words.iter().filter(|(flag, _)| had.contains(*flag) && !has.contains(*flag));
-    lacks.map(|(_, word)| *word).collect::<Vec<_>>().join(", no ")
-}
+/// Features of an export that every later connection must have if the first one has them, because
+/// the drive has reported them to the block layer.
+const PROMISED: [(TransmissionFlags, &str); 4] = [
+    (TransmissionFlags::FLUSH, "flush"),
+    (TransmissionFlags::FUA, "FUA"),
+    (TransmissionFlags::TRIM, "trim"),
+    (TransmissionFlags::WRITE_ZEROES, "write zeroes"),
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LossCause {
@@ -104,18 +44,8 @@ pub(crate) enum LossCause {
     Other,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionLoss<'a> {
-    pub(crate) cause: LossCause,
-    pub(crate) why: &'a str,
-    /// Time at which the lost connection was made, for the back-off of short-lived connections.
-    /// `None` if the drive closes its connections itself, because the export has changed.
-    pub(crate) since: Option<Instant>,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
-    pub(crate) on_server_restart: OnServerRestart,
     pub(crate) unflushed: UnflushedWrites,
     /// True if the next flush or FUA write must fail, because a server with unflushed writes was
     /// lost.
@@ -135,11 +65,36 @@ pub(crate) struct Reports {
     futility: Mutex<LogLimit>,
 }
 
+/// Warns before the server's certificate expires, and when it has expired. An expired certificate
+/// does not end an open connection, but makes the next one fail.
+#[derive(Debug, Default)]
+struct CertificateWatch {
+    lifetime: Option<Lifetime>,
+    said: Option<Expiry>,
+}
+
+impl CertificateWatch {
+    /// Returns a line for the log, once a day, if the certificate expires soon or has expired.
+    fn news(&mut self) -> Option<String> {
+        let expiry = self.lifetime.as_ref()?.expiry(SystemTime::now());
+        let is_new = self.said.as_ref() != Some(&expiry);
+        let line = (is_new && expiry != Expiry::Far).then(|| {
+            format!(
+                "the server's certificate {expiry}; after that, a lost connection cannot be \
+                 restored until the server has a new certificate"
+            )
+        });
+        self.said = Some(expiry);
+        line
+    }
+}
+
 pub(crate) struct NbdState {
     pub(crate) target: Target,
-    pub(crate) promise: Promise,
-    pub(crate) reconnect: Duration,
-    pub(crate) write_through: bool,
+    /// Properties of the export when the drive was opened. Later connections must keep them.
+    pub(crate) session: ClientSession,
+    /// Size that later connections must have at least, in bytes.
+    pub(crate) size_bytes: AtomicU64,
     /// True from the end of the time limit for reconnecting until a new connection is made.
     pub(crate) late: AtomicBool,
     /// Epoch: number of times that the drive has grown. Connections of older epochs are replaced.
@@ -161,6 +116,66 @@ pub(crate) struct NbdState {
 }
 
 impl NbdState {
+    pub(crate) fn has(&self, flag: TransmissionFlags) -> bool {
+        self.session.flags.contains(flag)
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.target.config.is_read_only(&self.session)
+    }
+
+    /// Returns the minimum alignment of the offset and length of a request, in bytes.
+    pub(crate) fn block_min(&self) -> u32 {
+        self.session.block_min.max(512)
+    }
+
+    /// Returns the maximum length of a read or write, in bytes.
+    pub(crate) fn payload_max(&self) -> u32 {
+        MAX_SECTORS.min(self.session.block_max >> 9) << 9
+    }
+
+    /// Tells whether a connection may be used beside others, because a flush on any of them covers
+    /// the writes of all.
+    pub(crate) fn sharing(&self, session: &ClientSession) -> ConnectionSharing {
+        match self.is_read_only() || session.flags.contains(TransmissionFlags::MULTI_CONN) {
+            true => ConnectionSharing::WithOthers,
+            false => ConnectionSharing::Alone,
+        }
+    }
+
+    /// Returns an error if the export no longer has the properties that the drive has reported to
+    /// the block layer.
+    pub(crate) fn is_kept_by(&self, session: &ClientSession) -> Result<(), String> {
+        // Relaxed: the size only grows, and a connection with a smaller size is replaced.
+        let had_bytes = self.size_bytes.load(Ordering::Relaxed);
+        let is_lost = |flag| self.has(flag) && !session.flags.contains(flag);
+        let lacks = PROMISED.iter().filter(|(flag, _)| is_lost(*flag));
+        let lacks: Vec<&str> = lacks.map(|(_, word)| *word).collect();
+        let (least, most) = (session.block_min, session.block_max);
+        let (least_before, most_before) = (self.block_min(), self.payload_max());
+        let change = if session.size_bytes < had_bytes {
+            format!("now has {} bytes instead of {had_bytes}", session.size_bytes)
+        } else if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.is_read_only() {
+            // A server does not report FUA and trim for a read-only export, so their absence is
+            // expected then.
+            "is read-only now".to_owned()
+        } else if !lacks.is_empty() {
+            format!("supports less than before: no {}", lacks.join(", no "))
+        } else if least > least_before || most < most_before {
+            format!(
+                "takes blocks of {least} bytes and requests of {most} at most, before it was \
+                 {least_before} and {most_before}"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(format!(
+            "{}: the export {change}; the drive fails all I/O until it is opened again, for example \
+             by a restart",
+            self.target.config.text
+        ))
+    }
+
     /// Returns true if the time limit for reconnecting has passed, so that requests fail at once.
     pub(crate) fn is_late(&self) -> bool {
         // Relaxed: no other memory access depends on this flag. A queue that reads an old value
@@ -199,7 +214,7 @@ impl NbdState {
             // are given up, so this one is, too.
             return;
         }
-        trouble.succeeded();
+        *trouble = ReconnectTrouble::default();
         drop(trouble);
         self.late.store(false, Ordering::Relaxed);
         self.note_certificate(connected);
@@ -207,13 +222,18 @@ impl NbdState {
 
     pub(crate) fn note_certificate(&self, connected: &Connected) {
         if let Some(session) = connected.wire.session() {
-            lock_unpoisoned(&self.reports.certificate).connected(session);
+            lock_unpoisoned(&self.reports.certificate).lifetime = session.peer_lifetime().cloned();
         }
     }
 
-    pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
+    /// Records why a connection was lost or could not be made.
+    pub(crate) fn note_trouble(&self, why: impl Into<String>) {
+        lock_unpoisoned(&self.reports.trouble).why = Some(why.into());
+    }
+
+    pub(crate) fn note_refusal(&self, why: &str) {
         let (up, _) = self.siblings.connections();
-        let line = lock_unpoisoned(&self.reports.trouble).failed(why, how, (up, Instant::now()));
+        let line = lock_unpoisoned(&self.reports.trouble).refused(why, up, Instant::now());
         line.into_iter().for_each(|line| self.say(line));
     }
 
@@ -227,7 +247,7 @@ impl NbdState {
     /// Makes the next flush fail if unflushed writes may be lost. Called when a server is lost, and
     /// again for a write that is acknowledged after the loss.
     pub(crate) fn note_loss(&self) {
-        if self.durability.on_server_restart == OnServerRestart::FlushError
+        if self.target.config.on_server_restart == OnServerRestart::FlushError
             && self.durability.unflushed.exist()
         {
             self.durability.owes_error.store(true, Ordering::SeqCst);
@@ -279,8 +299,15 @@ impl NbdState {
 
     /// Ends a generation (connections made after the same loss) because one of its connections was
     /// lost, and notifies all queues. Returns false if another loss had already ended that
-    /// generation.
-    pub(crate) fn end(&self, generation: u32, loss: ConnectionLoss<'_>) -> bool {
+    /// generation. `since` is the time at which the lost connection was made, for the back-off of
+    /// short-lived connections, or `None` if the export has changed.
+    pub(crate) fn end(
+        &self,
+        generation: u32,
+        why: &str,
+        cause: LossCause,
+        since: Option<Instant>,
+    ) -> bool {
         let next = generation.wrapping_add(1);
         // SeqCst pairs with the load in `generation()`: this store precedes the search for
         // unflushed writes in `note_loss`. Relaxed on failure: the value read is not used.
@@ -292,10 +319,10 @@ impl NbdState {
         self.note_loss();
         let now = Instant::now();
         let mut backoff = lock_unpoisoned(&self.backoff);
-        loss.since.iter().for_each(|since| backoff.lost(*since, now));
-        backoff.was_silent = loss.cause == LossCause::Silence;
+        since.iter().for_each(|since| backoff.lost(*since, now));
+        backoff.was_silent = cause == LossCause::Silence;
         drop(backoff);
-        lock_unpoisoned(&self.reports.trouble).lost(loss.why);
+        self.note_trouble(why);
         self.siblings.begin_generation(next);
         true
     }
@@ -308,10 +335,9 @@ impl NbdState {
     /// Gives up all connections because the export has changed. Logs the reason once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
-            lock_unpoisoned(&self.reports.trouble).lost(&why);
+            self.note_trouble(&*why);
             self.say(why.clone());
-            let loss = ConnectionLoss { cause: LossCause::Other, why: &why, since: None };
-            self.end(self.generation(), loss);
+            self.end(self.generation(), &why, LossCause::Other, None);
         }
     }
 
@@ -323,7 +349,7 @@ impl NbdState {
         let epoch = self.epoch.load(Ordering::Acquire);
         // Relaxed: `revalidate` stores the drive's size before it increments `epoch`, and `epoch`
         // was read with Acquire above.
-        let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
+        let knows = size_bytes >= self.size_bytes.load(Ordering::Relaxed);
         if knows { epoch } else { epoch.wrapping_sub(1) }
     }
 

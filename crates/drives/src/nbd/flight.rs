@@ -11,7 +11,7 @@ use millrace_machine::Native;
 use millrace_nbd::Command;
 use millrace_nbd::wire::CMD_FLAG_FUA;
 
-use super::siblings::{Forwarded, GivenBack, NbdRequest, Origin};
+use super::siblings::{Forwarded, NbdRequest, Origin};
 use crate::common::pieces;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,14 +63,15 @@ impl Flight {
 
     pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
         (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
-        Forwarded { origin, request: std::mem::replace(&mut self.request, NbdRequest::EMPTY) }
+        let request = std::mem::replace(&mut self.request, NbdRequest::EMPTY);
+        Forwarded { origin, request, status: None, silence: false }
     }
 
     pub(crate) fn take_back(&mut self, forwarded: Forwarded) {
         (self.state, self.request) = (FlightState::Waiting, forwarded.request);
     }
 
-    pub(crate) fn fill_from(&mut self, Forwarded { origin, request }: Forwarded) {
+    pub(crate) fn fill_from(&mut self, Forwarded { origin, request, .. }: Forwarded) {
         (self.state, self.origin, self.request) = (FlightState::Waiting, Some(origin), request);
         (self.answered, self.expired, self.silence) = (None, false, false);
     }
@@ -82,16 +83,16 @@ impl Flight {
     /// Takes out a request that another queue forwarded to this queue, to return it to that queue.
     /// `status` is its result, or `None` if that queue must send the request again. Returns `None`
     /// for a request of this queue itself.
-    pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
+    pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<Forwarded> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
         let request = std::mem::replace(&mut self.request, NbdRequest::EMPTY);
-        Some(GivenBack { origin, status, silence: self.silence, request })
+        Some(Forwarded { origin, request, status, silence: self.silence })
     }
 
     /// Takes back a request that this queue has forwarded to another queue, which has a connection.
     /// Returns the request's status, or `None` if the request must be sent again.
-    pub(crate) fn returned(&mut self, back: GivenBack) -> Option<Status> {
+    pub(crate) fn returned(&mut self, back: Forwarded) -> Option<Status> {
         self.request = back.request;
         self.silence |= back.silence;
         let status = back.status.or(self.expired.then_some(Status::TimedOut));

@@ -6,8 +6,6 @@
 //! memory of at most one request, the read whose payload is incomplete.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
-
 use libc::{iovec, msghdr};
 use millrace_nbd::client::{Answer, AnswerError, Answers};
 use millrace_nbd::{Command, Errno};
@@ -15,7 +13,7 @@ use millrace_reactor::Op;
 use millrace_tls::Session;
 
 use super::flight::Flight;
-use super::ring::Ring;
+use super::ring::SocketRing;
 use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
@@ -62,10 +60,12 @@ impl Inbound {
     /// Starts a receive operation, unless one is in flight.
     pub(crate) fn arm(
         &mut self,
-        (ring, fd, user_data): (&Ring, RawFd, u64),
-        (answers, tls): (&Answers, Option<&mut Session>),
+        ring: &SocketRing<'_>,
+        answers: &Answers,
+        tls: Option<&mut Session>,
         flights: &[Flight],
     ) {
+        let fd = ring.fd;
         if self.is_busy {
             return;
         }
@@ -98,7 +98,7 @@ impl Inbound {
         // SAFETY: the buffer, the message header and its list belong to this `Inbound`.
         // `NbdLink` keeps the `Inbound` until the receive operation has ended. The payload's memory
         // belongs to a request in flight, which does not complete before the operation has ended.
-        unsafe { ring.push(user_data, op) };
+        unsafe { ring.push(op) };
     }
 
     /// Returns the free part of the buffer, after moving the unprocessed bytes to its start.
@@ -106,11 +106,6 @@ impl Inbound {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         &mut self.buffer[self.end..]
-    }
-
-    pub(crate) fn received_sealed(&mut self, bytes: usize, session: &mut Session) {
-        self.is_busy = false;
-        session.received(bytes);
     }
 
     /// Decrypts received data into the buffer. Returns false if there was no data.
@@ -121,17 +116,12 @@ impl Inbound {
     }
 
     pub(crate) fn received(&mut self, bytes: usize, answers: &mut Answers) {
-        self.is_busy = false;
         let direct = self.direct.min(bytes as u64);
         self.direct = 0;
         if direct > 0 {
             answers.took(direct);
         }
         self.end += bytes - direct as usize;
-    }
-
-    pub(crate) fn broken(&mut self) {
-        (self.is_busy, self.direct) = (false, 0);
     }
 
     /// Processes received bytes up to the next completed request. Returns an error if the server

@@ -5,7 +5,6 @@
 //! then do its requests return to the waiting list, to be sent by whichever link is up. The loss
 //! ends a generation (`drive_state.rs`): all other connections are given up, too. Invariant: no
 //! operation uses a request's memory after the request has left the link.
-#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,16 +17,18 @@ use millrace_machine::{Deadline, Native, lock_unpoisoned};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_tls::Session;
+use rustix::net::{SendFlags, Shutdown, send};
 
 use super::NbdState;
 use super::dial::Connected;
-use super::drive_state::{ConnectionLoss, LossCause};
+use super::drive_state::LossCause;
 use super::flight::{Flight, FlightState};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
-use super::ring::Ring;
-use super::trouble::{ConnectFailure, NOT_SHARED};
+use super::ring::{Ring, SocketRing};
+use super::siblings::NbdRequest;
+use super::trouble::NOT_SHARED;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
@@ -60,8 +61,9 @@ pub(crate) struct NbdLink {
     outbound: Outbound,
     redial: Arc<Redial>,
     next: NextConnection,
-    /// Deadline of requests while the server accepts connections but answers nothing.
-    fruitless: Option<Deadline<Native>>,
+    /// Deadline of requests while the server accepts connections but answers nothing. `None` once
+    /// it has answered a request of this queue, on this or another connection.
+    pub(crate) fruitless: Option<Deadline<Native>>,
     /// True if the last receive acknowledged a write that is not durable.
     has_written: bool,
     since: Instant,
@@ -77,27 +79,26 @@ pub(crate) struct LinkContext<'a> {
 }
 
 #[derive(Default)]
-struct NextConnection {
+pub(crate) struct NextConnection {
     /// Connection to use once the old one is closed.
-    connected: Option<Connected>,
+    pub(crate) connected: Option<Connected>,
     /// True if a thread is making a connection because the drive has grown.
     is_asked_for: bool,
     /// Value of `NbdState::generation` when the new connection was asked for. A connection lost
     /// since then has incremented `NbdState::generation`.
-    generation: u32,
+    pub(crate) generation: u32,
 }
 
 impl NbdLink {
     /// Creates a link for a queue of at most `slots` requests. Without a connection, the link
-    /// starts reconnecting. `generation` is the value of `NbdState::generation` read before the
-    /// connection was made, so that a loss during that time is noticed.
+    /// starts reconnecting.
     pub(crate) fn new(
         place: LinkPlace,
-        (connected, generation): (Option<Connected>, u32),
+        next: NextConnection,
         redial: Redial,
         slots: u32,
     ) -> NbdLink {
-        let style = connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
+        let style = next.connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
         NbdLink {
             place,
             state: LinkState::Closing,
@@ -105,20 +106,16 @@ impl NbdLink {
             tls: None,
             style,
             epoch: 0,
-            generation,
+            generation: next.generation,
             answers: Answers::new(style, slots),
             inbound: Inbound::new(),
             outbound: Outbound::new(),
             redial: Arc::new(redial),
-            next: NextConnection { connected, generation, is_asked_for: false },
+            next,
             fruitless: None,
             has_written: false,
             since: Instant::now(),
         }
-    }
-
-    fn user_data(&self, sends: u64) -> u64 {
-        (self.place.number as u64) << 1 | sends
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -142,20 +139,36 @@ impl NbdLink {
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
+    fn ring<'a>(&self, ring: &'a Ring, sends: u64) -> Option<SocketRing<'a>> {
+        let fd = self.socket.as_ref()?.as_raw_fd();
+        Some(SocketRing { ring, fd, user_data: (self.place.number as u64) << 1 | sends })
+    }
+
+    /// Sends up to `share` waiting requests. No send operation may be in flight.
     pub(crate) fn send(&mut self, context: &mut LinkContext<'_>, share: usize) {
-        let (link, waiting) = ((self.place.number, self.style), (&mut *context.waiting, share));
-        self.outbound.load(waiting, link, &mut self.answers, context.flights);
+        self.outbound.begin();
+        for _ in 0..share {
+            if !self.outbound.has_room() {
+                break;
+            }
+            let Some(index) = context.waiting.pop_front() else { break };
+            let flight = &mut context.flights[index as usize];
+            let NbdRequest { command, flags, offset, len: length, .. } = flight.request;
+            let mut request = Request { cookie: 0, flags, command, offset, length };
+            self.answers.expect(index, &mut request);
+            self.outbound.add(index, &request, self.style, &flight.request.memory);
+            (flight.state, flight.silence) = (FlightState::Sending, false);
+            flight.link = self.place.number;
+        }
         self.push(context);
     }
 
     fn push(&mut self, context: &LinkContext<'_>) {
-        let user_data = self.user_data(1);
-        let Some(fd) = self.socket.as_ref().map(AsRawFd::as_raw_fd) else { return };
+        let Some(ring) = self.ring(context.ring, 1) else { return };
         match &mut self.tls {
-            None => self.outbound.send(context.ring, fd, user_data),
+            None => self.outbound.send(&ring),
             Some(session) => {
-                let place = (context.ring, fd, user_data);
-                if let Err(error) = self.outbound.send_sealed(place, session) {
+                if let Err(error) = self.outbound.send_sealed(&ring, session) {
                     self.lose(context.shared, &format!("TLS: {error}"), LossCause::Other);
                 }
             }
@@ -163,24 +176,28 @@ impl NbdLink {
     }
 
     fn arm(&mut self, context: &LinkContext<'_>) {
-        let user_data = self.user_data(0);
-        if let (Some(socket), LinkState::Up) = (&self.socket, self.state) {
-            let place = (context.ring, socket.as_raw_fd(), user_data);
-            let stream = (&self.answers, self.tls.as_deref_mut());
-            self.inbound.arm(place, stream, context.flights);
+        if let (Some(ring), LinkState::Up) = (self.ring(context.ring, 0), self.state) {
+            let tls = self.tls.as_deref_mut();
+            self.inbound.arm(&ring, &self.answers, tls, context.flights);
         }
     }
 
     pub(crate) fn sent(&mut self, result: i32, context: &mut LinkContext<'_>) {
+        self.outbound.is_busy = false;
         if result <= 0 || self.state != LinkState::Up {
-            self.outbound.broken();
             return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
-        let out = match &mut self.tls {
-            None => self.outbound.moved(result as usize),
-            Some(session) => self.outbound.moved_sealed(result as usize, session),
+        let has_ciphertext = match &mut self.tls {
+            None => {
+                self.outbound.advance(result as usize);
+                false
+            }
+            Some(session) => {
+                session.sent(result as usize);
+                !session.output().is_empty()
+            }
         };
-        if !out {
+        if has_ciphertext || !self.outbound.is_sent() {
             return self.push(context);
         }
         for index in self.outbound.sent() {
@@ -194,14 +211,13 @@ impl NbdLink {
     }
 
     pub(crate) fn received(&mut self, result: i32, context: &mut LinkContext<'_>) {
+        self.inbound.is_busy = false;
         if result <= 0 || self.state != LinkState::Up {
-            self.inbound.broken();
             return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
             // Another connection was lost, so this connection is given up, too. Requests answered
             // here are sent again, because a new server process may not have their data.
-            self.inbound.broken();
             return self.follow(context);
         }
         let taken = match self.tls.take() {
@@ -210,7 +226,7 @@ impl NbdLink {
                 self.answered(context)
             }
             Some(mut session) => {
-                self.inbound.received_sealed(result as usize, &mut session);
+                session.received(result as usize);
                 let taken = self.unseal(&mut session, context);
                 self.tls = Some(session);
                 taken
@@ -255,13 +271,8 @@ impl NbdLink {
         }
     }
 
-    /// Records that the server has answered a request of this queue, on this or another connection.
-    pub(crate) fn was_fruitful(&mut self) {
-        self.fruitless = None;
-    }
-
     fn ended(&mut self, index: u32, errno: Option<Errno>, context: &mut LinkContext<'_>) {
-        self.was_fruitful();
+        self.fruitless = None;
         let flight = &mut context.flights[index as usize];
         let status = match errno {
             None if flight.makes_durable() => {
@@ -294,10 +305,8 @@ impl NbdLink {
     /// connections are made anew.
     fn follow(&mut self, context: &mut LinkContext<'_>) {
         if lock_unpoisoned(&context.shared.backoff).was_silent {
-            context
-                .flights
-                .iter_mut()
-                .for_each(|one| one.silence |= one.is_sent_by(self.place.number));
+            let link = self.place.number;
+            context.flights.iter_mut().for_each(|one| one.silence |= one.is_sent_by(link));
         }
         self.fall(context.shared);
     }
@@ -305,7 +314,10 @@ impl NbdLink {
     fn fall(&mut self, shared: &NbdState) {
         self.state = LinkState::Closing;
         shared.siblings.connection_down(self.place.queue, self.generation);
-        self.shut_down();
+        if let Some(socket) = &self.socket {
+            // A connection that is already broken cannot be shut down. Its operations end anyway.
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
     }
 
     /// Gives up this connection and all others that were made after the same loss (its generation).
@@ -315,7 +327,7 @@ impl NbdLink {
             return;
         }
         self.fall(shared);
-        if !shared.end(self.generation, ConnectionLoss { cause, why, since: Some(self.since) }) {
+        if !shared.end(self.generation, why, cause, Some(self.since)) {
             // The loss of another connection came first. The earlier loss has already given up all
             // connections, and was logged.
             return;
@@ -326,13 +338,14 @@ impl NbdLink {
             1 => "1 request was in flight".to_owned(),
             count => format!("{count} requests were in flight"),
         };
+        let all = if self.place.name.is_some() { " all connections" } else { "" };
         let next = match shared.is_late() {
             // The time limit for reconnecting has already passed.
             true => "requests fail until the server is back".to_owned(),
-            false if self.place.name.is_some() => {
-                format!("trying to reconnect all connections for {} s", shared.reconnect.as_secs())
+            false => {
+                let limit_s = shared.target.config.reconnect.as_secs();
+                format!("trying to reconnect{all} for {limit_s} s")
             }
-            false => format!("trying to reconnect for {} s", shared.reconnect.as_secs()),
         };
         let before = match short {
             0 | 1 => String::new(),
@@ -340,13 +353,6 @@ impl NbdLink {
         };
         let name = self.place.name.as_deref().unwrap_or("connection");
         shared.say(format!("{name} lost: {why}; {in_flight}; {next}{before}"));
-    }
-
-    fn shut_down(&self) {
-        if let Some(socket) = &self.socket {
-            // SAFETY: no memory is involved.
-            unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
-        }
     }
 
     pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
@@ -377,7 +383,8 @@ impl NbdLink {
         if !self.next.is_asked_for || self.redial.is_due() {
             self.next.is_asked_for = true;
             self.next.generation = context.shared.generation();
-            let (generation, limit) = (self.next.generation, context.shared.reconnect);
+            let (generation, limit) =
+                (self.next.generation, context.shared.target.config.reconnect);
             self.redial.ask(context.shared, Patience { generation, limit, own: 1 });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy {
@@ -441,7 +448,7 @@ impl NbdLink {
         if !context.flights.iter().any(|flight| waits(flight.state)) {
             self.fruitless = None;
         }
-        let limit = || Deadline::after(context.shared.reconnect);
+        let limit = || Deadline::after(context.shared.target.config.reconnect);
         let limit = self.fruitless.get_or_insert_with(limit).left_ns();
         let limit = Duration::from_nanos(limit);
         self.state = LinkState::Away;
@@ -519,10 +526,10 @@ impl NbdLink {
                 return false;
             }
         };
-        let (queue, sharing) = (self.place.queue, context.shared.promise.sharing(&session));
+        let (queue, sharing) = (self.place.queue, context.shared.sharing(&session));
         self.generation = self.next.generation;
         if !context.shared.siblings.connection_up(queue, self.generation, sharing) {
-            context.shared.failed_to_connect(NOT_SHARED, ConnectFailure::Other);
+            context.shared.note_trouble(NOT_SHARED);
             self.seek(context);
             return false;
         }
@@ -547,10 +554,8 @@ impl NbdLink {
         let (command, mut header) = (Command::Disc, [0; 32]);
         let request = Request { cookie: 0, flags: 0, command, offset: 0, length: 0 };
         let len = encode_request(&request, self.style, &mut header);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the header is alive, and at least `len` bytes long.
         // A failed send does no harm, because closing the socket also tells the server.
-        unsafe { libc::send(socket.as_raw_fd(), header.as_ptr().cast(), len, flags) };
+        let _ = send(socket, &header[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Closes the connection because the queue is closed. The operations end soon after.

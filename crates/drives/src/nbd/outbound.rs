@@ -4,19 +4,13 @@
 //! memory of a request in `batch` does not change until `sent` has returned the request.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::os::fd::RawFd;
-
 use libc::{iovec, msghdr};
-use millrace_nbd::client::Answers;
 use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
 use millrace_tls::Session;
 
-use super::flight::{Flight, FlightState};
-use super::ring::Ring;
-use super::siblings::NbdRequest;
+use super::ring::SocketRing;
 use crate::common::pieces::PIECES_MAX;
 
 const REQUESTS_MAX: usize = 256;
@@ -33,6 +27,7 @@ pub(crate) struct Outbound {
     first: usize,
     msg: Box<msghdr>,
     batch: Vec<u32>,
+    payload_bytes: u64,
     pub(crate) is_busy: bool,
 }
 
@@ -46,50 +41,48 @@ impl Outbound {
             first: 0,
             msg: Box::new(msg),
             batch: Vec::with_capacity(REQUESTS_MAX),
+            payload_bytes: 0,
             is_busy: false,
         }
     }
 
-    /// Makes a batch of up to `share` waiting requests for `link` to send. No send operation may be
-    /// in flight.
-    pub(crate) fn load(
-        &mut self,
-        (waiting, share): (&mut VecDeque<u32>, usize),
-        (link, style): (usize, ReplyStyle),
-        answers: &mut Answers,
-        flights: &mut [Flight],
-    ) {
+    /// Begins a new batch. No send operation may be in flight.
+    pub(crate) fn begin(&mut self) {
         assert!(!self.is_busy, "a send operation is still in flight");
         self.iov.clear();
         self.batch.clear();
-        self.first = 0;
-        let mut payload = 0;
-        while self.batch.len() < share.min(REQUESTS_MAX)
+        (self.first, self.payload_bytes) = (0, 0);
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.batch.len() < REQUESTS_MAX
             && self.iov.len() + 1 + PIECES_MAX <= IOV_MAX
-            && payload < PAYLOAD_MAX
-        {
-            let Some(index) = waiting.pop_front() else { return };
-            let flight = &mut flights[index as usize];
-            let NbdRequest { command, flags, offset, len, .. } = flight.request;
-            let mut request = Request { cookie: 0, flags, command, offset, length: len };
-            answers.expect(index, &mut request);
-            let header = &mut self.headers[self.batch.len()];
-            let iov_len = encode_request(&request, style, header);
-            push(&mut self.iov, iovec { iov_base: header.as_mut_ptr().cast(), iov_len });
-            if command == Command::Write {
-                self.iov.extend_from_slice(&flight.request.memory);
-                payload += len;
-            }
-            (flight.state, flight.link, flight.silence) = (FlightState::Sending, link, false);
-            self.batch.push(index);
+            && self.payload_bytes < PAYLOAD_MAX
+    }
+
+    /// Adds a request to the batch, which has room. `memory` is the payload of a write.
+    pub(crate) fn add(
+        &mut self,
+        index: u32,
+        request: &Request,
+        style: ReplyStyle,
+        memory: &[iovec],
+    ) {
+        let header = &mut self.headers[self.batch.len()];
+        let iov_len = encode_request(request, style, header);
+        push(&mut self.iov, iovec { iov_base: header.as_mut_ptr().cast(), iov_len });
+        if request.command == Command::Write {
+            self.iov.extend_from_slice(memory);
+            self.payload_bytes += request.length;
         }
+        self.batch.push(index);
     }
 
     /// Starts to send the rest of the batch as ciphertext, together with other output of the TLS
     /// session.
     pub(crate) fn send_sealed(
         &mut self,
-        (ring, fd, user_data): (&Ring, RawFd, u64),
+        ring: &SocketRing<'_>,
         session: &mut Session,
     ) -> Result<(), millrace_tls::Error> {
         while let Some(piece) = self.iov.get(self.first) {
@@ -102,34 +95,27 @@ impl Outbound {
                 break;
             }
         }
-        if self.first == self.iov.len() {
+        if self.is_sent() {
             session.finish()?;
         }
         let output = session.output();
         if !output.is_empty() {
             self.is_busy = true;
             let (buf, len) = (output.as_ptr(), output.len() as u32);
-            let op = Op::Send { fd, buf, len, flags: libc::MSG_WAITALL };
+            let op = Op::Send { fd: ring.fd, buf, len, flags: libc::MSG_WAITALL };
             // SAFETY: the session's output never moves.
             // The link keeps the session until this send operation has ended.
-            unsafe { ring.push(user_data, op) };
+            unsafe { ring.push(op) };
         }
         Ok(())
     }
 
-    /// Records that the send operation sent this many bytes of ciphertext. Returns true if the
-    /// batch is complete.
-    pub(crate) fn moved_sealed(&mut self, bytes: usize, session: &mut Session) -> bool {
-        self.is_busy = false;
-        session.sent(bytes);
-        self.first == self.iov.len() && session.output().is_empty()
-    }
-
-    pub(crate) fn send(&mut self, ring: &Ring, fd: RawFd, user_data: u64) {
-        if self.first == self.iov.len() {
+    pub(crate) fn send(&mut self, ring: &SocketRing<'_>) {
+        if self.is_sent() {
             return;
         }
         self.is_busy = true;
+        let fd = ring.fd;
         let rest = &mut self.iov[self.first..];
         let flags = libc::MSG_WAITALL;
         let op = match rest {
@@ -146,18 +132,15 @@ impl Outbound {
         // `NbdLink` keeps its `Outbound` until the send operation has ended. Payload is memory of
         // requests, which complete only after the send has ended and `sent` has taken them out of
         // the batch.
-        unsafe { ring.push(user_data, op) };
+        unsafe { ring.push(op) };
     }
 
-    /// Records that the send operation sent this many bytes. Returns true if the batch is complete.
-    pub(crate) fn moved(&mut self, bytes: usize) -> bool {
-        self.is_busy = false;
-        self.advance(bytes);
+    pub(crate) fn is_sent(&self) -> bool {
         self.first == self.iov.len()
     }
 
-    fn advance(&mut self, bytes: usize) {
-        let mut bytes = bytes;
+    /// Records that this many bytes of the batch were sent, or encrypted.
+    pub(crate) fn advance(&mut self, mut bytes: usize) {
         while let Some(piece) = self.iov.get_mut(self.first) {
             let part = bytes.min(piece.iov_len);
             piece.iov_base = piece.iov_base.wrapping_byte_add(part);
@@ -168,10 +151,6 @@ impl Outbound {
             }
             self.first += 1;
         }
-    }
-
-    pub(crate) fn broken(&mut self) {
-        self.is_busy = false;
     }
 
     /// Empties the batch and returns its requests, which were sent completely or are given up.

@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,13 +19,14 @@ use millrace_machine::{Deadline, Native};
 use millrace_nbd::wire::{CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
 use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
+use millrace_runtime::Current;
 
 use super::NbdState;
 use super::drive_state::LossCause;
 use super::flight::{Flight, FlightState};
 use super::link::{LinkContext, LinkState, NbdLink};
 use super::ring::Ring;
-use super::siblings::{GivenBack, NbdRequest, Origin, QueueMessage};
+use super::siblings::{Forwarded, NbdRequest, Origin, QueueMessage};
 use crate::common::outcomes::completion_data;
 use crate::common::thread_bound::ThreadBound;
 
@@ -35,9 +35,12 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// operations to end.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-struct GuestFlights {
-    max: usize,
-    free: Vec<u32>,
+pub(crate) struct QueueSize {
+    pub(crate) number: usize,
+    /// Number of tags.
+    pub(crate) depth: u32,
+    /// Maximum number of requests that other queues may send through the queue.
+    pub(crate) guests_max: u32,
 }
 
 pub(crate) struct NbdQueue {
@@ -48,10 +51,12 @@ pub(crate) struct NbdQueue {
     /// Requests of the queue by tag, then requests of other queues.
     flights: Vec<Flight>,
     depth: usize,
-    guests: GuestFlights,
+    guests_max: usize,
+    /// Unused entries of `flights` for requests of other queues.
+    free_guests: Vec<u32>,
     has_mail: Arc<AtomicBool>,
     mail: Vec<QueueMessage>,
-    returns: Vec<GivenBack>,
+    returns: Vec<Forwarded>,
     waiting: VecDeque<u32>,
     done: Vec<(Tag, Status)>,
     inbox: Vec<Completion>,
@@ -67,25 +72,25 @@ pub(crate) struct NbdQueue {
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
-    /// Creates a queue with `depth` tags over these connections. Other queues may send up to
-    /// `guests_max` requests through it.
+    /// Creates a queue on the current I/O thread over these connections.
     pub(crate) fn new(
         shared: &Arc<NbdState>,
-        (number, wake): (usize, Arc<OwnedFd>),
-        (ring, links): (Ring, Vec<NbdLink>),
-        (depth, guests_max): (u32, u32),
+        size: QueueSize,
+        current: Current,
+        links: Vec<NbdLink>,
     ) -> NbdQueue {
-        let depth = depth as usize;
+        let (number, depth) = (size.number, size.depth as usize);
         let mut queue = NbdQueue {
-            has_mail: shared.siblings.open(number, wake, links.len()),
+            has_mail: shared.siblings.open(number, current.wake, links.len()),
             shared: Arc::clone(shared),
             number,
-            ring: ThreadBound::new(ring),
+            ring: ThreadBound::new(Ring::new(current.handle)),
             inbox: Vec::with_capacity(2 * links.len()),
             links,
             flights: (0..depth).map(|_| Flight::new()).collect(),
             depth,
-            guests: GuestFlights { max: guests_max as usize, free: Vec::new() },
+            guests_max: size.guests_max as usize,
+            free_guests: Vec::new(),
             mail: Vec::new(),
             returns: Vec::new(),
             waiting: VecDeque::with_capacity(depth),
@@ -104,9 +109,8 @@ impl NbdQueue {
     }
 
     fn command_of(&self, rq: &Request<Native>) -> (Command, u16) {
-        let forces = self.shared.write_through || rq.flags().has(OpFlags::FUA);
-        let has_fua = self.shared.promise.flags.contains(TransmissionFlags::FUA);
-        let fua = if forces && has_fua { CMD_FLAG_FUA } else { 0 };
+        let forces = self.shared.target.config.write_through || rq.flags().has(OpFlags::FUA);
+        let fua = if forces && self.shared.has(TransmissionFlags::FUA) { CMD_FLAG_FUA } else { 0 };
         match rq.op() {
             Op::Read => (Command::Read, 0),
             Op::Write => (Command::Write, fua),
@@ -169,9 +173,9 @@ impl NbdQueue {
     }
 
     fn take_guests(&mut self) {
-        let used = self.flights.len() - self.depth - self.guests.free.len();
-        for request in self.shared.siblings.take_share(self.guests.max - used) {
-            let index = self.guests.free.pop().unwrap_or(self.flights.len() as u32);
+        let used = self.flights.len() - self.depth - self.free_guests.len();
+        for request in self.shared.siblings.take_share(self.guests_max - used) {
+            let index = self.free_guests.pop().unwrap_or(self.flights.len() as u32);
             if index as usize == self.flights.len() {
                 self.flights.push(Flight::guest());
             }
@@ -194,12 +198,12 @@ impl NbdQueue {
         if self.flights.len() == self.depth {
             return;
         }
-        let NbdQueue { flights, waiting, guests, returns, depth, .. } = self;
+        let NbdQueue { flights, waiting, free_guests, returns, depth, .. } = self;
         waiting.retain(|index| {
             let is_guest = *index as usize >= *depth;
             if is_guest {
                 returns.extend(flights[*index as usize].give_back(None));
-                guests.free.push(*index);
+                free_guests.push(*index);
             }
             !is_guest
         });
@@ -222,7 +226,7 @@ impl NbdQueue {
                     match self.flights[tag as usize].returned(back) {
                         None => self.waiting.push_front(tag),
                         Some(status) => {
-                            self.links.iter_mut().for_each(NbdLink::was_fruitful);
+                            self.links.iter_mut().for_each(|link| link.fruitless = None);
                             self.done.push((Tag(tag), status));
                         }
                     }
@@ -365,7 +369,7 @@ impl DriverQueue<Native> for NbdQueue {
                 None => batch.push(tag, status),
                 Some(back) => {
                     self.returns.push(back);
-                    self.guests.free.push(tag.0);
+                    self.free_guests.push(tag.0);
                 }
             }
         }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use millrace_machine::{Deadline, Native, lock_unpoisoned};
 
 use super::NbdState;
-use super::dial::{Connected, Purpose, failure_of};
-use super::trouble::{ConnectFailure, NOT_SHARED};
+use super::dial::{Connected, Purpose, is_refusal};
+use super::trouble::NOT_SHARED;
 use crate::common::owner_queues::wake_up;
 
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ impl Redial {
         let body = move || mine.run(&theirs, wish, patience);
         if let Err(error) = Native::try_spawn("millrace-nbd", None, body) {
             let why = error.to_string();
-            shared.failed_to_connect(&why, ConnectFailure::Other);
+            shared.note_trouble(&*why);
             lock_unpoisoned(&self.state).refused = Some((why, Deadline::after(THREAD_PAUSE)));
         }
     }
@@ -111,14 +111,20 @@ impl Redial {
                 true => ATTEMPT,
                 false => Duration::from_nanos(limit.left_ns()).clamp(PAUSE_MIN, ATTEMPT),
             };
-            let (why, how) = match limit.within(time, dial) {
+            let why = match limit.within(time, dial) {
                 Ok(connected) => match outcome(shared, connected, &patience) {
                     Some(outcome) => return self.tell(wish, outcome),
-                    None => (NOT_SHARED.to_owned(), ConnectFailure::Other),
+                    None => NOT_SHARED.to_owned(),
                 },
-                Err(error) => (error.to_string(), failure_of(&error)),
+                Err(error) => {
+                    let why = error.to_string();
+                    if is_refusal(&error) {
+                        shared.note_refusal(&why);
+                    }
+                    why
+                }
             };
-            shared.failed_to_connect(&why, how);
+            shared.note_trouble(&*why);
             if !late && limit.is_over() {
                 self.tell(wish, Outcome::Late(why));
                 late = true;
@@ -156,10 +162,10 @@ impl Redial {
 
 /// Returns the outcome of a new connection, or `None` if it may not be used beside open ones.
 fn outcome(shared: &NbdState, connected: Connected, patience: &Patience) -> Option<Outcome> {
-    if let Err(text) = shared.promise.kept_by(&connected.session) {
+    if let Err(text) = shared.is_kept_by(&connected.session) {
         return Some(Outcome::Changed(text));
     }
-    let sharing = shared.promise.sharing(&connected.session);
+    let sharing = shared.sharing(&connected.session);
     if !shared.siblings.admits(sharing, patience.own) {
         return None;
     }

@@ -1,10 +1,11 @@
 //! `Ring`: a queue's inbox on its thread's reactor.
 //!
-//! The sending and receiving sides of a connection push operations; the queue takes the
-//! completions.
+//! The sending and receiving sides of a connection push operations, each through its `SocketRing`;
+//! the queue takes the completions.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::RawFd;
 
 use millrace_reactor::{Completion, Handle, Op, Source, Wait};
 
@@ -16,15 +17,6 @@ pub(crate) struct Ring {
 impl Ring {
     pub(crate) fn new(handle: Handle) -> Ring {
         Ring { source: handle.source(), handle }
-    }
-
-    /// Queues an operation, which the reactor submits in its next iteration.
-    ///
-    /// # Safety
-    /// Memory and descriptors that `op` names must stay valid until its completion is taken.
-    pub(crate) unsafe fn push(&self, user_data: u64, op: Op) {
-        // SAFETY: promised by the caller.
-        unsafe { self.handle.push(self.source, user_data, op) };
     }
 
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
@@ -43,5 +35,23 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         self.handle.release(self.source);
+    }
+}
+
+/// The ring as one side of a connection uses it, which has one operation in flight at a time.
+pub(crate) struct SocketRing<'a> {
+    pub(crate) ring: &'a Ring,
+    pub(crate) fd: RawFd,
+    pub(crate) user_data: u64,
+}
+
+impl SocketRing<'_> {
+    /// Queues an operation, which the reactor submits in its next iteration.
+    ///
+    /// # Safety
+    /// Memory and descriptors that `op` names must stay valid until its completion is taken.
+    pub(crate) unsafe fn push(&self, op: Op) {
+        // SAFETY: promised by the caller.
+        unsafe { self.ring.handle.push(self.ring.source, self.user_data, op) };
     }
 }

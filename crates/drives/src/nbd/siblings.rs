@@ -67,22 +67,16 @@ impl NbdRequest {
 pub(crate) struct Forwarded {
     pub(crate) origin: Origin,
     pub(crate) request: NbdRequest,
-}
-
-#[derive(Debug)]
-pub(crate) struct GivenBack {
-    pub(crate) origin: Origin,
-    /// Result, or `None` if the request must be sent again.
+    /// Result, or `None` if the request must be sent, or sent again.
     pub(crate) status: Option<Status>,
     /// True if the connection that carried the request was given up because the server did not
     /// answer for too long.
     pub(crate) silence: bool,
-    pub(crate) request: NbdRequest,
 }
 
 #[derive(Debug)]
 pub(crate) enum QueueMessage {
-    GivenBack(GivenBack),
+    GivenBack(Forwarded),
     /// Forwarded request number `Origin::id` has timed out. The queue that has sent it to the
     /// server closes its connection.
     Expired(u64),
@@ -297,7 +291,7 @@ impl SiblingQueues {
         taken
     }
 
-    pub(crate) fn give_back(&self, requests: impl Iterator<Item = GivenBack>) {
+    pub(crate) fn give_back(&self, requests: impl Iterator<Item = Forwarded>) {
         let mut state = lock_unpoisoned(&self.state);
         let mut woken = vec![false; state.queues.len()];
         for request in requests {
@@ -354,7 +348,8 @@ mod tests {
         let mut tags = tags;
         all.forward(|id| {
             let origin = Origin { queue, tag: tags.next()?, id };
-            Some(Forwarded { origin, request: NbdRequest::EMPTY })
+            let request = NbdRequest::EMPTY;
+            Some(Forwarded { origin, request, status: None, silence: false })
         });
     }
 
@@ -378,12 +373,8 @@ mod tests {
         assert_eq!(tags(&all.take_share(1)), [3], "as much as there is room for");
         assert_eq!(tags(&all.take_back(2)), [4], "what nobody has taken");
         assert!(!all.has_pending());
-        all.give_back(taken.into_iter().map(|one| GivenBack {
-            origin: one.origin,
-            status: Some(Status::Ok),
-            silence: false,
-            request: one.request,
-        }));
+        let answered = taken.into_iter().map(|one| Forwarded { status: Some(Status::Ok), ..one });
+        all.give_back(answered);
         let mut mail = Vec::new();
         all.take_mail(0, &flags[0], &mut mail);
         assert!(mail.is_empty());

@@ -15,6 +15,7 @@ use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_re
 
 use super::NbdState;
 use super::dial::{Connected, Purpose};
+use super::siblings::ConnectionSharing;
 use super::wire::TimedConnection;
 use crate::common::extents::{DATA, ExtentState, SectorExtents, all_data};
 
@@ -70,7 +71,8 @@ impl StatusLine {
 
     fn open(&mut self, shared: &NbdState) -> Option<StatusConnection> {
         let connected = shared.target.dial(Purpose::Status, PATIENCE).ok();
-        let sees_writes = |one: &Connected| shared.promise.may_share(&one.session);
+        let sees_writes =
+            |one: &Connected| shared.sharing(&one.session) == ConnectionSharing::WithOthers;
         let Some(connected) = connected.filter(sees_writes) else {
             self.quiet_until = Some(Instant::now() + QUIET);
             return None;

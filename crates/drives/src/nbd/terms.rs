@@ -10,59 +10,29 @@ use millrace_nbd::client::ClientSession;
 use super::{NbdConfig, OnServerRestart};
 use crate::common::units::size_text;
 
-pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
-    let mut promised = TransmissionFlags::new();
-    for flag in [
-        TransmissionFlags::FLUSH,
-        TransmissionFlags::FUA,
-        TransmissionFlags::TRIM,
-        TransmissionFlags::WRITE_ZEROES,
-    ] {
-        if flags.contains(flag) {
-            promised = promised.with(flag);
-        }
-    }
-    promised
-}
-
 pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
-    let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
-    if session.block_min > 65_536 {
-        let least = size_text(session.block_min.into());
-        return wrong(format!(
-            "the server's minimum request is {least}; at most 64 KiB is supported"
-        ));
-    }
-    if session.size_bytes < u64::from(session.block_min.max(512)) {
-        let has = session.size_bytes;
-        return wrong(format!("the export has {has} bytes, less than one block; make it larger"));
-    }
-    if session.block_max < session.block_min.max(512) {
-        return wrong(format!(
-            "the server accepts at most {} bytes in a request, less than one block",
-            session.block_max
-        ));
-    }
-    if session.flags.contains(TransmissionFlags::READ_ONLY) && !config.read_only {
-        return wrong(
-            "the export is read-only; serve the drive read-only: read-only=on, or `serve --read-only`"
-                .into(),
-        );
-    }
-    let durable = session.flags.contains(TransmissionFlags::FUA);
-    if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
-        return wrong(
-            "write-through=on, but the server does not support FUA; remove write-through".into(),
-        );
-    }
-    let flushes = session.flags.contains(TransmissionFlags::FLUSH);
-    if config.on_server_restart == OnServerRestart::FlushError && !flushes && !config.read_only {
-        return wrong(
-            "on-server-restart=flush-error, but the server does not support flush; remove on-server-restart"
-                .into(),
-        );
-    }
-    Ok(())
+    let ClientSession { size_bytes, block_min, block_max, flags, .. } = *session;
+    let flushes = flags.contains(TransmissionFlags::FLUSH);
+    let durable = flags.contains(TransmissionFlags::FUA);
+    let needs_flush = config.on_server_restart == OnServerRestart::FlushError && !config.read_only;
+    let wrong = if block_min > 65_536 {
+        let least = size_text(block_min.into());
+        &format!("the server's minimum request is {least}; at most 64 KiB is supported")
+    } else if size_bytes < u64::from(block_min.max(512)) {
+        &format!("the export has {size_bytes} bytes, less than one block; make it larger")
+    } else if block_max < block_min.max(512) {
+        &format!("the server accepts at most {block_max} bytes in a request, less than one block")
+    } else if flags.contains(TransmissionFlags::READ_ONLY) && !config.read_only {
+        "the export is read-only; serve the drive read-only: read-only=on, or `serve --read-only`"
+    } else if config.write_through && flushes && !durable {
+        "write-through=on, but the server does not support FUA; remove write-through"
+    } else if needs_flush && !flushes {
+        "on-server-restart=flush-error, but the server does not support flush; remove \
+         on-server-restart"
+    } else {
+        return Ok(());
+    };
+    Err(config.error(ErrorKind::InvalidSetting, wrong))
 }
 
 /// Returns the drive's number of connections. Returns an error for several, unless the drive is

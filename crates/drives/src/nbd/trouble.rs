@@ -10,18 +10,11 @@ use super::backoff::LogLimit;
 pub(crate) const NOT_SHARED: &str =
     "the server does not say that a flush covers several connections (multi-conn)";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectFailure {
-    /// The server answered and gave a reason for refusing the connection.
-    Refused,
-    Other,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
     /// Reason why the last attempt failed or the last connection was lost; `None` once a connection
     /// is up again.
-    why: Option<String>,
+    pub(crate) why: Option<String>,
     said: Option<String>,
     limit: LogLimit,
     seen_up: usize,
@@ -30,35 +23,15 @@ pub(crate) struct ReconnectTrouble {
 }
 
 impl ReconnectTrouble {
-    /// Records a failed attempt to reconnect. Returns a log line if the server has refused it for a
-    /// new reason, and no connection is up.
-    pub(crate) fn failed(
-        &mut self,
-        why: &str,
-        how: ConnectFailure,
-        (up, now): (usize, Instant),
-    ) -> Option<String> {
+    /// Records that the server answered and gave a reason for refusing the connection. Returns a log
+    /// line if the reason is new, and no connection is up.
+    pub(crate) fn refused(&mut self, why: &str, up: usize, now: Instant) -> Option<String> {
         self.why = Some(why.to_owned());
-        if how != ConnectFailure::Refused || up > 0 || self.said.as_deref() == Some(why) {
-            return None;
-        }
-        if !self.limit.allows(now) {
+        if up > 0 || self.said.as_deref() == Some(why) || !self.limit.allows(now) {
             return None;
         }
         self.said = Some(why.to_owned());
         Some(format!("the server refuses the drive's reconnect: {why}"))
-    }
-
-    pub(crate) fn lost(&mut self, why: &str) {
-        self.why = Some(why.to_owned());
-    }
-
-    pub(crate) fn succeeded(&mut self) {
-        *self = ReconnectTrouble::default();
-    }
-
-    pub(crate) fn exists(&self) -> bool {
-        self.why.is_some()
     }
 
     pub(crate) fn text(&self, (up, all): (usize, usize)) -> Option<String> {
@@ -90,15 +63,14 @@ mod tests {
     #[test]
     fn a_refusal_is_said_once_and_again_after_a_success() {
         let (mut trouble, now) = (ReconnectTrouble::default(), Instant::now());
-        let (refused, other) = (ConnectFailure::Refused, ConnectFailure::Other);
-        assert_eq!(trouble.failed("refused", other, (0, now)), None);
+        trouble.why = Some("refused".to_owned());
         let line = "the server refuses the drive's reconnect: no such export";
-        assert_eq!(trouble.failed("no such export", refused, (0, now)).as_deref(), Some(line));
-        assert_eq!(trouble.failed("no such export", refused, (0, now)), None);
+        assert_eq!(trouble.refused("no such export", 0, now).as_deref(), Some(line));
+        assert_eq!(trouble.refused("no such export", 0, now), None);
         assert_eq!(trouble.text((0, 2)).as_deref(), Some("no connection: no such export"));
-        trouble.succeeded();
-        assert_eq!(trouble.failed("full", refused, (1, now)), None, "a connection is up");
-        assert!(trouble.failed("no such export", refused, (0, now)).is_some());
+        trouble = ReconnectTrouble::default();
+        assert_eq!(trouble.refused("full", 1, now), None, "a connection is up");
+        assert!(trouble.refused("no such export", 0, now).is_some());
     }
 
     #[test]
@@ -107,7 +79,7 @@ mod tests {
         let said = (0..61).filter(|second| {
             let now = begun + Duration::from_secs(*second);
             let why = format!("bad magic of the greeting: 0x{second:x}");
-            trouble.failed(&why, ConnectFailure::Refused, (0, now)).is_some()
+            trouble.refused(&why, 0, now).is_some()
         });
         assert_eq!(said.collect::<Vec<_>>(), [0, 30, 60]);
         assert!(trouble.text((0, 1)).is_some_and(|text| text.ends_with("0x3c")));
@@ -117,7 +89,7 @@ mod tests {
     fn missing_connections_are_said_once_their_number_stays() {
         let mut trouble = ReconnectTrouble::default();
         assert_eq!((trouble.text((4, 4)), trouble.missing((1, 4))), (None, None));
-        trouble.failed("full", ConnectFailure::Refused, (2, Instant::now()));
+        trouble.refused("full", 2, Instant::now());
         assert_eq!(trouble.missing((2, 4)), None, "it has just changed");
         let line = "2 of 4 connections carry all requests; the others are missing: full";
         assert_eq!(trouble.missing((2, 4)).as_deref(), Some(line));
