@@ -20,8 +20,9 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +34,7 @@ use millrace_block::{
 use millrace_machine::{Native, Topology, debug_fields};
 use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
-use engine::{Engine, Ring};
+use engine::Engine;
 use lent_memory::LentMemory;
 pub use locks::FileAccess;
 use probe::{Geometry, NextData};
@@ -45,7 +46,6 @@ use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
 use crate::common::held_data::HeldData;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use crate::common::thread_bound::ThreadBound;
 
 const MAX_SECTORS: u32 = 2048;
 /// Maximum length in sectors of a write-zeroes that may have to be executed as plain writes.
@@ -140,6 +140,21 @@ impl Default for FileConfig {
     }
 }
 
+impl FileConfig {
+    /// Returns a message about the drive.
+    fn message(&self, text: impl Display) -> String {
+        format!("{}: {text}", self.path.display())
+    }
+
+    fn error(&self, kind: ErrorKind, text: impl Display) -> Error {
+        Error::new(kind, self.message(text))
+    }
+
+    fn system(&self, doing: impl Display, error: &io::Error) -> Error {
+        Error::system(self.message(format_args!("{doing}: {error}")), error.raw_os_error())
+    }
+}
+
 /// Counters of a file drive for operations that cost extra.
 #[derive(Debug, Default)]
 pub struct FileCounters {
@@ -167,7 +182,6 @@ pub(crate) struct FileState {
     pub(crate) memory_masks: (usize, usize),
     /// Unit in bytes: every transfer ends at a multiple of it.
     pub(crate) transfer_unit: u64,
-    pub(crate) bounce_bytes: usize,
     /// Buffer of zeroes, shared by all drives, for file systems that cannot zero a range.
     pub(crate) zeroes: &'static Buffer,
     pub(crate) no_punch: AtomicBool,
@@ -191,7 +205,6 @@ pub struct FileDriver {
     config: FileConfig,
     shared: Arc<FileState>,
     share: Arc<PoolShare>,
-    dma_alignment: u32,
     /// Remarks for the user, for example that direct I/O is not possible.
     pub notes: Vec<String>,
     /// Warnings about probable mistakes, for example that the file is a qcow2 image.
@@ -263,9 +276,8 @@ impl Driver<Native> for FileDriver {
 
     fn limits(&self) -> QueueLimits {
         let geometry = &self.shared.geometry;
-        // Relaxed: the flag was initialized when the drive was opened, and is never reset.
+        // Relaxed: the flags were initialized when the drive was opened, and are never reset.
         let no_punch = self.shared.no_punch.load(Ordering::Relaxed);
-        // Relaxed: the flag was initialized when the drive was opened, and is never reset.
         let no_zero_range = self.shared.no_zero_range.load(Ordering::Relaxed);
         QueueLimits {
             logical_block_size: geometry.logical,
@@ -275,7 +287,7 @@ impl Driver<Native> for FileDriver {
             max_sectors: MAX_SECTORS,
             merge_sectors: geometry.merge_bytes >> 9,
             max_segments: PIECES_MAX as u16,
-            dma_alignment: self.dma_alignment,
+            dma_alignment: self.shared.memory_masks.0 as u32,
             max_discard_sectors: if no_punch { 0 } else { sectors(geometry.max_discard_bytes) },
             discard_granularity: geometry.discard_granularity.max(geometry.logical),
             max_write_zeroes_sectors: match no_punch || no_zero_range || geometry.is_block {
@@ -284,10 +296,9 @@ impl Driver<Native> for FileDriver {
             },
             features: Features {
                 volatile_cache: true,
-                process_cache: false,
                 fua: true,
-                no_payload: false,
                 read_only: self.config.read_only,
+                ..Features::default()
             },
             ..QueueLimits::default()
         }
@@ -305,28 +316,17 @@ impl Driver<Native> for FileDriver {
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let path = self.config.path.display();
-        let current = owner_queues::opener(&path, index)?;
-        let fd = self.shared.file.as_raw_fd();
+        let current = owner_queues::opener(self.config.path.display(), index)?;
         let engine = match (self.config.aio, current.backend) {
             (Aio::Uring, Backend::Epoll) => {
-                let text = format!(
-                    "{path}: aio=uring, but this I/O thread's reactor uses epoll; use aio=auto"
-                );
-                return Err(Error::new(ErrorKind::NotSupported, text));
+                let text = "aio=uring, but this I/O thread's reactor uses epoll; use aio=auto";
+                return Err(self.config.error(ErrorKind::NotSupported, text));
             }
-            (Aio::Inline, _) => Engine::Inline(fd),
-            _ => {
-                let (arenas, demand) = (self.shared.lent.arenas(), self.demand(depth));
-                let ring = Ring::new(current.handle, fd, (&self.share, demand), arenas);
-                let ring = ring.map_err(|error| {
-                    Error::new(
-                        ErrorKind::System,
-                        format!("{path}: no thread could be started for its I/O: {error}"),
-                    )
-                })?;
-                Engine::Ring(ThreadBound::new(ring))
-            }
+            (Aio::Inline, _) => Engine::inline(self),
+            _ => Engine::ring(current.handle, self, depth).map_err(|error| {
+                let text = format_args!("no thread could be started for its I/O: {error}");
+                self.config.error(ErrorKind::System, text)
+            })?,
         };
         if let Some(why) = engine.take_refusal() {
             self.shared.lent.refused(&why);

@@ -8,6 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::place::folder_of;
+
 /// Settings of a dry run, which examines a drive but does not open it for use.
 #[derive(Debug, Clone)]
 pub struct DryRun {
@@ -23,15 +25,12 @@ impl DryRun {
     /// Returns the folder that contains `file`. If that is `new_folder`, which does not exist yet,
     /// returns the nearest existing folder above it.
     pub(crate) fn folder_of<'a>(&self, file: &'a Path) -> &'a Path {
-        let mut folders = file.ancestors().skip(1);
-        let in_place = |folder: &'a Path| match folder.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => folder,
-        };
-        let folder = in_place(folders.next().unwrap_or(file));
-        match self.new_folder.as_deref() == Some(folder) {
-            true => folders.map(in_place).find(|above| above.exists()).unwrap_or(folder),
-            false => folder,
+        let mut folder = folder_of(file);
+        if self.new_folder.as_deref() == Some(folder) {
+            while !folder.exists() {
+                folder = folder_of(folder);
+            }
         }
+        folder
     }
 }

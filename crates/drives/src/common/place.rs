@@ -3,6 +3,7 @@
 //! The identity tells whether two open drives would destroy each other's data. Files have an
 //! identity before they exist; NBD servers and Ceph clusters report one when they are queried.
 
+use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -20,14 +21,24 @@ pub struct DataPlace {
 /// Returns two numbers that identify a file, or its folder and name until the file exists.
 pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
     Some(match std::fs::metadata(path) {
-        Ok(meta) if meta.file_type().is_block_device() => (meta.rdev(), 0),
-        Ok(meta) => (meta.dev(), meta.ino()),
+        Ok(meta) => identity_of(&meta),
         Err(_) => {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let folder = std::fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
+            let folder = std::fs::metadata(folder_of(path)).ok()?;
             two_numbers(&(folder.dev(), folder.ino(), path.file_name()?))
         }
     })
+}
+
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+pub(crate) fn identity_of(meta: &Metadata) -> (u64, u64) {
+    match meta.file_type().is_block_device() {
+        true => (meta.rdev(), 0),
+        false => (meta.dev(), meta.ino()),
+    }
 }
 
 /// Returns two hashes of a value. Different values practically never have the same two hashes.

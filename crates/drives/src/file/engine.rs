@@ -6,25 +6,25 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use libc::iovec;
 use millrace_block::Arena;
-use millrace_reactor::{
-    Completion, FileCarrier, FileDemand, FileRef, Handle, Op, PoolShare, Source, run_file_op,
-};
+use millrace_reactor::{Completion, FileCarrier, FileRef, Handle, Op, Source, run_file_op};
 
+use super::FileDriver;
 use crate::common::thread_bound::ThreadBound;
 
 /// Number that marks the completions of cancel operations, which are ignored.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 
-pub(crate) enum Engine {
-    Ring(ThreadBound<Ring>),
-    Inline(RawFd),
+/// Engine of a queue: the ring of its I/O thread, or, without one, the I/O thread itself.
+pub(crate) struct Engine {
+    ring: Option<ThreadBound<Ring>>,
+    fd: RawFd,
     #[cfg(test)]
-    Script(Box<super::tests::Scripted>),
+    pub(super) script: Option<super::tests::Scripted>,
 }
 
 pub(crate) struct Ring {
@@ -38,16 +38,12 @@ impl Ring {
     /// Opens a list of completions (`Source`) on the calling thread's reactor, and registers
     /// `arenas` (memory lent by a cache) with the kernel. Fails if the system cannot start a thread
     /// for operations that block.
-    pub(crate) fn new(
-        handle: Handle,
-        fd: RawFd,
-        (share, demand): (&Arc<PoolShare>, FileDemand),
-        mut arenas: Vec<Arc<Arena>>,
-    ) -> io::Result<Ring> {
+    fn new(handle: Handle, driver: &FileDriver, depth: u32) -> io::Result<Ring> {
+        let fd = driver.shared.file.as_raw_fd();
+        let mut arenas = driver.shared.lent.arenas();
         let source = handle.source();
-        let carrier = handle.open_files(source, share, demand).inspect_err(|_| {
-            handle.release(source);
-        })?;
+        let carrier = handle.open_files(source, &driver.share, driver.demand(depth));
+        let carrier = carrier.inspect_err(|_| handle.release(source))?;
         let file = match carrier {
             FileCarrier::Ring => handle.register_file(fd),
             FileCarrier::Threads => FileRef::Raw(fd),
@@ -87,110 +83,95 @@ impl Drop for Ring {
 /// Returns the length of the io_uring buffers as which lent memory is registered. Buffers are as
 /// long as io_uring allows, because all segments of a vectored operation must lie in one buffer.
 fn piece_bytes(arena_bytes: usize) -> usize {
-    const MOST: usize = 1 << 30;
-    arena_bytes.clamp(1, MOST)
+    arena_bytes.clamp(1, 1 << 30)
 }
 
 impl Engine {
+    pub(crate) fn ring(handle: Handle, driver: &FileDriver, depth: u32) -> io::Result<Engine> {
+        let ring = Ring::new(handle, driver, depth)?;
+        Ok(Engine { ring: Some(ThreadBound::new(ring)), ..Engine::inline(driver) })
+    }
+
+    pub(crate) fn inline(driver: &FileDriver) -> Engine {
+        Engine {
+            ring: None,
+            fd: driver.shared.file.as_raw_fd(),
+            #[cfg(test)]
+            script: None,
+        }
+    }
+
+    #[inline]
+    fn here(&self) -> Option<&Ring> {
+        self.ring.as_ref().map(ThreadBound::get)
+    }
+
     /// Starts an operation. A ring submits the operation in the reactor's next iteration and
-    /// reports the completion later. Other engines execute the operation at once and return its
-    /// result.
+    /// reports the completion later. Without a ring, the operation is executed at once, and its
+    /// result is returned.
     ///
     /// # Safety
     /// Memory and descriptors that `op` names must stay valid until the result is taken.
     #[inline]
     pub(crate) unsafe fn push(&self, user_data: u64, op: Op) -> Option<i32> {
-        match self {
+        #[cfg(test)]
+        self.script.iter().for_each(|script| script.note(user_data, op));
+        match self.here() {
             // SAFETY: promised by the caller.
-            Engine::Ring(ring) => unsafe {
-                ring.get().handle.push(ring.get().source, user_data, op);
-            },
+            Some(ring) => unsafe { ring.handle.push(ring.source, user_data, op) },
             // SAFETY: promised by the caller.
-            Engine::Inline(_) => return Some(unsafe { run_file_op(&op) }),
-            #[cfg(test)]
-            Engine::Script(script) => {
-                script.note(user_data, op);
-                // SAFETY: promised by the caller.
-                return unsafe { script.engine.push(user_data, op) };
-            }
+            None => return Some(unsafe { run_file_op(&op) }),
         }
         None
     }
 
     /// Requests the cancellation of an operation, which completes in any case.
     pub(crate) fn cancel(&self, user_data: u64) {
-        match self {
-            Engine::Ring(ring) => {
-                let Ring { handle, source, .. } = ring.get();
-                let op = Op::Cancel { source: *source, user_data };
-                // SAFETY: a cancel names no memory.
-                unsafe { handle.push(*source, CANCEL_MARK | user_data, op) };
-            }
-            Engine::Inline(_) => {}
-            #[cfg(test)]
-            Engine::Script(script) => script.engine.cancel(user_data),
+        if let Some(Ring { handle, source, .. }) = self.here() {
+            let op = Op::Cancel { source: *source, user_data };
+            // SAFETY: a cancel names no memory.
+            unsafe { handle.push(*source, CANCEL_MARK | user_data, op) };
         }
     }
 
     #[inline]
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
-        match self {
-            Engine::Ring(ring) => ring.get().handle.take(ring.get().source, into),
-            Engine::Inline(_) => {}
-            #[cfg(test)]
-            Engine::Script(script) => script.take(into),
+        if let Some(ring) = self.here() {
+            ring.handle.take(ring.source, into);
         }
+        #[cfg(test)]
+        self.script.iter().for_each(|script| script.change(into));
     }
 
     /// Returns true if I/O of the drive's queue is in flight, so that its memory must stay valid.
     /// Always returns true on a thread that does not own the ring.
     pub(crate) fn is_busy(&self) -> bool {
-        match self {
-            Engine::Ring(ring) if ring.is_here() => {
-                ring.get().handle.pending(ring.get().source) > 0
-            }
-            Engine::Ring(_) => true,
-            Engine::Inline(_) => false,
-            #[cfg(test)]
-            Engine::Script(script) => script.engine.is_busy(),
-        }
+        let is_busy = |ring: &Ring| ring.handle.pending(ring.source) > 0;
+        self.ring.as_ref().is_some_and(|ring| !ring.is_here() || is_busy(ring.get()))
     }
 
     #[inline]
     pub(crate) fn file(&self) -> FileRef {
-        match self {
-            Engine::Ring(ring) => ring.get().file,
-            Engine::Inline(fd) => FileRef::Raw(*fd),
-            #[cfg(test)]
-            Engine::Script(script) => script.engine.file(),
-        }
+        self.here().map_or(FileRef::Raw(self.fd), |ring| ring.file)
     }
 
     /// Returns the registered region that contains all these segments, if there is one.
     #[inline]
     pub(crate) fn fixed_buffer(&self, pieces: &[iovec]) -> Option<u16> {
-        match (self, pieces) {
-            (Engine::Ring(ring), [piece]) => {
-                ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
-            }
+        let ring = self.here()?;
+        match pieces {
+            [piece] => ring.handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len),
             // Several segments of a request rarely lie in one registered buffer, unless they belong
             // to a cache, which has registered its whole memory (`arenas`). So without a cache, no
             // buffer is looked up.
-            (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
-                ring.get().handle.fixed_vector(pieces)
-            }
-            (Engine::Ring(_) | Engine::Inline(_), _) => None,
-            #[cfg(test)]
-            (Engine::Script(script), pieces) => script.engine.fixed_buffer(pieces),
+            pieces if !ring.arenas.is_empty() => ring.handle.fixed_vector(pieces),
+            _ => None,
         }
     }
 
     /// Takes the error with which the kernel last refused to register a cache's memory.
     pub(crate) fn take_refusal(&self) -> Option<io::Error> {
-        match self {
-            Engine::Ring(ring) if !ring.get().arenas.is_empty() => ring.get().handle.take_refusal(),
-            _ => None,
-        }
+        self.here().filter(|ring| !ring.arenas.is_empty())?.handle.take_refusal()
     }
 }
 

@@ -138,12 +138,11 @@ impl Flight {
     }
 
     #[inline]
-    pub(crate) fn next_op(&mut self, engine: &Engine, fd: i32) -> Op {
+    pub(crate) fn next_op(&self, engine: &Engine, fd: i32) -> Op {
         let (file, offset, rest) = (engine.file(), self.offset + self.done, self.len - self.done);
         match self.work {
             FileOperation::Idle => Op::Nop,
-            FileOperation::Read => self.read_op(engine, file, offset),
-            FileOperation::Write(rw_flags) => self.write_op(engine, file, offset, rw_flags),
+            FileOperation::Read | FileOperation::Write(_) => self.transfer_op(engine, file, offset),
             FileOperation::Sync => Op::Fdatasync { file },
             FileOperation::Allocate(mode) => Op::Fallocate { file, mode, offset, len: rest },
             FileOperation::Device(request) => Op::Ioctl { fd, request, range: [offset, rest] },
@@ -152,42 +151,31 @@ impl Flight {
     }
 
     #[inline]
-    fn read_op(&self, engine: &Engine, file: FileRef, offset: u64) -> Op {
+    fn transfer_op(&self, engine: &Engine, file: FileRef, offset: u64) -> Op {
         let rest = &self.memory[self.first..];
         let buffer = engine.fixed_buffer(rest);
-        match rest {
-            [piece] => {
-                let (buf, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-                Op::Read { file, buf, len: len as u32, offset, buffer }
+        let (iov, count) = (rest.as_ptr(), rest.len() as u32);
+        match (self.work, rest) {
+            (FileOperation::Write(rw_flags), [piece]) => {
+                let (buf, len) = (piece.iov_base.cast_const().cast(), piece.iov_len as u32);
+                Op::Write { file, buf, len, offset, buffer, rw_flags }
             }
-            pieces => {
-                let (iov, count) = (pieces.as_ptr(), pieces.len() as u32);
-                Op::ReadV { file, iov, count, offset, buffer }
-            }
-        }
-    }
-
-    #[inline]
-    fn write_op(&self, engine: &Engine, file: FileRef, offset: u64, rw_flags: i32) -> Op {
-        let rest = &self.memory[self.first..];
-        let buffer = engine.fixed_buffer(rest);
-        match rest {
-            [piece] => {
-                let (buf, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-                Op::Write { file, buf, len: len as u32, offset, buffer, rw_flags }
-            }
-            pieces => {
-                let (iov, count) = (pieces.as_ptr(), pieces.len() as u32);
+            (FileOperation::Write(rw_flags), _) => {
                 Op::WriteV { file, iov, count, offset, buffer, rw_flags }
             }
+            (_, [piece]) => {
+                let (buf, len) = (piece.iov_base.cast(), piece.iov_len as u32);
+                Op::Read { file, buf, len, offset, buffer }
+            }
+            _ => Op::ReadV { file, iov, count, offset, buffer },
         }
     }
 
-    fn zeroes_op(&mut self, file: FileRef, offset: u64, rest: u64) -> Op {
-        let unit = self.memory[0].iov_len as u64;
+    fn zeroes_op(&self, file: FileRef, offset: u64, rest: u64) -> Op {
+        let piece = &self.memory[0];
+        let unit = piece.iov_len as u64;
         if rest < unit {
-            let Some(piece) = self.memory.first() else { return Op::Nop };
-            let buf = piece.iov_base.cast::<u8>().cast_const();
+            let buf = piece.iov_base.cast_const().cast();
             return Op::Write { file, buf, len: rest as u32, offset, buffer: None, rw_flags: 0 };
         }
         let count = (rest / unit).min(self.memory.len() as u64) as u32;

@@ -46,12 +46,10 @@ const VHD_FOOTER: &[u8] = b"conectix";
 pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {
     // The file is opened a second time, because the drive's own descriptor may require aligned
     // memory.
-    let path = &config.path;
-    let at = config.opened_at.as_ref().unwrap_or(path);
+    let at = config.opened_at.as_ref().unwrap_or(&config.path);
     let file = open_store(at, OpenOptions::new().read(true), 0).ok()?;
     let (what, inside) = container(&file, size_bytes)?;
-    let shown = path.display();
-    let quoted = format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"));
+    let quoted = format!("'{}'", config.path.to_string_lossy().replace('\'', "'\\''"));
     let better = match inside {
         ContainerServer::Qemu(format) => format!(
             "for the disk inside use `qemu-nbd --persistent --shared=0 --format={format} \
@@ -59,10 +57,10 @@ pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {
         ),
         ContainerServer::Unpack(command) => format!("unpack it first: `{command} {quoted}`"),
     };
-    Some(format!(
-        "{shown}: this is a {what}; its bytes are served as they are, not the disk inside, which \
-         writes would destroy; {better}"
-    ))
+    Some(config.message(format_args!(
+        "this is a {what}; its bytes are served as they are, not the disk inside, which writes \
+         would destroy; {better}"
+    )))
 }
 
 fn container(file: &File, size_bytes: u64) -> Option<(&'static str, ContainerServer)> {

@@ -4,70 +4,61 @@
 //! size that the spec fixes does not change, because a restart would restore it and cut off data.
 //! Kernel counterpart: `loop_set_capacity`.
 
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{Error, ErrorKind, Sector};
 
-use super::open::system;
 use super::{FileConfig, FileState, probe};
+use crate::common::place::identity_of;
 use crate::common::units::size_text;
 
 pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sector, Error> {
-    let (opened, path) = (&shared.geometry, &config.path);
+    let opened = &shared.geometry;
     let asked = probe::geometry(&shared.file);
-    let now_bytes = asked.map_err(|error| system(path, "stat", &error))?.size_bytes;
+    let now_bytes = asked.map_err(|error| config.system("stat", &error))?.size_bytes;
     let Some(fixed_bytes) = config.size_bytes else {
         if now_bytes > opened.size_bytes && !opened.is_block && !config.read_only {
-            make_durable(path, shared)?;
+            make_durable(config, shared)?;
         }
         // Relaxed: the value is only shown to people.
         let before_bytes = shared.size_bytes.swap(now_bytes, Ordering::Relaxed);
         return match now_bytes > before_bytes {
             true => Ok(now_bytes >> 9),
-            false => same_file(path, opened.identity).map(|()| now_bytes >> 9),
+            false => check_path(config, opened.identity).map(|()| now_bytes >> 9),
         };
     };
     if now_bytes > opened.store_bytes {
         let (has, fixed) = (size_text(now_bytes), size_text(fixed_bytes));
-        let text = format!(
-            "{}: it has {has} now, but size={fixed} keeps the drive at that; raise or remove size=, \
-             and start again",
-            path.display()
+        let text = format_args!(
+            "it has {has} now, but size={fixed} keeps the drive at that; raise or remove size=, and \
+             start again"
         );
-        return Err(Error::new(ErrorKind::InvalidSetting, text));
+        return Err(config.error(ErrorKind::InvalidSetting, text));
     }
-    same_file(path, opened.identity)?;
+    check_path(config, opened.identity)?;
     Ok(now_bytes.min(fixed_bytes) >> 9)
 }
 
 /// Returns an error if the path now names another file, which a user may have moved there instead
 /// of growing the drive. A missing or unreadable path is no error.
-fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
-    let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
-    let now = match meta.file_type().is_block_device() {
-        true => (meta.rdev(), 0),
-        false => (meta.dev(), meta.ino()),
-    };
-    if now == opened {
-        return Ok(());
+fn check_path(config: &FileConfig, opened: (u64, u64)) -> Result<(), Error> {
+    match std::fs::metadata(&config.path) {
+        Ok(meta) if identity_of(&meta) != opened => {
+            let text = "another file has this name now; the drive still serves the file that it \
+                        opened, which has not grown; to serve the other file, restart the daemon; \
+                        to grow this drive, extend the opened file itself, for example with \
+                        truncate";
+            Err(config.error(ErrorKind::InvalidSetting, text))
+        }
+        _ => Ok(()),
     }
-    let text = format!(
-        "{}: another file has this name now; the drive still serves the file that it opened, which \
-         has not grown; to serve the other file, restart the daemon; to grow this drive, extend \
-         the opened file itself, for example with truncate",
-        path.display()
-    );
-    Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
-fn make_durable(path: &Path, shared: &FileState) -> Result<(), Error> {
-    shared.file.sync_all().map_err(|error: io::Error| {
+fn make_durable(config: &FileConfig, shared: &FileState) -> Result<(), Error> {
+    shared.file.sync_all().map_err(|error| {
         // Release pairs with the Acquire loads in queue.rs. The kernel reports a lost write only
         // once, and this sync consumed the report, so the queues must fail later flushes.
         shared.sync_failed.store(true, Ordering::Release);
-        system(path, "sync", &error)
+        config.system("sync", &error)
     })
 }

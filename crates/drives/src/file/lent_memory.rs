@@ -23,32 +23,26 @@ struct LentArenas {
 }
 
 impl LentMemory {
-    fn with<R>(&self, f: impl FnOnce(&mut LentArenas) -> R) -> R {
-        f(&mut lock_unpoisoned(&self.0))
-    }
-
     pub(crate) fn add(&self, arena: &Arc<Arena>) {
-        self.with(|state| state.arenas.push(Arc::downgrade(arena)));
+        lock_unpoisoned(&self.0).arenas.push(Arc::downgrade(arena));
     }
 
     pub(crate) fn arenas(&self) -> Vec<Arc<Arena>> {
-        self.with(|state| {
-            state.arenas.retain(|arena| arena.strong_count() > 0);
-            state.arenas.iter().filter_map(Weak::upgrade).collect()
-        })
+        let arenas = &mut lock_unpoisoned(&self.0).arenas;
+        arenas.retain(|arena| arena.strong_count() > 0);
+        arenas.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Records that the kernel refused to register memory. Only the first refusal is logged.
     pub(crate) fn refused(&self, why: &io::Error) {
-        self.with(|state| {
-            if !std::mem::replace(&mut state.is_refused, true) {
-                state.news.push(refusal(why));
-            }
-        });
+        let mut state = lock_unpoisoned(&self.0);
+        if !std::mem::replace(&mut state.is_refused, true) {
+            state.news.push(refusal(why));
+        }
     }
 
     pub(crate) fn take_news(&self) -> Vec<String> {
-        self.with(|state| std::mem::take(&mut state.news))
+        std::mem::take(&mut lock_unpoisoned(&self.0).news)
     }
 }
 

@@ -11,7 +11,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
@@ -19,7 +18,6 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::FileConfig;
-use super::open::system;
 use crate::common::dry_run::DryRun;
 use crate::common::held_data::HeldData;
 use crate::common::procfs::flock_holder;
@@ -27,6 +25,7 @@ use crate::common::procfs::flock_holder;
 /// Maximum time to wait for another process to unlock a file.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(25);
+const USED_HERE: &str = "another drive of this process uses this file; name another file";
 
 /// Offsets of QEMU's lock bytes. A program locks byte `DOES` + operation for an operation that it
 /// performs on the image, and byte `FORBIDS` + operation for one that it forbids to others.
@@ -45,8 +44,7 @@ pub(super) fn lock(
     config: &FileConfig,
     dry_run: Option<&DryRun>,
 ) -> Result<HeldData, Error> {
-    let path = &config.path;
-    let meta = file.metadata().map_err(|error| system(path, "stat", &error))?;
+    let meta = file.metadata().map_err(|error| config.system("stat", &error))?;
     let identity = (meta.dev(), meta.ino());
     // After a process is killed, its io_uring keeps files open longer than the process itself:
     // usually 30 to 50 ms, but more on a busy machine, because the kernel tears rings down in the
@@ -62,14 +60,14 @@ pub(super) fn lock(
         let found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => return Ok(HeldData::shared(identity)),
             Ok(Some(found)) => found,
-            Err(error) => return Err(system(path, "lock", &error)),
+            Err(error) => return Err(config.system("lock", &error)),
         };
         // Another drive of this process has locked the file, so waiting is useless.
         if HeldData::exists(identity) {
-            return Err(Error::new(ErrorKind::Busy, used_here(path)));
+            return Err(config.error(ErrorKind::Busy, USED_HERE));
         }
         if Instant::now() >= until || config.cancel.sleep(PAUSE) {
-            return Err(Error::new(ErrorKind::Busy, text(path, file, found)));
+            return Err(config.error(ErrorKind::Busy, text(file, found)));
         }
     }
 }
@@ -130,7 +128,7 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
 
 /// Takes a shared lock on a byte. Returns false if another process has locked it exclusively.
 fn share(file: &File, byte: i64) -> io::Result<bool> {
-    match byte_lock(file, libc::F_OFD_SETLK, (byte, libc::F_RDLCK)) {
+    match byte_lock(file, libc::F_OFD_SETLK, byte, libc::F_RDLCK) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
             Ok(false)
         }
@@ -139,7 +137,7 @@ fn share(file: &File, byte: i64) -> io::Result<bool> {
 }
 
 fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
-    let found = byte_lock(file, libc::F_OFD_GETLK, (byte, libc::F_WRLCK))?;
+    let found = byte_lock(file, libc::F_OFD_GETLK, byte, libc::F_WRLCK)?;
     Ok(found.is_some_and(|found| found.l_type != libc::F_UNLCK as libc::c_short))
 }
 
@@ -149,7 +147,8 @@ fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
 fn byte_lock(
     file: &File,
     command: libc::c_int,
-    (byte, kind): (i64, libc::c_int),
+    byte: i64,
+    kind: libc::c_int,
 ) -> io::Result<Option<libc::flock>> {
     // SAFETY: all-zero bytes are a lock from the start of the file, of no process.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -168,37 +167,29 @@ fn byte_lock(
 }
 
 /// Returns the message of a refusal: the holder of the lock, if known, and what to do.
-fn text(path: &Path, file: &File, found: HeldLock) -> String {
-    let name = path.display();
+fn text(file: &File, found: HeldLock) -> String {
     let holder = match found {
         HeldLock::Bytes => {
-            return format!(
-                "{name}: another program has locked this file as QEMU locks the disks of virtual \
-                 machines; stop that, or name another file"
-            );
+            return "another program has locked this file as QEMU locks the disks of virtual \
+                    machines; stop that, or name another file"
+                .to_owned();
         }
         HeldLock::Flock => flock_holder(file),
     };
     match holder {
-        Some(holder) if holder.is_this() => used_here(path),
+        Some(holder) if holder.is_this() => USED_HERE.to_owned(),
         Some(holder) => {
-            format!(
-                "{name}: {holder} has locked this file; stop that process, or name another file"
-            )
+            format!("{holder} has locked this file; stop that process, or name another file")
         }
-        None => format!("{name}: another process uses this file; stop it, or name another file"),
+        None => "another process uses this file; stop it, or name another file".to_owned(),
     }
-}
-
-fn used_here(path: &Path) -> String {
-    let path = path.display();
-    format!("{path}: another drive of this process uses this file; name another file")
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // Tests may.
 mod tests {
     use std::fs::OpenOptions;
+    use std::path::Path;
 
     use super::*;
     use crate::file::FileDriver;
@@ -254,7 +245,7 @@ mod tests {
             let refused = FileDriver::open(config(read_only)).err().unwrap();
             assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
             assert_eq!(refused.kind(), ErrorKind::Busy);
-            assert_eq!(refused.to_string(), used_here(&path));
+            assert_eq!(refused.to_string(), format!("{}: {USED_HERE}", path.display()));
         }
         drop(first);
         let readers = [true, true].map(|read_only| FileDriver::open(config(read_only)).unwrap());

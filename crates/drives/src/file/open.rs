@@ -4,6 +4,7 @@
 //! created or extended file is made durable together with its directory entry, because later
 //! flushes sync only data. If the opening fails, a created file is removed again. A dry run uses an
 //! unnamed file in place of a file that would be created. Every error names the path.
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -20,17 +21,19 @@ use super::lent_memory::LentMemory;
 use super::locks::lock;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
-use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
+use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, format};
 use crate::common::dry_run::DryRun;
 use crate::common::held_data::HeldData;
-use crate::common::place::{DataPlace, file_identity};
+use crate::common::place::{DataPlace, file_identity, folder_of};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
 use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
 
+const FULL: &str = "its file system is full; free some space, or choose another file";
 const ZEROES_BYTES: usize = 64 << 10;
+static ZEROES: OnceLock<Buffer> = OnceLock::new();
 
 struct OpenedFile {
     file: File,
@@ -47,24 +50,30 @@ fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<Opened
     let (file, direct, created) = open_file(config, dry_run)?;
     let held = if config.lock { Some(lock(&file, config, dry_run)?) } else { None };
     let mut geometry = geometry_of(&file, config, dry_run, &mut notes)?;
-    let align = match direct {
-        true => probe::direct_align(&file),
-        false => None,
-    };
+    let align = if direct { probe::direct_align(&file) } else { None };
     if direct && align.is_none() {
-        clear_flag(&file, OFlags::DIRECT).map_err(|error| system(&config.path, "fcntl", &error))?;
+        clear_flag(&file, OFlags::DIRECT).map_err(|error| config.system("fcntl", &error))?;
     }
-    note_direct(config, align, &mut notes)?;
-    if let Some(align) = align {
-        geometry.logical = geometry.logical.max(align.offset);
-        geometry.physical = geometry.physical.max(align.offset);
+    match align {
+        Some(align) => {
+            geometry.logical = geometry.logical.max(align.offset);
+            geometry.physical = geometry.physical.max(align.offset);
+        }
+        None if config.direct == Direct::On => {
+            let text = "direct=on, but this file system does not support direct I/O";
+            return Err(config.error(ErrorKind::NotSupported, text));
+        }
+        None if config.direct == Direct::Auto => notes.push(config.message(
+            "this file system does not support direct I/O; data go through the page cache",
+        )),
+        None => {}
     }
     Ok(OpenedFile { file, created, held, geometry, align, notes })
 }
 
 pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let OpenedFile { file, created, held, geometry, align, notes } = open_store_of(&config, None)?;
-    advise(&file, config.advice).map_err(|error| system(&config.path, "fadvise", &error))?;
+    advise(&file, config.advice).map_err(|error| config.system("fadvise", &error))?;
     let no_punch = match geometry.is_block {
         true => geometry.max_discard_bytes == 0,
         false => !config.read_only && !probe::can_allocate(&file, PUNCH),
@@ -86,8 +95,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         geometry,
         memory_masks: (dma_alignment as usize, unit as usize - 1),
         transfer_unit: unit.into(),
-        bounce_bytes: (MAX_SECTORS as usize) << 9,
-        zeroes: zeroes(),
+        zeroes: ZEROES.get_or_init(|| Buffer::new(ZEROES_BYTES)),
         no_punch: AtomicBool::new(no_punch),
         no_zero_range: AtomicBool::new(no_zero_range),
         sync_failed: AtomicBool::new(false),
@@ -98,16 +106,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     if let Some(created) = created {
         created.keep();
     }
-    Ok(FileDriver { config, shared, share, dma_alignment, notes, warnings })
-}
-
-fn zeroes() -> &'static Buffer {
-    static ZEROES: OnceLock<Buffer> = OnceLock::new();
-    ZEROES.get_or_init(|| Buffer::new(ZEROES_BYTES))
-}
-
-pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {
-    Error::system(format!("{}: {doing}: {error}", path.display()), error.raw_os_error())
+    Ok(FileDriver { config, shared, share, notes, warnings })
 }
 
 /// Returns the reason why this process may not use io_uring, or `None` if io_uring works.
@@ -121,16 +120,16 @@ fn uring_refusal() -> Option<&'static str> {
 }
 
 fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Error> {
-    let path = config.path.display();
-    match (config.aio, uring_refusal()) {
-        (Aio::Uring, Some(reason)) => {
-            let text = format!("{path}: aio=uring: {reason}; use aio=auto or aio=threads");
-            return Err(Error::new(ErrorKind::NotSupported, text));
+    let Some(reason) = uring_refusal() else { return Ok(()) };
+    match config.aio {
+        Aio::Uring => {
+            let text = format_args!("aio=uring: {reason}; use aio=auto or aio=threads");
+            return Err(config.error(ErrorKind::NotSupported, text));
         }
-        (Aio::Auto, Some(reason)) => {
-            notes.push(format!("{path}: file I/O uses threads because {reason}"));
+        Aio::Auto => {
+            notes.push(config.message(format_args!("file I/O uses threads because {reason}")));
         }
-        _ => {}
+        Aio::Threads | Aio::Inline => {}
     }
     Ok(())
 }
@@ -180,16 +179,15 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
 }
 
 /// Returns an error for pipes, tapes and the like, which must not even be opened.
-fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
+fn refuse_other_kinds(config: &FileConfig, path: &Path) -> Result<(), Error> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let kind = meta.file_type();
-    let what = match (kind.is_file() || kind.is_block_device(), kind.is_dir()) {
-        (true, _) => return Ok(()),
-        (_, true) => "a directory",
-        _ => OTHER_KIND,
-    };
-    let text = format!("{}: this is {what}; name a file or a block device", path.display());
-    Err(Error::new(ErrorKind::InvalidSetting, text))
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    let what = if kind.is_dir() { "a directory" } else { OTHER_KIND };
+    let text = format_args!("this is {what}; name a file or a block device");
+    Err(config.error(ErrorKind::InvalidSetting, text))
 }
 
 /// Opens the file, creating it if a size is given. Returns the file, true if `O_DIRECT` is in use,
@@ -200,12 +198,12 @@ fn open_file(
     dry_run: Option<&DryRun>,
 ) -> Result<(File, bool, Option<CreatedFile>), Error> {
     let path = config.opened_at.as_ref().unwrap_or(&config.path);
-    refuse_other_kinds(path)?;
+    refuse_other_kinds(config, path)?;
     let is_block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let makes = !config.read_only && config.size_bytes.is_some() && !is_block;
     let is_missing = || std::fs::symlink_metadata(path).is_err();
     if makes && is_missing() && is_for_devices(path) {
-        let text = format!("{}: there is no such device; correct the path", path.display());
+        let text = config.message("there is no such device; correct the path");
         return Err(Error::system(text, Some(libc::ENOENT)));
     }
     let made = if makes && dry_run.is_none() { CreatedFile::at(path) } else { Ok(None) };
@@ -236,17 +234,14 @@ fn open_file(
             _ => open_store(path, options.read(true).write(!config.read_only), flags),
         }
     };
-    let opened = match config.direct {
-        Direct::Off => try_open(0).map(|file| (file, false)),
-        _ => match try_open(libc::O_DIRECT) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                try_open(0).map(|file| (file, false))
-            }
-            opened => opened.map(|file| (file, true)),
-        },
-    };
-    let opened = opened.map_err(|error| open_error(config, &error));
-    opened.map(|(file, direct)| (file, direct, made))
+    let mut direct = config.direct != Direct::Off;
+    let mut opened = try_open(if direct { libc::O_DIRECT } else { 0 });
+    let is_invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    if direct && opened.as_ref().is_err_and(is_invalid) {
+        (direct, opened) = (false, try_open(0));
+    }
+    let file = opened.map_err(|error| open_error(config, &error))?;
+    Ok((file, direct, made))
 }
 
 fn open_error(config: &FileConfig, error: &io::Error) -> Error {
@@ -255,14 +250,14 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         Some(libc::ENOENT) if std::fs::symlink_metadata(&config.path).is_ok() => {
             "this symbolic link points to a file that does not exist; create that file"
         }
-        Some(libc::ENOENT) if has_folder(config) && config.read_only => {
-            "there is no such file; create it, or correct the path"
-        }
-        Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
-            "there is no such file; give size= to create it"
-        }
-        Some(libc::ENOENT) => "its directory does not exist; create it first",
-        Some(libc::ENOSPC) => "its file system is full; free some space, or choose another file",
+        Some(libc::ENOENT) => match (folder_of(&config.path).is_dir(), config.size_bytes) {
+            (true, _) if config.read_only => {
+                "there is no such file; create it, or correct the path"
+            }
+            (true, None) => "there is no such file; give size= to create it",
+            _ => "its directory does not exist; create it first",
+        },
+        Some(libc::ENOSPC) => FULL,
         Some(libc::EBUSY) => "in use, perhaps mounted; unmount it first",
         Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => &format!(
             "cannot create it ({error}): no file can be created in its directory; change that, or \
@@ -272,34 +267,28 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             "this user may not read the file; change its mode, or run as its owner"
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
-            let why = match errno {
-                Some(libc::EACCES) => "this user may not write to the file".to_owned(),
-                _ => error.to_string(),
+            let why: &dyn Display = match errno {
+                Some(libc::EACCES) => &"this user may not write to the file",
+                _ => error,
             };
             &format!(
                 "{why}; change its mode, or serve it read-only: read-only=on, or `serve \
                  --read-only`"
             )
         }
-        _ => return system(&config.path, "open", error),
+        _ => return config.system("open", error),
     };
-    let text = format!("{}: {text}", config.path.display());
     match errno {
-        Some(libc::EBUSY) => Error::new(ErrorKind::Busy, text),
-        _ => Error::system(text, errno),
+        Some(libc::EBUSY) => config.error(ErrorKind::Busy, text),
+        _ => Error::system(config.message(text), errno),
     }
 }
 
 /// Returns true if the path is in `/dev`, where files are lost at a reboot. A missing path there is
 /// probably a misspelt device.
 fn is_for_devices(path: &Path) -> bool {
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-    folder.is_some_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm"))
-}
-
-fn has_folder(config: &FileConfig) -> bool {
-    let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    folder.is_none_or(Path::is_dir)
+    let folder = folder_of(path).canonicalize();
+    folder.is_ok_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm"))
 }
 
 /// Returns the geometry of the drive's file, with the drive's size as `size_bytes`. Extends the
@@ -310,17 +299,13 @@ fn geometry_of(
     dry_run: Option<&DryRun>,
     notes: &mut Vec<String>,
 ) -> Result<Geometry, Error> {
-    let path = config.path.display();
-    let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
-    let ask = || probe::geometry(file).map_err(|error| system(&config.path, "stat", &error));
-    let mut geometry = ask()?;
+    let mut geometry = probe::geometry(file).map_err(|error| config.system("stat", &error))?;
     let found = geometry.size_bytes;
     let size_bytes = size_of(&geometry, config, notes)?;
     if geometry.read_only && !config.read_only {
-        return wrong(format!(
-            "{path}: the device is read-only; serve it read-only: \
-             read-only=on, or `serve --read-only`"
-        ));
+        let text = "the device is read-only; serve it read-only: read-only=on, or `serve \
+                    --read-only`";
+        return Err(config.error(ErrorKind::InvalidSetting, text));
     }
     if size_bytes > found {
         let extended = match dry_run {
@@ -340,65 +325,57 @@ fn size_of(
     config: &FileConfig,
     notes: &mut Vec<String>,
 ) -> Result<u64, Error> {
-    let (path, found) = (config.path.display(), geometry.size_bytes);
-    let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
+    let found = geometry.size_bytes;
     let size_bytes = config.size_bytes.unwrap_or(found);
-    if size_bytes < 512 {
-        return wrong(format!(
-            "{path}: {size_bytes} bytes are too few; use a size of at least 512 bytes"
-        ));
-    }
     let (has, asked) = (size_text(found), size_text(size_bytes));
-    if size_bytes > found && (geometry.is_block || config.read_only) {
-        return wrong(format!(
-            "{path}: its size is {has}, which is less than size={asked}; lower size="
-        ));
-    }
-    // An empty file may be extended without `grow`, because it has no data to lose. Interrupted
-    // starts leave such files behind.
-    if size_bytes > found && found > 0 && !config.grow {
-        return wrong(format!(
-            "{path}: it has {has} and size={asked}; lower or remove the size, or add grow=on to \
-             extend the file"
-        ));
-    }
-    if size_bytes < found {
-        notes.push(format!(
-            "{path}: its size is {has}, of which only the first size={asked} is used"
-        ));
-    }
-    Ok(size_bytes)
+    let wrong = if size_bytes < 512 {
+        format!("{size_bytes} bytes are too few; use a size of at least 512 bytes")
+    } else if size_bytes > found && (geometry.is_block || config.read_only) {
+        format!("its size is {has}, which is less than size={asked}; lower size=")
+    } else if size_bytes > found && found > 0 && !config.grow {
+        // An empty file may be extended without `grow`, because it has no data to lose.
+        // Interrupted starts leave such files behind.
+        format!(
+            "it has {has} and size={asked}; lower or remove the size, or add grow=on to extend the \
+             file"
+        )
+    } else {
+        if size_bytes < found {
+            let text = format!("its size is {has}, of which only the first size={asked} is used");
+            notes.push(config.message(text));
+        }
+        return Ok(size_bytes);
+    };
+    Err(config.error(ErrorKind::InvalidSetting, wrong))
 }
 
 fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
-    let (path, asked) = (config.path.display(), size_text(config.size_bytes.unwrap_or(0)));
+    let asked = size_text(config.size_bytes.unwrap_or(0));
     let why = match error.raw_os_error() {
         Some(libc::EFBIG) => "more than the maximum file size of its file system; lower the size",
-        Some(libc::ENOSPC) => "its file system is full; free some space, or choose another file",
+        Some(libc::ENOSPC) => FULL,
         _ => {
-            return system(&config.path, &format!("cannot extend the file to size={asked}"), error);
+            let doing = format_args!("cannot extend the file to size={asked}");
+            return config.system(doing, error);
         }
     };
-    Error::system(format!("{path}: size={asked}: {why}"), error.raw_os_error())
+    let text = config.message(format_args!("size={asked}: {why}"));
+    Error::system(text, error.raw_os_error())
 }
 
 fn too_full(file: &File, config: &FileConfig, size_bytes: u64) -> Option<String> {
     let free_bytes = probe::free_bytes(file).filter(|free_bytes| *free_bytes < size_bytes)?;
-    let (path, asked, free) = (config.path.display(), size_text(size_bytes), free_bytes >> 20);
-    Some(format!(
-        "{path}: size={asked}, but its file system has only {free} MiB left; writes fail when they \
-         are used up"
-    ))
+    let (asked, free) = (size_text(size_bytes), free_bytes >> 20);
+    Some(config.message(format_args!(
+        "size={asked}, but its file system has only {free} MiB left; writes fail when they are \
+         used up"
+    )))
 }
 
 fn extend(file: &File, config: &FileConfig, size_bytes: u64) -> io::Result<()> {
     file.set_len(size_bytes)?;
     file.sync_all()?;
-    let parent = match config.path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(parent)?.sync_all()
+    File::open(folder_of(&config.path))?.sync_all()
 }
 
 /// Extends the unnamed file of a dry run; leaves a user's file as it is.
@@ -413,24 +390,4 @@ fn advise(file: &File, advice: Advice) -> io::Result<()> {
         Advice::Sequential => rustix::fs::Advice::Sequential,
     };
     Ok(fadvise(file, 0, None, advice)?)
-}
-
-fn note_direct(
-    config: &FileConfig,
-    align: Option<DirectAlign>,
-    notes: &mut Vec<String>,
-) -> Result<(), Error> {
-    let path = config.path.display();
-    match (config.direct, align) {
-        (Direct::On, None) => {
-            let text =
-                format!("{path}: direct=on, but this file system does not support direct I/O");
-            return Err(Error::new(ErrorKind::NotSupported, text));
-        }
-        (Direct::Auto, None) => notes.push(format!(
-            "{path}: this file system does not support direct I/O; data go through the page cache"
-        )),
-        _ => {}
-    }
-    Ok(())
 }

@@ -18,9 +18,9 @@ use millrace_block::{
 use millrace_machine::Native;
 use millrace_reactor::Completion;
 
-use super::FileState;
 use super::engine::{CANCEL_MARK, Engine};
 use super::flight::{FileOperation, Flight};
+use super::{FileState, MAX_SECTORS};
 use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 
 /// Maximum number of bounce buffers of a queue. A request that needs a bounce buffer while all are
@@ -118,7 +118,7 @@ impl FileQueue {
             Some(buffer) => buffer,
             None if self.bounces_made < BOUNCES_MAX => {
                 self.bounces_made += 1;
-                Buffer::new(self.shared.bounce_bytes)
+                Buffer::new((MAX_SECTORS as usize) << 9)
             }
             None => return false,
         };

@@ -7,7 +7,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
-use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
 use millrace_block::{
@@ -19,10 +18,9 @@ use millrace_reactor::{Completion, Op};
 use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
-use super::engine::{Engine, Ring};
+use super::engine::Engine;
 use super::queue::FileQueue;
 use super::{FileConfig, FileDriver, within};
-use crate::common::thread_bound::ThreadBound;
 
 /// An operation without its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,28 +58,26 @@ struct Script {
     pushed: HashMap<u64, Noted>,
 }
 
-/// An engine under a script.
-pub(crate) struct Scripted {
-    pub(crate) engine: Engine,
-    script: Arc<Mutex<Script>>,
-}
+/// The script of an engine.
+pub(crate) struct Scripted(Arc<Mutex<Script>>);
 
 impl Scripted {
     pub(crate) fn note(&self, user_data: u64, op: Op) {
-        let mut script = self.script.lock().unwrap();
+        let mut script = self.0.lock().unwrap();
         script.ops.push(Noted::of(&op));
         script.pushed.insert(user_data, Noted::of(&op));
     }
 
-    pub(crate) fn take(&self, into: &mut Vec<Completion>) {
-        let mut script = self.script.lock().unwrap();
+    /// Replaces the results that the ring has given, and holds them back or adds those held back.
+    pub(crate) fn change(&self, completions: &mut Vec<Completion>) {
+        let mut script = self.0.lock().unwrap();
         let mut came = std::mem::take(&mut script.back);
         let before = came.len();
-        self.engine.take(&mut came);
+        came.append(completions);
         for (at, mut completion) in came.into_iter().enumerate() {
             let Some(op) = script.pushed.get(&completion.user_data).copied() else {
                 // Of a cancel.
-                into.push(completion);
+                completions.push(completion);
                 continue;
             };
             if at >= before
@@ -91,7 +87,7 @@ impl Scripted {
             }
             match script.held.is_some_and(|held| held(op)) {
                 true => script.back.push(completion),
-                false => into.push(completion),
+                false => completions.push(completion),
             }
         }
     }
@@ -112,10 +108,8 @@ impl Driver<Native> for ScriptedDriver {
     }
     fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let (current, shared) = (millrace_runtime::current().unwrap(), Arc::clone(&self.0.shared));
-        let share = (&self.0.share, self.0.demand(depth));
-        let ring = Ring::new(current.handle, shared.file.as_raw_fd(), share, Vec::new()).unwrap();
-        let engine = Engine::Ring(ThreadBound::new(ring));
-        let engine = Engine::Script(Box::new(Scripted { engine, script: Arc::clone(&self.1) }));
+        let mut engine = Engine::ring(current.handle, &self.0, depth).unwrap();
+        engine.script = Some(Scripted(Arc::clone(&self.1)));
         Ok(Box::new(FileQueue::new(shared, engine, depth)))
     }
 }
