@@ -1,8 +1,7 @@
 //! Parses controllers as users write them, such as `scu:tags=250,sharing=controller,node=1`.
 //!
-//! The text sets up a `Controller` of the block layer: its number of tags, the queues or drives
-//! that share them, and its NUMA node. A drive names its controller in its spec, as in
-//! `file@scu:path=/srv/d0`. The key `controller` of a `model` drive is something else: a part of
+//! The text sets up a `Controller` of the block layer. A drive names its controller in its spec, as
+//! in `file@scu:path=/srv/d0`. The key `controller` of a `model` drive is something else: a part of
 //! the modelled hardware.
 
 use std::sync::Arc;
@@ -19,12 +18,10 @@ use crate::spec::{Spec, SpecError};
 /// # Errors
 /// Returns `SpecError::Controller` with the mistake and a valid form.
 pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
-    let wrong = |what: String| SpecError::Controller { spec: text.into(), what };
+    let wrong = |what: &str| Err(SpecError::Controller { spec: text.into(), what: what.into() });
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
     if name.is_empty() || name.contains(|letter: char| letter == '@' || letter.is_control()) {
-        return Err(wrong(
-            "the controller's name is missing, or contains @ or a control character".into(),
-        ));
+        return wrong("the controller's name is missing, or contains @ or a control character");
     }
     let (mut tags, mut sharing, mut node) = (None, None, None);
     for piece in rest.split(',').filter(|_| !rest.is_empty()) {
@@ -34,30 +31,30 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
             "tags" => {
                 let most = ControllerConfig::TAGS_MAX;
                 let Some(number) = number(most).filter(|tags| *tags > 0) else {
-                    return Err(wrong(format!("tags={value} is not a number from 1 to {most}")));
+                    return wrong(&format!("tags={value} is not a number from 1 to {most}"));
                 };
                 tags.replace(number).is_some()
             }
             "sharing" => {
                 let Some(word) = Sharing::from_word(value) else {
                     let words = "queue, drive or controller";
-                    return Err(wrong(format!("sharing={value} is unknown; write {words}")));
+                    return wrong(&format!("sharing={value} is unknown; write {words}"));
                 };
                 sharing.replace(word).is_some()
             }
             "node" => {
                 let Some(number) = number(u32::MAX) else {
-                    return Err(wrong(format!("node={value} is not the number of a NUMA node")));
+                    return wrong(&format!("node={value} is not the number of a NUMA node"));
                 };
                 node.replace(NodeId(number)).is_some()
             }
-            key => return Err(wrong(format!("it has no key `{key}`"))),
+            key => return wrong(&format!("it has no key `{key}`")),
         };
         if twice {
-            return Err(wrong(format!("{key} is given twice; remove one of them")));
+            return wrong(&format!("{key} is given twice; remove one of them"));
         }
     }
-    let Some(tags) = tags else { return Err(wrong("it needs tags=N".into())) };
+    let Some(tags) = tags else { return wrong("it needs tags=N") };
     let sharing = sharing.unwrap_or(Sharing::Controller);
     Ok(ControllerConfig { name: name.into(), tags, sharing, node })
 }

@@ -124,8 +124,8 @@ impl Driver<Native> for FaultDriver {
                 volatile_cache: true,
                 process_cache: true,
                 fua: self.cache == FaultCache::Volatile,
-                no_payload: false,
                 read_only: inner.features.read_only,
+                ..Features::default()
             },
             ..QueueLimits::default()
         }

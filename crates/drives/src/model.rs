@@ -87,10 +87,9 @@ impl<M: Machine> Driver<M> for ModelDriver {
             max_write_zeroes_sectors: u32::MAX,
             features: Features {
                 volatile_cache: self.config.timing.buffer_bytes > 0,
-                process_cache: false,
                 fua: true,
                 no_payload: self.shared.store.is_none(),
-                read_only: false,
+                ..Features::default()
             },
             ..QueueLimits::default()
         }

@@ -44,7 +44,7 @@ pub enum SpecError {
     #[error(
         "driver {driver} has no key `{key}`{}; its keys are {}",
         hint_of(key, nearest),
-        list(driver)
+        known_keys(driver).unwrap_or_default().join(", ")
     )]
     UnknownKey { driver: String, key: String, nearest: Option<&'static str> },
     #[error("driver {driver}: key `{key}` is given twice; remove one of them")]
@@ -75,10 +75,6 @@ fn hint_of(key: &str, nearest: &Option<&'static str>) -> String {
     }
 }
 
-fn list(driver: &str) -> String {
-    known_keys(driver).unwrap_or_default().join(", ")
-}
-
 /// Returns the names of all drivers.
 pub fn drivers() -> impl Iterator<Item = &'static str> {
     crate::DRIVERS.iter().map(|row| row.name)
@@ -103,28 +99,24 @@ impl Spec {
         driver: &str,
         pairs: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Spec, SpecError> {
-        let spec = Spec::of_pairs(driver, pairs)?;
-        spec.check_nesting()?;
-        Ok(spec)
+        Spec::of_pairs(driver, pairs)?.checked()
     }
 
     /// Returns an error if drives are nested too deeply for recursive code. An invalid inner spec
     /// is refused later, when it is parsed.
-    fn check_nesting(&self) -> Result<(), SpecError> {
+    fn checked(self) -> Result<Spec, SpecError> {
         let mut inner = self.get("drive").map(str::to_owned);
         for _ in 0..NESTING_MAX {
-            let Some(text) = inner else { return Ok(()) };
-            let Ok(spec) = Spec::parse_outermost(&text) else { return Ok(()) };
+            let Some(text) = inner else { return Ok(self) };
+            let Ok(spec) = Spec::parse_outermost(&text) else { return Ok(self) };
             inner = spec.get("drive").map(str::to_owned);
         }
-        match inner {
-            None => Ok(()),
-            Some(_) => {
-                let what = format!("more than {NESTING_MAX} drives are nested");
-                let start: String = self.to_string().chars().take(SHOWN_CHARS).collect();
-                Err(SpecError::Syntax { spec: format!("{start}..."), what })
-            }
+        if inner.is_none() {
+            return Ok(self);
         }
+        let what = format!("more than {NESTING_MAX} drives are nested");
+        let start: String = self.to_string().chars().take(SHOWN_CHARS).collect();
+        Err(SpecError::Syntax { spec: format!("{start}..."), what })
     }
 
     fn of_pairs(
@@ -207,9 +199,7 @@ impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Spec, SpecError> {
-        let spec = Spec::parse_outermost(text)?;
-        spec.check_nesting()?;
-        Ok(spec)
+        Spec::parse_outermost(text)?.checked()
     }
 }
 
@@ -219,23 +209,23 @@ impl Spec {
         if let Some(spelled_out) = url_or_path(text) {
             return Spec::parse_outermost(&spelled_out);
         }
-        let wrong = |what: String| SpecError::Syntax { spec: text.into(), what };
+        let wrong = |what: &str| Err(SpecError::Syntax { spec: text.into(), what: what.into() });
         let (driver, rest) = text.split_once(':').unwrap_or((text, ""));
         let (driver, controller) = match driver.split_once('@') {
             Some((driver, controller)) => (driver, Some(controller)),
             None => (driver, None),
         };
         if driver.is_empty() {
-            return Err(wrong("it names no driver".into()));
+            return wrong("it names no driver");
         }
         if controller == Some("") {
-            return Err(wrong("the controller's name must follow the @".into()));
+            return wrong("the controller's name must follow the @");
         }
         // The driver is checked first, because the rest of an unknown driver's spec may have any
         // form.
         Spec::of_pairs(driver, std::iter::empty())?;
         let Some(pieces) = split_outside(rest, ',') else {
-            return Err(wrong("its parentheses are not balanced".into()));
+            return wrong("its parentheses are not balanced");
         };
         let mut pairs = Vec::new();
         for piece in pieces.into_iter().filter(|_| !rest.is_empty()) {
@@ -244,7 +234,7 @@ impl Spec {
                 Some((key, value)) if !key.is_empty() => {
                     pairs.push((key.trim().to_string(), unwrapped(value).to_string()));
                 }
-                _ => return Err(wrong(format!("`{piece}` is not key=value"))),
+                _ => return wrong(&format!("`{piece}` is not key=value")),
             }
         }
         let spec = Spec::of_pairs(driver, pairs)?;

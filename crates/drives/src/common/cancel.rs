@@ -21,17 +21,13 @@ impl Cancel {
     /// Sets the flag, so that each drive that is being opened with it stops opening and returns an
     /// error.
     pub fn set(&self) {
-        // Release pairs with the Acquire in `is_set`: a thread that sees the flag set also sees the
-        // caller's earlier writes.
-        self.0.store(true, Ordering::Release);
+        self.0.store(true, Ordering::SeqCst);
     }
 
     /// Returns true if the flag is set. Code that is opening a drive must then return an error.
     #[must_use]
     pub fn is_set(&self) -> bool {
-        // Acquire pairs with the Release in `set`: if the flag is set, writes made before `set` are
-        // visible.
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::SeqCst)
     }
 
     /// Returns an error if the flag is set. `what` names the drive and the awaited event.

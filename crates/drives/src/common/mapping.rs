@@ -38,42 +38,24 @@ impl Mapping {
     pub(crate) fn transfer<M: Machine>(&self, rq: &Request<M>) {
         let mut offset = rq.sector() << 9;
         for segment in rq.segments() {
-            let (start, len_bytes) = (segment.start, segment.len_bytes);
-            // SAFETY: the segments of a request in flight are valid memory of its bios.
-            unsafe {
-                match rq.op() {
-                    Op::Read => self.read(offset, start, len_bytes),
-                    _ => self.write(offset, start, len_bytes),
-                }
-            }
-            offset += u64::from(len_bytes);
+            let here = self.at(offset, segment.len_bytes.into());
+            let (from, into) = match rq.op() {
+                Op::Read => (here, segment.start),
+                _ => (segment.start, here),
+            };
+            // SAFETY: `here` was checked to lie inside the mapping.
+            // The segments of a request in flight are valid memory of its bios, outside the mapping.
+            unsafe { std::ptr::copy_nonoverlapping(from, into, segment.len_bytes as usize) };
+            offset += u64::from(segment.len_bytes);
         }
     }
 
-    /// Copies bytes out of the mapping.
-    ///
-    /// # Safety
-    /// `into` must be valid for writes of `len_bytes` bytes and lie outside the mapping.
-    unsafe fn read(&self, offset: u64, into: *mut u8, len_bytes: u32) {
-        let from = self.at(offset, len_bytes.into());
-        // SAFETY: `from` was checked; the caller vouches for `into`.
-        unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
-    }
-
-    /// Copies bytes into the mapping.
-    ///
-    /// # Safety
-    /// `from` must be valid for reads of `len_bytes` bytes and lie outside the mapping.
-    unsafe fn write(&self, offset: u64, from: *const u8, len_bytes: u32) {
-        let into = self.at(offset, len_bytes.into());
-        // SAFETY: `into` was checked; the caller vouches for `from`.
-        unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
-    }
-
+    /// Copies a range of another mapping.
     pub(crate) fn copy_from(&self, other: &Mapping, offset: u64, len_bytes: u32) {
         let from = other.at(offset, len_bytes.into());
-        // SAFETY: checked to lie inside the other mapping, which is not this one.
-        unsafe { self.write(offset, from, len_bytes) }
+        let into = self.at(offset, len_bytes.into());
+        // SAFETY: both were checked to lie inside their mappings, which are not the same.
+        unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
     }
 
     /// Makes a range read as zeroes, and returns its whole pages to the system.
@@ -111,11 +93,12 @@ mod tests {
         let map = Mapping::new(64 << 10).unwrap();
         let ones = vec![1u8; 64 << 10];
         let mut back = vec![9u8; 64 << 10];
-        // SAFETY: vectors of the mapping's length.
-        unsafe { map.write(0, ones.as_ptr(), 64 << 10) };
+        let start = map.at(0, 64 << 10);
+        // SAFETY: a vector of the mapping's length.
+        unsafe { std::ptr::copy_nonoverlapping(ones.as_ptr(), start, ones.len()) };
         map.clear(512, 20_000);
         // SAFETY: as above.
-        unsafe { map.read(0, back.as_mut_ptr(), 64 << 10) };
+        unsafe { std::ptr::copy_nonoverlapping(start, back.as_mut_ptr(), back.len()) };
         let zeroes = back.iter().enumerate().filter(|(_, b)| **b == 0).map(|(at, _)| at);
         assert_eq!((zeroes.clone().min(), zeroes.max()), (Some(512), Some(20_511)));
     }

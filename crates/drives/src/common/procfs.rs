@@ -90,7 +90,10 @@ pub fn flock_holder(file: &File) -> Option<Holder> {
     // On some file systems, /proc/locks shows another device number than stat does.
     let by_inode = format!(":{}", meta.ino());
     let pid = (0..LOOKS).find_map(|_| {
-        let table = lock_table()?;
+        // The table is read in large pieces, because reading it line by line would make it more
+        // likely that lines are skipped.
+        let mut table = String::with_capacity(64 << 10);
+        File::open("/proc/locks").ok()?.read_to_string(&mut table).ok()?;
         locker(&table, |id| id == name).or_else(|| locker(&table, |id| id.ends_with(&by_inode)))
     });
     pid.map(Holder::of)
@@ -100,14 +103,6 @@ pub fn flock_holder(file: &File) -> Option<Holder> {
 /// position in the table by counting lines, so it skips a line if an earlier line disappears
 /// between two reads.
 const LOOKS: usize = 4;
-
-/// Returns the text of /proc/locks. Reads it in pages, because reading it line by line would make
-/// it more likely that lines are skipped.
-fn lock_table() -> Option<String> {
-    let mut table = String::with_capacity(64 << 10);
-    File::open("/proc/locks").ok()?.read_to_string(&mut table).ok()?;
-    Some(table)
-}
 
 /// Returns the process that has a flock(2) lock on a file. `table` is the text of /proc/locks;
 /// `is_it` recognizes the file's device and inode.
@@ -128,10 +123,7 @@ pub fn memory_bytes() -> Option<u64> {
 }
 
 fn memory_in(text: &str) -> Option<u64> {
-    let kib = |name: &str| -> Option<u64> {
-        let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-        rest.split_whitespace().next()?.parse().ok()
-    };
+    let kib = |name: &str| field(text, name)?.parse::<u64>().ok();
     Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or(0)) << 10)
 }
 
@@ -144,9 +136,13 @@ pub fn may_lock_memory() -> bool {
     is_unlimited(&read("limits")) || has_ipc_lock(&read("status"), &read("uid_map"))
 }
 
+/// Returns the first word after `name` at the start of a line.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()
+}
+
 fn is_unlimited(limits: &str) -> bool {
-    let rest = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
-    rest.and_then(|rest| rest.split_whitespace().next()) == Some("unlimited")
+    field(limits, "Max locked memory") == Some("unlimited")
 }
 
 /// Returns true if the process has CAP_IPC_LOCK on the host. A capability inside a user namespace
@@ -154,8 +150,7 @@ fn is_unlimited(limits: &str) -> bool {
 fn has_ipc_lock(status: &str, uid_map: &str) -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let is_host = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    let mask = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
     is_host && mask.is_some_and(|mask| mask & 1 << CAP_IPC_LOCK != 0)
 }
 

@@ -26,11 +26,15 @@ impl SparseStore {
         Ok(SparseStore { data: Mapping::new(size_bytes)?, written })
     }
 
+    fn bit(&self, granule: u64) -> (&AtomicU64, u64) {
+        (&self.written[(granule / 64) as usize], 1 << (granule % 64))
+    }
+
     fn is_written(&self, granule: u64) -> bool {
+        let (word, bit) = self.bit(granule);
         // Acquire pairs with the Release in `note_written`: if the bit is set, the data are
         // visible.
-        let word = self.written[(granule / 64) as usize].load(Ordering::Acquire);
-        word >> (granule % 64) & 1 != 0
+        word.load(Ordering::Acquire) & bit != 0
     }
 
     /// Returns true if nothing was written to a range since it was last discarded.
@@ -43,9 +47,9 @@ impl SparseStore {
     fn note_written(&self, offset: u64, len_bytes: u64) {
         for granule in offset >> GRANULE_SHIFT..=(offset + len_bytes - 1) >> GRANULE_SHIFT {
             if !self.is_written(granule) {
-                let bit = 1 << (granule % 64);
+                let (word, bit) = self.bit(granule);
                 // Release pairs with the Acquire in `is_written`.
-                self.written[(granule / 64) as usize].fetch_or(bit, Ordering::Release);
+                word.fetch_or(bit, Ordering::Release);
             }
         }
     }
@@ -53,10 +57,10 @@ impl SparseStore {
     fn clear(&self, offset: u64, len_bytes: u64) {
         let first = offset.div_ceil(1 << GRANULE_SHIFT);
         for granule in first..(offset + len_bytes) >> GRANULE_SHIFT {
-            let bit = 1u64 << (granule % 64);
+            let (word, bit) = self.bit(granule);
             // AcqRel: the granule's written bit is cleared before its data. If a write sets the bit
             // after that, the bit stays set.
-            self.written[(granule / 64) as usize].fetch_and(!bit, Ordering::AcqRel);
+            word.fetch_and(!bit, Ordering::AcqRel);
         }
         self.data.clear(offset, len_bytes);
     }

@@ -111,12 +111,11 @@ pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
         let end = behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len());
         let (unit, after) = behind.split_at(end);
         let Some((_, unit_ns)) = units.find(|(name, _)| *name == unit) else {
-            let is_known = UNITS_OF_TIMES.iter().any(|(name, _)| *name == unit);
-            return Err(match is_known {
-                true => "write the units of a time from large to small, each once, as in 1m30s"
-                    .to_owned(),
-                false => TIME.form.to_owned(),
-            });
+            let text = match UNITS_OF_TIMES.iter().any(|(name, _)| *name == unit) {
+                true => "write the units of a time from large to small, each once, as in 1m30s",
+                false => TIME.form,
+            };
+            return Err(text.to_owned());
         };
         let sum = sum_ns.checked_add(scaled(digits, *unit_ns, &TIME)?);
         sum_ns = sum.ok_or_else(|| TIME.too_large())?;
@@ -197,13 +196,11 @@ fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
     let parts = u128::from(kept.parse::<u64>().unwrap_or(0)) * u128::from(unit);
     let scale = 10u128.pow(kept.len() as u32);
     let sum = base.checked_add((parts / scale) as u64).ok_or_else(too_large)?;
-    match kept == fraction && parts % scale == 0 {
-        true => Ok(sum),
-        false => {
-            let Quantity { whole, unit, .. } = quantity;
-            Err(format!("the value is not {whole}; write {}{unit}", sum.max(1)))
-        }
+    if kept == fraction && parts % scale == 0 {
+        return Ok(sum);
     }
+    let Quantity { whole, unit, .. } = quantity;
+    Err(format!("the value is not {whole}; write {}{unit}", sum.max(1)))
 }
 
 impl Quantity {

@@ -3,8 +3,6 @@
 //! The settings of the wrapped drive are parsed, too; nothing is opened. Errors name the key and
 //! its value.
 
-use std::str::FromStr;
-
 use millrace_block::{Op, QueueKind, Status};
 
 use super::{Chance, Effect, FaultCache, FaultConfig, FaultDriver, FaultRule};
@@ -62,7 +60,7 @@ fn settings_of(spec: &Spec) -> Result<FaultSettings, SpecError> {
     let config = fault_config(spec)?;
     let dead = spec.switch("dead")? == Some(true);
     let form = "write the inner drive's spec in parentheses, as in drive=(ram:size=1g)";
-    let inner = Spec::from_str(drive);
+    let inner = drive.parse::<Spec>();
     let inner = inner.map_err(|error| spec.invalid("drive", &format!("{error}; {form}")))?;
     if let Some(name) = &inner.controller {
         let expected =
@@ -79,29 +77,21 @@ fn fault_config(spec: &Spec) -> Result<FaultConfig, SpecError> {
         (_, Some(_)) => return Err(spec.invalid("fua", "it goes with volatile=on")),
         _ => FaultCache::Inner,
     };
-    let seed = spec.value("seed", |text| text.parse::<u64>().ok(), "write a number")?;
     Ok(FaultConfig {
         name: spec.get("name").map_or_else(|| spec.to_string(), String::from),
         rules: fault_rules(spec)?,
         cache,
-        seed: seed.unwrap_or(0),
+        seed: spec.seed()?.unwrap_or(0),
     })
 }
 
 fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
-    let chance = match (spec.get("error-rate").is_some(), spec.get("every").is_some()) {
-        (true, true) => {
-            return Err(spec.invalid(
-                "every",
-                "`error-rate` and `every` exclude each other; give one of them",
-            ));
-        }
-        (true, false) => {
-            let rate = |text: &str| text.parse().ok().filter(|rate| (0.0..=1.0).contains(rate));
-            spec.value("error-rate", rate, "write a number from 0 to 1")?.map(Chance::Rate)
-        }
-        _ => spec.number("every", u64::MAX)?.map(Chance::Every),
-    };
+    if spec.get("error-rate").is_some() && spec.get("every").is_some() {
+        let text = "`error-rate` and `every` exclude each other; give one of them";
+        return Err(spec.invalid("every", text));
+    }
+    let every = spec.number("every", u64::MAX)?.map(Chance::Every);
+    let chance = spec.fraction("error-rate")?.map(Chance::Rate).or(every);
     let status = spec.choice("status", &STATUSES)?;
     let op = spec.choice("op", &OPS)?;
     let range = spec.value("range", byte_range, "write START-END in bytes, as in 1m-2m")?;
@@ -122,9 +112,7 @@ fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
     if spec.switch("stuck")? == Some(true) {
         rules.push(rule(Effect::Stick, Chance::Always));
     }
-    if let Some(key) = ["range", "op"].into_iter().find(|key| spec.get(key).is_some())
-        && rules.is_empty()
-    {
+    if let Some(key) = spec.first_of("range op").filter(|_| rules.is_empty()) {
         let text = "it selects I/Os, but names no fault; add status, error-rate, \
                     every, latency or stuck";
         return Err(spec.invalid(key, text));

@@ -64,11 +64,10 @@ impl ModelConfig {
         range("depth", self.depth.into(), 1, 65_536)?;
         let timing = &self.timing;
         range("units", timing.units.into(), 1, ModelTiming::UNITS_MAX.into())?;
-        let page_bytes = timing.page_bytes;
-        if !(4096..=1 << 20).contains(&page_bytes) || !page_bytes.is_power_of_two() {
-            return Err(format!(
-                "model drive: page size is {page_bytes}; use a power of two from 4096 to 1048576"
-            ));
+        let page = timing.page_bytes;
+        if !(4096..=1 << 20).contains(&page) || !page.is_power_of_two() {
+            let form = "use a power of two from 4096 to 1048576";
+            return Err(format!("model drive: page size is {page}; {form}"));
         }
         for (name, time_ns) in [
             ("read time", timing.read_ns),

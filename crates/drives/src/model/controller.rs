@@ -23,7 +23,7 @@ pub struct ModelController {
 }
 
 /// Limits of a controller; 0 means no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ControllerLimits {
     pub(crate) tags: u32,
     /// Bandwidth of the link in each direction.
@@ -31,22 +31,6 @@ pub(crate) struct ControllerLimits {
     pub(crate) command_ns: u64,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct ControllerOptions {
-    pub(crate) tags: Option<u32>,
-    pub(crate) bytes_per_s: Option<u64>,
-    pub(crate) command_ns: Option<u64>,
-}
-
-impl ControllerOptions {
-    fn or(&self, default: ControllerLimits) -> ControllerLimits {
-        ControllerLimits {
-            tags: self.tags.unwrap_or(default.tags),
-            bytes_per_s: self.bytes_per_s.unwrap_or(default.bytes_per_s),
-            command_ns: self.command_ns.unwrap_or(default.command_ns),
-        }
-    }
-}
 #[derive(Debug, Default)]
 struct PortTable {
     in_flight: u32,
@@ -80,19 +64,23 @@ impl ModelController {
             link: Mutex::new(DuplexLink::new(limits.bytes_per_s, limits.bytes_per_s)),
         })
     }
-    /// Returns the controller with this name, and creates it if there is none. If `asked` sets a
-    /// limit that differs from the limit of the existing controller, returns the existing
-    /// controller as the error.
-    pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
+
+    /// Returns the controller with this name, and creates it if there is none. `set` sets the
+    /// limits that the spec gives. If they differ from those of the existing controller, returns
+    /// the existing controller as the error.
+    pub(crate) fn named(
+        name: &str,
+        set: impl FnOnce(&mut ControllerLimits),
+    ) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock_unpoisoned(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
         let found = named.iter().filter_map(Weak::upgrade).find(|c| c.name == name);
+        let mut limits = found.as_ref().map(|found| found.limits).unwrap_or_default();
+        set(&mut limits);
         if let Some(found) = found {
-            let same = asked.or(found.limits) == found.limits;
-            return if same { Ok(found) } else { Err(found) };
+            return if limits == found.limits { Ok(found) } else { Err(found) };
         }
-        let unlimited = ControllerLimits { tags: 0, bytes_per_s: 0, command_ns: 0 };
-        let made = ModelController::with_limits(name, asked.or(unlimited));
+        let made = ModelController::with_limits(name, limits);
         named.push(Arc::downgrade(&made));
         Ok(made)
     }
@@ -120,11 +108,12 @@ pub(crate) struct ControllerPort {
 impl ControllerPort {
     pub(crate) fn new(controller: Arc<ModelController>) -> ControllerPort {
         let mut ports = lock_unpoisoned(&controller.ports);
-        let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());
-        if index == ports.list.len() {
+        let free = ports.list.iter().position(|port| !port.taken);
+        let index = free.unwrap_or_else(|| {
             ports.list.push(PortState::default());
-        }
-        ports.list[index] = PortState { taken: true, ..PortState::default() };
+            ports.list.len() - 1
+        });
+        ports.list[index].taken = true;
         drop(ports);
         ControllerPort { controller, index }
     }
@@ -138,11 +127,8 @@ impl ControllerPort {
         let mut ports = lock_unpoisoned(&self.controller.ports);
         let busy = ports.list.iter().filter(|port| port.in_flight > 0 || port.waiting).count();
         let share = (tags / busy.max(1) as u32).max(1);
-        let others_wait = ports
-            .list
-            .iter()
-            .enumerate()
-            .any(|(index, port)| index != self.index && port.waiting && port.in_flight < share);
+        // If this is only the calling drive itself, it has less than its share and gets the tag.
+        let others_wait = ports.list.iter().any(|port| port.waiting && port.in_flight < share);
         let own = ports.list[self.index].in_flight;
         let granted = ports.in_flight < tags && !(others_wait && own >= share);
         ports.list[self.index].waiting = !granted;
@@ -205,8 +191,8 @@ mod tests {
 
     #[test]
     fn commands_of_all_drives_take_turns_at_the_controller() {
-        let asked = ControllerOptions { command_ns: Some(150), ..ControllerOptions::default() };
-        let controller = ModelController::named("of-turns", asked).unwrap();
+        let set = |limits: &mut ControllerLimits| limits.command_ns = 150;
+        let controller = ModelController::named("of-turns", set).unwrap();
         assert_eq!([0, 0, 1_000].map(|now_ns| controller.book_command(now_ns)), [150, 300, 1_150]);
         assert_eq!(ModelController::new("free", 0, 0).book_command(7), 7);
     }
@@ -225,11 +211,10 @@ mod tests {
 
     #[test]
     fn name_lives_as_long_as_its_drive_and_has_one_set_of_limits() {
-        let named = |tags| {
-            ModelController::named(
-                "of-this-test",
-                ControllerOptions { tags, ..ControllerOptions::default() },
-            )
+        let named = |tags: Option<u32>| {
+            ModelController::named("of-this-test", |limits| {
+                limits.tags = tags.unwrap_or(limits.tags);
+            })
         };
         let first = named(Some(250)).unwrap();
         let again = named(None).unwrap();

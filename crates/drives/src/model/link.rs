@@ -4,6 +4,14 @@
 
 use super::io::{ModelIo, ModelIoKind};
 
+/// Returns the time in which a link or medium transfers sectors.
+pub(super) fn transfer_ns(nr_sectors: u32, bytes_per_s: u64) -> u64 {
+    // The product exceeds 64 bits: up to 2^32 sectors of 2^9 bytes make 2^41 bytes, times 10^9
+    // nanoseconds.
+    let bytes_ns = (u128::from(nr_sectors) << 9) * 1_000_000_000;
+    (bytes_ns / u128::from(bytes_per_s)) as u64
+}
+
 #[derive(Debug)]
 struct LinkDirection {
     bytes_per_s: u64,
@@ -11,18 +19,11 @@ struct LinkDirection {
 }
 
 impl LinkDirection {
-    fn new(bytes_per_s: u64) -> LinkDirection {
-        LinkDirection { bytes_per_s, free_ns: 0 }
-    }
-
     fn book(&mut self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
         if self.bytes_per_s == 0 {
             return BookedTransfer::default();
         }
-        // The product exceeds 64 bits: up to 2^32 sectors of 2^9 bytes make 2^41 bytes, times 10^9
-        // nanoseconds.
-        let bytes_ns = (u128::from(nr_sectors) << 9) * 1_000_000_000;
-        let transfer_ns = (bytes_ns / u128::from(self.bytes_per_s)) as u64;
+        let transfer_ns = transfer_ns(nr_sectors, self.bytes_per_s);
         self.free_ns = self.free_ns.max(now_ns) + transfer_ns;
         BookedTransfer { transfer_ns, free_ns: self.free_ns }
     }
@@ -37,8 +38,8 @@ pub(crate) struct DuplexLink {
 impl DuplexLink {
     /// Creates an idle link with these bandwidths in bytes per second; 0 means no limit.
     pub(crate) fn new(to_host: u64, from_host: u64) -> DuplexLink {
-        let (to_host, from_host) = (LinkDirection::new(to_host), LinkDirection::new(from_host));
-        DuplexLink { to_host, from_host }
+        let idle = |bytes_per_s| LinkDirection { bytes_per_s, free_ns: 0 };
+        DuplexLink { to_host: idle(to_host), from_host: idle(from_host) }
     }
 
     pub(crate) fn book(&mut self, now_ns: u64, io: ModelIo) -> BookedTransfer {

@@ -6,8 +6,8 @@ use millrace_block::{Error, ErrorKind, QueueKind};
 
 use super::ModelDriver;
 use super::config::{ModelConfig, ModelContents, ModelTiming};
-use super::controller::{ControllerLimits, ControllerOptions, ModelController};
-use super::preset::{ModelPreset, model_presets};
+use super::controller::{ControllerLimits, ModelController};
+use super::preset::model_presets;
 use super::service_times::UsualTimes;
 use crate::common::units::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
@@ -63,25 +63,19 @@ fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     if let Some(preset) = model_presets().iter().find(|preset| preset.name == name) {
         return Ok(preset.config());
     }
-    let names = || model_presets().iter().map(|preset: &ModelPreset| preset.name);
+    let names = || model_presets().iter().map(|preset| preset.name);
     let like = nearest(name, names()).map_or_else(String::new, |n| format!("did you mean `{n}`? "));
     let all = names().collect::<Vec<_>>().join(", ");
     Err(spec.invalid("preset", &format!("{like}there are {all}")))
 }
 
 fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
-    let given = FLASH_KEYS.split(' ').find(|key| base.disk.is_some() && spec.get(key).is_some());
-    if let Some(key) = given {
+    if let Some(key) = spec.first_of(FLASH_KEYS).filter(|_| base.disk.is_some()) {
         let text = format!("the preset is a rotating disk, which has no {key}; remove this key");
         return Err(spec.invalid(key, &text));
     }
-    let fraction = |key| {
-        let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-        spec.value::<f64>(key, parse, "write a number from 0 to 1")
-    };
     let rate = |key| spec.read(key, rate_bytes_per_s);
     let page = spec.read("page", size_bytes)?;
-    let seed = spec.value("seed", |text| text.parse::<u64>().ok(), "write a number")?;
     Ok(ModelTiming {
         units: spec.number("units", ModelTiming::UNITS_MAX.into())?.unwrap_or(base.units),
         page_bytes: page.map_or(base.page_bytes, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
@@ -93,10 +87,10 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
         read_bytes_per_s: rate("read-bandwidth")?.unwrap_or(base.read_bytes_per_s),
         write_bytes_per_s: rate("write-bandwidth")?.unwrap_or(base.write_bytes_per_s),
         buffer_bytes: spec.read("buffer", size_bytes)?.unwrap_or(base.buffer_bytes),
-        jitter: fraction("jitter")?.unwrap_or(base.jitter),
-        tail_share: fraction("tail-share")?.unwrap_or(base.tail_share),
+        jitter: spec.fraction("jitter")?.unwrap_or(base.jitter),
+        tail_share: spec.fraction("tail-share")?.unwrap_or(base.tail_share),
         tail_ns: spec.time("tail")?.unwrap_or(base.tail_ns),
-        seed: seed.unwrap_or(base.seed),
+        seed: spec.seed()?.unwrap_or(base.seed),
         disk: base.disk,
     })
 }
@@ -110,14 +104,14 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
     let bytes_per_s = spec.read("controller-bandwidth", rate_bytes_per_s)?;
     let command_ns = spec.time("controller-command")?;
     let Some(name) = spec.get("controller") else {
-        let mut lone =
-            ["controller-tags", "controller-bandwidth", "controller-command"].into_iter();
-        return match lone.find(|key| spec.get(key).is_some()) {
-            Some(key) => Err(spec.invalid(key, "it needs controller=NAME")),
-            None => Ok(None),
-        };
+        let lone = spec.first_of("controller-tags controller-bandwidth controller-command");
+        return lone.map_or(Ok(None), |key| Err(spec.invalid(key, "it needs controller=NAME")));
     };
-    let found = ModelController::named(name, ControllerOptions { tags, bytes_per_s, command_ns });
+    let found = ModelController::named(name, |limits| {
+        limits.tags = tags.unwrap_or(limits.tags);
+        limits.bytes_per_s = bytes_per_s.unwrap_or(limits.bytes_per_s);
+        limits.command_ns = command_ns.unwrap_or(limits.command_ns);
+    });
     found.map(Some).map_err(|known| {
         let ControllerLimits { tags, bytes_per_s, command_ns } = known.limits;
         let text = format!(

@@ -38,18 +38,13 @@ pub struct ModelPreset {
     size_bytes: u64,
     queues: u16,
     queue_depth: u32,
-    dies: DieGeometry,
+    /// Number of dies, and bytes of a flash page over all planes of a die.
+    dies: (u32, u32),
     read_ns: u64,
     write_ns: u64,
     fixed_ns: u64,
     buffer_bytes: u64,
     disk: Option<ModelDisk>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct DieGeometry {
-    count: u32,
-    page_bytes: u32,
 }
 
 const MB: u64 = 1_000_000;
@@ -66,7 +61,7 @@ const EVO_850: ModelPreset = ModelPreset {
     size_bytes: 500 * GB,
     queues: 1,
     queue_depth: 32,
-    dies: DieGeometry { count: 32, page_bytes: 4096 },
+    dies: (32, 4096),
     read_ns: 73_000,
     write_ns: 160_000,
     fixed_ns: 7_000,
@@ -84,7 +79,7 @@ const PRO_950: ModelPreset = ModelPreset {
     size_bytes: 512 * GB,
     queues: 8,
     queue_depth: 1024,
-    dies: DieGeometry { count: 32, page_bytes: 16_384 },
+    dies: (32, 16_384),
     read_ns: 67_000,
     write_ns: 300_000,
     fixed_ns: 11_000,
@@ -108,7 +103,7 @@ const INTEL_520: ModelPreset = ModelPreset {
     size_bytes: 120 * GB,
     queues: 1,
     queue_depth: 32,
-    dies: DieGeometry { count: 16, page_bytes: 16_384 },
+    dies: (16, 16_384),
     read_ns: 155_000,
     write_ns: 70_000,
     fixed_ns: 3_000,
@@ -127,7 +122,7 @@ const HDD_7200: ModelPreset = ModelPreset {
     size_bytes: 6_000 * GB,
     queues: 1,
     queue_depth: 1,
-    dies: DieGeometry { count: 1, page_bytes: 4096 },
+    dies: (1, 4096),
     read_ns: 0,
     write_ns: 0,
     fixed_ns: 0,
@@ -161,7 +156,7 @@ const PRESETS: [ModelPreset; 9] = [
         latency_ns: (92_000, 15_900),
         size_bytes: 1_500 * GB,
         queues: 32,
-        dies: DieGeometry { count: 256, page_bytes: 4096 },
+        dies: (256, 4096),
         read_ns: 79_200,
         fixed_ns: 10_000,
         write_ns: 600_000,
@@ -184,7 +179,7 @@ const PRESETS: [ModelPreset; 9] = [
         size_bytes: 800 * GB,
         queues: 128,
         queue_depth: 4096,
-        dies: DieGeometry { count: 56, page_bytes: 4096 },
+        dies: (56, 4096),
         read_ns: 2_000,
         write_ns: 2_000,
         fixed_ns: 2_500,
@@ -228,8 +223,8 @@ impl ModelPreset {
             queues: self.queues,
             depth: self.queue_depth,
             timing: ModelTiming {
-                units: self.dies.count,
-                page_bytes: self.dies.page_bytes,
+                units: self.dies.0,
+                page_bytes: self.dies.1,
                 read_ns: self.read_ns,
                 write_ns: self.write_ns,
                 latency_ns: self.fixed_ns,

@@ -11,6 +11,7 @@
 //! disk drive modeling", 1994.
 
 use super::io::{ModelIo, ModelIoKind};
+use super::link::transfer_ns;
 
 /// Timing of a simulated rotating disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +29,7 @@ pub struct ModelDisk {
     pub average_seek_ns: (u64, u64),
 }
 
-const MINUTE_NS: u64 = 60_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 /// Mean of the square root of the distance between two random points on a line of length 1.
 const MEAN_ROOT: f64 = 8.0 / 15.0;
 
@@ -36,7 +37,7 @@ impl ModelDisk {
     /// Returns the time of a revolution, in nanoseconds.
     #[must_use]
     pub fn revolution_ns(&self) -> u64 {
-        MINUTE_NS / u64::from(self.rpm.max(1))
+        60 * SECOND_NS / u64::from(self.rpm.max(1))
     }
 
     fn track_sectors(&self) -> u64 {
@@ -44,22 +45,20 @@ impl ModelDisk {
     }
 
     pub(super) fn validate(&self) -> Result<(), String> {
-        let seeks = [self.track_seek_ns, self.average_seek_ns];
-        let ordered = |(least, most): (u64, u64)| least <= most && most <= 1_000_000_000;
-        let sound = self.stroke_bytes >= 1 << 20
+        let ordered = |track_ns: u64, average_ns| track_ns <= average_ns && average_ns <= SECOND_NS;
+        let is_sound = self.stroke_bytes >= 1 << 20
             && (1_000..=60_000).contains(&self.rpm)
             && self.bytes_per_s >= 1_000_000
-            && seeks.iter().all(|(read, write)| *read <= 1_000_000_000 && *write <= 1_000_000_000)
-            && ordered((self.track_seek_ns.0, self.average_seek_ns.0))
-            && ordered((self.track_seek_ns.1, self.average_seek_ns.1));
-        match sound {
-            true => Ok(()),
-            false => Err(format!(
-                "model drive: disk {self:?} is out of range; it needs a stroke of 1 MiB or \
-                 more, 1,000 to 60,000 rpm, 1 MB/s or more, and seeks up to 1 s, to a track no \
-                 longer than on average"
-            )),
+            && ordered(self.track_seek_ns.0, self.average_seek_ns.0)
+            && ordered(self.track_seek_ns.1, self.average_seek_ns.1);
+        if is_sound {
+            return Ok(());
         }
+        Err(format!(
+            "model drive: disk {self:?} is out of range; it needs a stroke of 1 MiB or more, 1,000 \
+             to 60,000 rpm, 1 MB/s or more, and seeks up to 1 s, to a track no longer than on \
+             average"
+        ))
     }
 }
 
@@ -78,16 +77,12 @@ impl RotatingDisk {
 
     pub(super) fn submit(&mut self, now_ns: u64, io: ModelIo) -> u64 {
         let start_ns = self.free_ns.max(now_ns);
-        self.free_ns = match io.kind {
-            ModelIoKind::Read | ModelIoKind::Write | ModelIoKind::DurableWrite => {
-                let there_ns = self.position(start_ns, io);
-                self.end = io.sector + u64::from(io.nr_sectors);
-                let bytes = u64::from(io.nr_sectors) << 9;
-                there_ns
-                    + (u128::from(bytes) * 1_000_000_000 / u128::from(self.disk.bytes_per_s)) as u64
-            }
-            ModelIoKind::Flush | ModelIoKind::Command => start_ns,
-        };
+        self.free_ns = start_ns;
+        if !matches!(io.kind, ModelIoKind::Flush | ModelIoKind::Command) {
+            let there_ns = self.position(start_ns, io);
+            self.end = io.sector + u64::from(io.nr_sectors);
+            self.free_ns = there_ns + transfer_ns(io.nr_sectors, self.disk.bytes_per_s);
+        }
         self.free_ns
     }
 

@@ -42,8 +42,6 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     })
 }
 
-const TLS_KEYS: [&str; 4] = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
-
 fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
     millrace_tls::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
 }
@@ -65,7 +63,7 @@ fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
 
 /// Refuses settings such as `tls-ca` without a TLS URI: the data would be sent in plaintext.
 fn no_tls(spec: &Spec) -> Result<Option<NbdTls>, SpecError> {
-    match TLS_KEYS.into_iter().find(|key| spec.get(key).is_some()) {
+    match spec.first_of("tls-ca tls-certificate tls-key tls-hostname") {
         Some(key) => refuse_tls(spec, key)
             .and(Err(spec.invalid(key, "TLS needs a uri= that begins with nbds: or nbds+unix:"))),
         None => Ok(None),

@@ -85,6 +85,20 @@ impl Spec {
         self.value(key, parse, &format!("write a number from 1 to {most}"))
     }
 
+    pub(crate) fn fraction(&self, key: &str) -> Result<Option<f64>, SpecError> {
+        let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+        self.value(key, parse, "write a number from 0 to 1")
+    }
+
+    pub(crate) fn seed(&self) -> Result<Option<u64>, SpecError> {
+        self.value("seed", |text| text.parse().ok(), "write a number")
+    }
+
+    /// Returns the first of these keys, separated by spaces, that the spec gives.
+    pub(crate) fn first_of(&self, keys: &'static str) -> Option<&'static str> {
+        keys.split(' ').find(|key| self.get(key).is_some())
+    }
+
     pub(crate) fn depth(&self) -> Result<Option<u32>, SpecError> {
         self.number("depth", 65_536)
     }
