@@ -15,5 +15,4 @@ pub(crate) mod store;
 pub(crate) mod store_file;
 pub(crate) mod thread_bound;
 pub(crate) mod units;
-pub(crate) mod values;
 pub(crate) mod words;

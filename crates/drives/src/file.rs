@@ -141,7 +141,6 @@ impl Default for FileConfig {
 }
 
 impl FileConfig {
-    /// Returns a message about the drive.
     fn message(&self, text: impl Display) -> String {
         format!("{}: {text}", self.path.display())
     }
@@ -166,7 +165,6 @@ pub struct FileCounters {
     pub registered: AtomicU64,
 }
 
-/// State that all queues of a drive share.
 pub(crate) struct FileState {
     pub(crate) file: File,
     /// Lock on the file. This field is declared after the file, so that the file is closed before

@@ -40,8 +40,8 @@ pub use fault::{
 };
 pub use file::{Advice, Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver};
 pub use model::{
-    ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
-    ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,
+    ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelPreset, ModelTiming,
+    UsualTimes, model_presets, usual_times,
 };
 pub use nbd::{ClientFiles, NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;

@@ -9,7 +9,6 @@
 
 mod config;
 mod controller;
-mod io;
 mod link;
 mod open;
 mod preset;
@@ -29,14 +28,13 @@ use millrace_machine::{Machine, Topology};
 pub use config::{ModelConfig, ModelContents, ModelTiming};
 use controller::ControllerPort;
 pub use controller::ModelController;
-pub use io::{ModelIo, ModelIoKind};
 pub use open::usual_times;
 pub(crate) use open::{ROW, config_of};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
 pub use rotating::ModelDisk;
 pub use service_times::UsualTimes;
-pub use timing::Timing;
+use timing::Timing;
 
 use crate::common::store::SparseStore;
 

@@ -120,7 +120,7 @@ impl<M: Machine> Driver<M> for NullDriver {
 
     fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         if self.delay.is_zero() {
-            return Ok(Box::new(NullQueue { done: vec![Tag(0); depth as usize].into(), len: 0 }));
+            return Ok(Box::new(InstantQueue::new((), depth)));
         }
         let waiting = VecDeque::with_capacity(depth as usize);
         Ok(Box::new(DelayQueue::<M> {
@@ -135,13 +135,28 @@ impl<M: Machine> Driver<M> for NullDriver {
     }
 }
 
+/// Contents of a drive that executes a request as soon as it is queued.
+pub(crate) trait RequestStore {
+    fn run<M: Machine>(&self, rq: &Request<M>);
+}
+
+impl RequestStore for () {
+    #[inline]
+    fn run<M: Machine>(&self, _: &Request<M>) {}
+}
+
 #[derive(Debug)]
-struct NullQueue {
+pub(crate) struct InstantQueue<S> {
+    store: S,
     done: Box<[Tag]>,
     len: usize,
 }
 
-impl NullQueue {
+impl<S> InstantQueue<S> {
+    pub(crate) fn new(store: S, depth: u32) -> InstantQueue<S> {
+        InstantQueue { store, done: vec![Tag(0); depth as usize].into(), len: 0 }
+    }
+
     #[inline(never)]
     fn poll_many(&mut self, batch: &mut CompletionBatch) {
         let taken = self.len.min(batch.room());
@@ -153,11 +168,12 @@ impl NullQueue {
     }
 }
 
-impl<M: Machine> DriverQueue<M> for NullQueue {
+impl<M: Machine, S: RequestStore + Send> DriverQueue<M> for InstantQueue<S> {
     #[inline]
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
         // `done` has room for one request per tag, so it is never full here.
         let Some(place) = self.done.get_mut(self.len) else { return Dispatch::DeviceBusy };
+        self.store.run(rq);
         *place = rq.tag();
         self.len += 1;
         Dispatch::Queued

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverQueue, Error, ErrorKind, Expired, Extent, Features,
-    HwQueues, QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind, QueueLimits,
+    Request, Sector, TagScope,
 };
 use millrace_machine::{Machine, Topology};
 
 use crate::common::procfs::memory_bytes;
 use crate::common::store::SparseStore;
+use crate::null::{InstantQueue, RequestStore};
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
@@ -117,8 +118,7 @@ impl<M: Machine> Driver<M> for RamDriver {
     }
 
     fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
-        let done = Vec::with_capacity(depth as usize);
-        Ok(Box::new(RamQueue { store: Arc::clone(&self.store), done }))
+        Ok(Box::new(InstantQueue::new(Arc::clone(&self.store), depth)))
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
@@ -130,34 +130,9 @@ impl<M: Machine> Driver<M> for RamDriver {
     }
 }
 
-#[derive(Debug)]
-struct RamQueue {
-    store: Arc<SparseStore>,
-    done: Vec<Tag>,
-}
-
-impl<M: Machine> DriverQueue<M> for RamQueue {
-    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        self.store.run(rq);
-        self.done.push(rq.tag());
-        Dispatch::Queued
-    }
-
-    fn has_trace_data(&self) -> bool {
-        false
-    }
-
-    fn commit_rqs(&mut self) {}
-
-    fn poll(&mut self, batch: &mut CompletionBatch) {
-        while !batch.is_full() {
-            let Some(tag) = self.done.pop() else { return };
-            batch.push(tag, Status::Ok);
-        }
-    }
-
-    fn timeout(&mut self, _tag: Tag) -> Expired {
-        Expired::Extend
+impl RequestStore for Arc<SparseStore> {
+    fn run<M: Machine>(&self, rq: &Request<M>) {
+        SparseStore::run(self, rq);
     }
 }
 

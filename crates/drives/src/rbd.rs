@@ -39,7 +39,6 @@ use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use control::{ControlOrder, ControlThread, order, wait_for_end};
 use image::RbdImage;
-use map::HoleMap;
 pub use name::ImageName;
 use queue::RbdQueue;
 pub(crate) use settings::ROW;
@@ -254,7 +253,6 @@ impl RbdState {
     }
 }
 
-/// Returns the status of I/O behind the end of an image that was shrunk.
 fn behind_the_end(op: Op) -> Status {
     match op {
         Op::Read => Status::IoError,
@@ -282,7 +280,6 @@ pub struct RbdDriver {
     config: RbdConfig,
     shared: Arc<RbdState>,
     control: ControlThread,
-    map: HoleMap,
     /// Warnings about probable mistakes, for example that other clients may write to the image.
     pub warnings: Vec<String>,
 }
@@ -360,7 +357,7 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        self.map.extents(&self.control, sector, nr_sectors)
+        self.control.extents(sector, nr_sectors)
     }
 
     fn take_news(&self) -> Vec<String> {

@@ -13,7 +13,6 @@ use std::str::FromStr;
 
 use millrace_block::QueueKind;
 
-use crate::common::values::{split_outside, unwrapped};
 use crate::common::words::{nearest, unknown_word};
 
 /// Maximum nesting of drives that wrap others, such as `fault`.
@@ -254,6 +253,32 @@ fn url_or_path(text: &str) -> Option<String> {
     start.contains(['/', '.']).then(|| format!("file:path={text}"))
 }
 
+/// Splits `text` at separators outside parentheses. Returns `None` if the parentheses are not
+/// balanced.
+fn split_outside(text: &str, separator: char) -> Option<Vec<&str>> {
+    let (mut pieces, mut depth, mut start) = (Vec::new(), 0u32, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            c if c == separator && depth == 0 => {
+                pieces.push(&text[start..at]);
+                start = at + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    pieces.push(&text[start..]);
+    (depth == 0).then_some(pieces)
+}
+
+fn unwrapped(text: &str) -> &str {
+    match text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
+        Some(inside) if split_outside(inside, ',').is_some() => inside,
+        _ => text,
+    }
+}
+
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.driver)?;
@@ -280,6 +305,15 @@ mod tests {
 
     fn error(text: &str) -> SpecError {
         text.parse::<Spec>().expect_err("the spec is wrong")
+    }
+
+    #[test]
+    fn separators_in_parentheses_do_not_split() {
+        assert_eq!(split_outside("a,(b,c),d", ','), Some(vec!["a", "(b,c)", "d"]));
+        assert_eq!(split_outside("a,(b", ','), None);
+        assert_eq!(split_outside("a)", ','), None);
+        assert_eq!(unwrapped("(a,b)"), "a,b");
+        assert_eq!(unwrapped("(a)(b)"), "(a)(b)");
     }
 
     #[test]

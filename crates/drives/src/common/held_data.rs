@@ -7,7 +7,6 @@ use std::sync::Mutex;
 
 use millrace_machine::lock_unpoisoned;
 
-/// Identities of open data, each with its number of drives.
 static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
 /// Entry of a drive in the list of open data. Dropping it removes the entry.

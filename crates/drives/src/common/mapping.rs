@@ -12,7 +12,6 @@ use millrace_machine::payload::Region;
 
 const PAGE: u64 = 4096;
 
-/// Memory of a fixed size that reads as zeroes until it is written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     region: Region,
@@ -50,7 +49,6 @@ impl Mapping {
         }
     }
 
-    /// Copies a range of another mapping.
     pub(crate) fn copy_from(&self, other: &Mapping, offset: u64, len_bytes: u32) {
         let from = other.at(offset, len_bytes.into());
         let into = self.at(offset, len_bytes.into());

@@ -49,7 +49,6 @@ impl<C: Copy> Outcomes<C> {
     }
 }
 
-/// Returns a request's trace data: `text` at its completion, nothing at its issue.
 pub(crate) fn completion_data(moment: Moment, text: fmt::Arguments<'_>) -> DriverData {
     match moment {
         Moment::Issue => DriverData::default(),

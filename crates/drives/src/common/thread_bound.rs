@@ -43,7 +43,6 @@ impl<T> ThreadBound<T> {
 }
 
 impl<T> Drop for ThreadBound<T> {
-    /// Leaks the value if another thread drops it, because its reference counts are not atomic.
     fn drop(&mut self) {
         if self.is_here() {
             // SAFETY: dropped once, on its own thread.

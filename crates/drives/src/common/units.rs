@@ -126,7 +126,6 @@ pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Units of times, longest first, in nanoseconds.
 const UNITS_OF_TIMES: [(&str, u64); 6] = [
     ("h", 3_600 * SECOND_NS),
     ("m", 60 * SECOND_NS),
@@ -151,7 +150,6 @@ pub fn time_text(time_ns: u64) -> String {
     text(time_ns, &UNITS_OF_TIMES)
 }
 
-/// Prints a number in the largest unit that divides it.
 fn text(number: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, unit): &&(&str, u64)| number > 0 && number.is_multiple_of(*unit);
     let unit = units.iter().find(fits);

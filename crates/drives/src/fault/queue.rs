@@ -176,7 +176,6 @@ impl DriverQueue<Native> for FaultQueue {
         }
     }
 
-    /// Returns a text about the injected fault, if any, or else the trace data of the drive below.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {

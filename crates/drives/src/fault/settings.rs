@@ -7,7 +7,6 @@ use millrace_block::{Op, QueueKind, Status};
 
 use super::{Chance, Effect, FaultCache, FaultConfig, FaultDriver, FaultRule};
 use crate::common::place::DataPlace;
-use crate::common::values::byte_range;
 use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
@@ -23,7 +22,6 @@ pub(crate) const ROW: DriverRow = DriverRow {
 const STATUSES: [(&str, Status); 3] =
     [("eio", Status::IoError), ("enospc", Status::NoSpace), ("timeout", Status::TimedOut)];
 
-/// Values of the key `op`. `None` stands for all operations.
 const OPS: [(&str, Option<Op>); 6] = [
     ("read", Some(Op::Read)),
     ("write", Some(Op::Write)),
@@ -94,7 +92,7 @@ fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
     let chance = spec.fraction("error-rate")?.map(Chance::Rate).or(every);
     let status = spec.choice("status", &STATUSES)?;
     let op = spec.choice("op", &OPS)?;
-    let range = spec.value("range", byte_range, "write START-END in bytes, as in 1m-2m")?;
+    let range = spec.byte_range("range")?;
     let rule = |effect, chance| FaultRule {
         op: op.flatten(),
         sectors: range.clone().map(|bytes| bytes.start >> 9..bytes.end.div_ceil(512)),

@@ -125,7 +125,6 @@ impl Engine {
         None
     }
 
-    /// Requests the cancellation of an operation, which completes in any case.
     pub(crate) fn cancel(&self, user_data: u64) {
         if let Some(Ring { handle, source, .. }) = self.here() {
             let op = Op::Cancel { source: *source, user_data };
@@ -155,7 +154,6 @@ impl Engine {
         self.here().map_or(FileRef::Raw(self.fd), |ring| ring.file)
     }
 
-    /// Returns the registered region that contains all these segments, if there is one.
     #[inline]
     pub(crate) fn fixed_buffer(&self, pieces: &[iovec]) -> Option<u16> {
         let ring = self.here()?;
@@ -169,7 +167,6 @@ impl Engine {
         }
     }
 
-    /// Takes the error with which the kernel last refused to register a cache's memory.
     pub(crate) fn take_refusal(&self) -> Option<io::Error> {
         self.here().filter(|ring| !ring.arenas.is_empty())?.handle.take_refusal()
     }

@@ -35,7 +35,6 @@ pub(crate) struct Flight {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) done: u64,
-    /// Memory segments; `memory[first..]` are for the remaining bytes.
     pub(crate) memory: Vec<iovec>,
     pub(crate) first: usize,
     /// Memory segments of the request while the data go through `bounce`.

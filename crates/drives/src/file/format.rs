@@ -42,7 +42,6 @@ const MARKS: [Mark; 15] = [
 /// Magic of the last sector. A fixed-size VHD image is a plain disk followed by this sector.
 const VHD_FOOTER: &[u8] = b"conectix";
 
-/// Returns a warning if the file is a container, or `None` if it looks like a plain disk.
 pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {
     // The file is opened a second time, because the drive's own descriptor may require aligned
     // memory.

@@ -31,8 +31,6 @@ const USED_HERE: &str = "another drive of this process uses this file; name anot
 /// performs on the image, and byte `FORBIDS` + operation for one that it forbids to others.
 const DOES: i64 = 100;
 const FORBIDS: i64 = 200;
-/// Numbers of the operations on a disk image. The lock bytes of an operation are at the offsets
-/// `DOES` + number and `FORBIDS` + number.
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
@@ -166,7 +164,6 @@ fn byte_lock(
     }
 }
 
-/// Returns the message of a refusal: the holder of the lock, if known, and what to do.
 fn text(file: &File, found: HeldLock) -> String {
     let holder = match found {
         HeldLock::Bytes => {

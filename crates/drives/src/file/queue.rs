@@ -67,8 +67,6 @@ impl FileQueue {
         }
     }
 
-    /// Returns the kind of operation that a request needs, or the status with which it fails at
-    /// once.
     #[inline]
     fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
@@ -128,8 +126,6 @@ impl FileQueue {
         true
     }
 
-    /// Starts operations of a request until one does not complete at once, or until the request is
-    /// complete.
     fn start(&mut self, index: usize) {
         while let Some(result) = self.push_next(index) {
             if let Some(status) = self.ended(index, result) {
@@ -225,7 +221,6 @@ impl FileQueue {
         None
     }
 
-    /// Handles a failed operation. Returns `None` if the request continues with another operation.
     #[cold]
     fn failed(&mut self, index: usize, errno: i32) -> Option<Status> {
         let (shared, flight) = (&self.shared, &mut self.flights[index]);

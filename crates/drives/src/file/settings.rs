@@ -5,7 +5,6 @@
 use millrace_block::QueueKind;
 
 use super::{Advice, Aio, Direct, FileConfig};
-use crate::common::values::switch;
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
@@ -24,9 +23,13 @@ fn settings_of(spec: &Spec) -> Result<FileConfig, SpecError> {
     if path.is_empty() {
         return Err(spec.invalid("path", "write the path of a file or block device"));
     }
-    let direct = |text: &str| match text {
-        "auto" => Some(Direct::Auto),
-        text => switch(text).map(|on| if on { Direct::On } else { Direct::Off }),
+    let direct = match spec.get("direct") {
+        None | Some("auto") => Direct::Auto,
+        Some(_) => match spec.switch("direct") {
+            Ok(Some(true)) => Direct::On,
+            Ok(_) => Direct::Off,
+            Err(_) => return Err(spec.invalid("direct", "write on, off or auto")),
+        },
     };
     let aio = [
         ("uring", Aio::Uring),
@@ -43,7 +46,7 @@ fn settings_of(spec: &Spec) -> Result<FileConfig, SpecError> {
         path: path.into(),
         size_bytes: spec.size("size")?,
         grow: spec.switch("grow")?.unwrap_or(default.grow),
-        direct: spec.value("direct", direct, "write on, off or auto")?.unwrap_or_default(),
+        direct,
         aio: spec.choice("aio", &aio)?.unwrap_or_default(),
         advice: spec.choice("advice", &advice)?.unwrap_or_default(),
         depth: spec.depth()?.unwrap_or(default.depth),

@@ -9,8 +9,7 @@
 use millrace_machine::lock_unpoisoned;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::io::ModelIo;
-use super::link::{BookedTransfer, DuplexLink};
+use super::link::{BookedTransfer, DuplexLink, ModelIo};
 
 /// A controller that several simulated drives are attached to.
 #[derive(Debug)]
@@ -44,7 +43,6 @@ struct PortState {
     waiting: bool,
 }
 
-/// Controllers that specs have named and that drives still use.
 static NAMED: Mutex<Vec<Weak<ModelController>>> = Mutex::new(Vec::new());
 
 impl ModelController {

@@ -1,10 +1,30 @@
-//! `DuplexLink`: a link that carries one transfer at a time in each direction, in virtual time.
+//! `ModelIo`, an I/O whose time is computed, and `DuplexLink`, a link that carries one transfer at a
+//! time in each direction.
 //!
 //! `Timing` has a link for its drive, and a controller has one for all its drives.
 
-use super::io::{ModelIo, ModelIoKind};
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ModelIoKind {
+    Read,
+    /// Write that completes when its data are in the write buffer.
+    Write,
+    /// Write that completes when its data and all earlier writes are on the medium.
+    DurableWrite,
+    /// Flush, which completes when all earlier writes are on the medium.
+    Flush,
+    /// Command that transfers no data and occupies no flash unit, such as a discard.
+    Command,
+}
 
-/// Returns the time in which a link or medium transfers sectors.
+/// Properties of an I/O from which its timing is computed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ModelIo {
+    pub(crate) kind: ModelIoKind,
+    pub(crate) sector: u64,
+    /// Length in sectors, 1 or more if it has data.
+    pub(crate) nr_sectors: u32,
+}
+
 pub(super) fn transfer_ns(nr_sectors: u32, bytes_per_s: u64) -> u64 {
     // The product exceeds 64 bits: up to 2^32 sectors of 2^9 bytes make 2^41 bytes, times 10^9
     // nanoseconds.

@@ -95,7 +95,6 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
     })
 }
 
-/// Keys that do not apply to rotating disks.
 const FLASH_KEYS: &str = "units page read write latency read-command write-command \
                           read-bandwidth write-bandwidth buffer tail-share tail";
 

@@ -16,7 +16,7 @@ use millrace_block::{
 use millrace_machine::{Machine, lock_unpoisoned};
 
 use super::ModelState;
-use super::io::{ModelIo, ModelIoKind};
+use super::link::{ModelIo, ModelIoKind};
 use crate::common::outcomes::completion_data;
 
 #[derive(Debug)]

@@ -10,8 +10,7 @@
 //! disk. Pure arithmetic, called by timing.rs. Source: Ruemmler and Wilkes, "An introduction to
 //! disk drive modeling", 1994.
 
-use super::io::{ModelIo, ModelIoKind};
-use super::link::transfer_ns;
+use super::link::{ModelIo, ModelIoKind, transfer_ns};
 
 /// Timing of a simulated rotating disk.
 #[derive(Debug, Clone, Copy, PartialEq)]

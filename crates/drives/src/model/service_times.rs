@@ -6,7 +6,7 @@
 use millrace_random::mixed;
 
 use super::config::ModelTiming;
-use super::io::{ModelIo, ModelIoKind};
+use super::link::{ModelIo, ModelIoKind};
 use super::timing::Timing;
 
 /// Number of I/Os tried of each kind; odd, so that there is a median.
@@ -27,9 +27,7 @@ pub struct UsualTimes {
 }
 
 impl UsualTimes {
-    /// Computes the times of a simulated drive of this size.
-    #[must_use]
-    pub fn of(timing: &ModelTiming, size_bytes: u64) -> UsualTimes {
+    pub(super) fn of(timing: &ModelTiming, size_bytes: u64) -> UsualTimes {
         let median = |kind| {
             let mut drive = Timing::new(timing);
             let pages = (size_bytes >> 12).max(1);

@@ -13,16 +13,14 @@ use millrace_random::{SplitMix64, mixed};
 
 use super::config::ModelTiming;
 use super::controller::ModelController;
-use super::io::{ModelIo, ModelIoKind};
-use super::link::{BookedTransfer, DuplexLink};
+use super::link::{BookedTransfer, DuplexLink, ModelIo, ModelIoKind};
 use super::rotating::RotatingDisk;
 
 /// Size of the blocks that the write buffer combines into flash pages, in sectors: 4 KiB.
 const BLOCK_SECTORS: u64 = 8;
 
-/// State from which completion times are computed.
 #[derive(Debug)]
-pub struct Timing {
+pub(crate) struct Timing {
     config: ModelTiming,
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
@@ -33,9 +31,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Creates an idle drive.
-    #[must_use]
-    pub fn new(config: &ModelTiming) -> Timing {
+    pub(crate) fn new(config: &ModelTiming) -> Timing {
         Timing {
             units_free_ns: vec![0; config.units.clamp(1, ModelTiming::UNITS_MAX) as usize].into(),
             command_free_ns: 0,
@@ -48,7 +44,7 @@ impl Timing {
     }
 
     /// Submits an I/O at `now_ns`. Returns its completion time in nanoseconds.
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         now_ns: u64,
         io: ModelIo,

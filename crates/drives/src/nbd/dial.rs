@@ -24,7 +24,6 @@ use millrace_tls::{ClientConfig, Session};
 use super::wire::TimedConnection;
 use super::{NbdConfig, NbdTls};
 
-const CHUNK_BYTES: usize = 4096;
 /// Maximum number of bytes that a server may send during the negotiation; enough for a long list of
 /// exports.
 const REPLY_BYTES_MAX: usize = 1 << 20;
@@ -48,12 +47,10 @@ pub(crate) enum Purpose {
 pub(crate) struct Connected {
     pub(crate) wire: TimedConnection,
     pub(crate) session: ClientSession,
-    /// Two hashes of server and export name that identify the export.
     pub(crate) identity: (u64, u64),
 }
 
 impl Target {
-    /// Loads the certificate files.
     pub(crate) fn new(config: NbdConfig) -> Result<Target, Error> {
         let load = |tls: &NbdTls| {
             let host = match (&tls.hostname, &config.uri.address) {
@@ -145,20 +142,14 @@ impl Target {
                 }
                 ClientProgress::Ready(session) => return Ok(session),
             }
-            let mut chunk = [0; CHUNK_BYTES];
-            let got = wire.hear(&mut chunk, deadline).map_err(|error| self.failed(&error))?;
+            let got = wire.hear(&mut input, deadline).map_err(|error| self.failed(&error))?;
             total += got;
-            match got {
-                0 => {
-                    let why = shake.refusal().map(|error| error.to_string());
-                    return Err(self.refused(&why.unwrap_or_else(|| HUNG_UP.into())));
-                }
-                _ if total > REPLY_BYTES_MAX => {
-                    return Err(
-                        self.refused("the server sends more data than any negotiation needs")
-                    );
-                }
-                got => input.extend_from_slice(&chunk[..got]),
+            if got == 0 {
+                let why = shake.refusal().map(|error| error.to_string());
+                return Err(self.refused(&why.unwrap_or_else(|| HUNG_UP.into())));
+            }
+            if total > REPLY_BYTES_MAX {
+                return Err(self.refused("the server sends more data than any negotiation needs"));
             }
         }
     }

@@ -176,7 +176,6 @@ impl NbdState {
         ))
     }
 
-    /// Returns true if the time limit for reconnecting has passed, so that requests fail at once.
     pub(crate) fn is_late(&self) -> bool {
         // Relaxed: no other memory access depends on this flag. A queue that reads an old value
         // waits once more.
@@ -275,7 +274,6 @@ impl NbdState {
         owes
     }
 
-    /// Returns the reason if the drive, and not the server, made the last flush fail.
     pub(crate) fn flush_trouble(&self) -> Option<String> {
         let has_failed = self.durability.has_failed.load(Ordering::Relaxed);
         has_failed.then(|| format!("{FLUSH_TROUBLE}; {FLUSH_ERROR}"))

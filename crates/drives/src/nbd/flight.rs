@@ -122,7 +122,6 @@ impl Flight {
         writes && self.request.flags & CMD_FLAG_FUA == 0
     }
 
-    /// Returns true if the completion makes data durable: a flush, or a request with FUA.
     pub(crate) fn makes_durable(&self) -> bool {
         self.request.command == Command::Flush || self.request.flags & CMD_FLAG_FUA != 0
     }

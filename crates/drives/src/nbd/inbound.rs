@@ -57,7 +57,6 @@ impl Inbound {
         (self.start, self.end, self.direct) = (0, 0, 0);
     }
 
-    /// Starts a receive operation, unless one is in flight.
     pub(crate) fn arm(
         &mut self,
         ring: &SocketRing<'_>,

@@ -160,7 +160,6 @@ impl Outbound {
     }
 }
 
-/// Appends a segment, or extends the last one if it is adjacent.
 fn push(iov: &mut Vec<iovec>, piece: iovec) {
     match iov.last_mut() {
         Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == piece.iov_base => {

@@ -37,7 +37,6 @@ const DRAIN_TURN_NS: u64 = 10_000_000;
 
 pub(crate) struct QueueSize {
     pub(crate) number: usize,
-    /// Number of tags.
     pub(crate) depth: u32,
     /// Maximum number of requests that other queues may send through the queue.
     pub(crate) guests_max: u32,
@@ -72,7 +71,6 @@ pub(crate) struct NbdQueue {
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
-    /// Creates a queue on the current I/O thread over these connections.
     pub(crate) fn new(
         shared: &Arc<NbdState>,
         size: QueueSize,
@@ -278,7 +276,6 @@ impl NbdQueue {
         });
     }
 
-    /// Passes waiting requests to connections that can send.
     fn pump(&mut self) {
         if self.waiting.is_empty() {
             return;

@@ -82,7 +82,6 @@ impl Redial {
         state.refused.as_mut().is_some_and(|(_, next)| next.is_over())
     }
 
-    /// Returns the reason why the latest order has no thread.
     pub(crate) fn refusal(&self) -> Option<String> {
         lock_unpoisoned(&self.state).refused.as_ref().map(|(why, _)| why.clone())
     }

@@ -106,10 +106,8 @@ impl StatusConnection {
                     if input.len() > REPLY_BYTES_MAX {
                         return Err(io::ErrorKind::InvalidData.into());
                     }
-                    let mut chunk = [0; 16 << 10];
-                    match self.wire.hear(&mut chunk, &mut deadline)? {
-                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                        got => input.extend_from_slice(&chunk[..got]),
+                    if self.wire.hear(&mut input, &mut deadline)? == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
             }

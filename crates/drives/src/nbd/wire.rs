@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use crate::common::cancel::{Cancel, LOOK};
 
+const CHUNK_BYTES: usize = 16 << 10;
+
 #[derive(Debug)]
 struct CancellableSocket {
     socket: OwnedFd,
@@ -73,21 +75,26 @@ impl TimedConnection {
         self.stream.send(session, deadline)
     }
 
-    /// Receives some bytes. Returns 0 at the end of the stream.
+    /// Receives some bytes and appends them. Returns their number: 0 at the end of the stream.
     pub(crate) fn hear(
         &mut self,
-        into: &mut [u8],
+        input: &mut Vec<u8>,
         deadline: &mut Deadline<Native>,
     ) -> io::Result<usize> {
-        let Some(session) = &mut self.tls else { return self.stream.read(into, deadline) };
-        loop {
-            match session.read(into).map_err(io::Error::other)? {
-                0 if session.peer_closed() => return Ok(0),
-                0 if self.stream.receive(session, deadline)? == 0 => return Ok(0),
-                0 => {}
-                bytes => return Ok(bytes),
-            }
-        }
+        let mut chunk = [0; CHUNK_BYTES];
+        let bytes = match &mut self.tls {
+            None => self.stream.read(&mut chunk, deadline)?,
+            Some(session) => loop {
+                match session.read(&mut chunk).map_err(io::Error::other)? {
+                    0 if session.peer_closed() => return Ok(0),
+                    0 if self.stream.receive(session, deadline)? == 0 => return Ok(0),
+                    0 => {}
+                    bytes => break bytes,
+                }
+            },
+        };
+        input.extend_from_slice(&chunk[..bytes]);
+        Ok(bytes)
     }
 
     /// Returns the socket, in blocking mode without timeouts, and the TLS session.
@@ -96,11 +103,6 @@ impl TimedConnection {
         self.stream.prepare()?;
         Ok((self.stream.socket, self.tls))
     }
-}
-
-/// Returns the maximum time of one blocking call, after which the deadline is checked again.
-fn slice(deadline: &mut Deadline<Native>) -> io::Result<Duration> {
-    deadline.slice().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 impl CancellableSocket {
@@ -161,10 +163,10 @@ impl CancellableSocket {
         mut attempt: impl FnMut(&OwnedFd) -> Result<usize, Errno>,
     ) -> io::Result<usize> {
         loop {
-            if self.cancel.is_set() {
+            let Some(slice) = deadline.slice().filter(|_| !self.cancel.is_set()) else {
                 return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
+            };
+            self.set_timeout(Some(slice.min(LOOK)))?;
             match attempt(&self.socket) {
                 // The call was interrupted or has taken its maximum time; the deadline is checked
                 // again.

@@ -54,7 +54,12 @@ pub(super) fn order<T: Send + 'static>(
     receiver
 }
 
-pub(super) struct ControlThread(Sender<ControlOrder>);
+pub(super) struct ControlThread {
+    pub(super) orders: Sender<ControlOrder>,
+    /// Query about holes that was not answered in time. No further query is sent until its answer
+    /// arrives.
+    pub(super) late: Mutex<Option<Receiver<Data>>>,
+}
 
 impl ControlThread {
     pub(super) fn start(shared: &Arc<RbdState>) -> io::Result<ControlThread> {
@@ -73,22 +78,18 @@ impl ControlThread {
         let _detached =
             Native::try_spawn("millrace-rbd", None, move || run(theirs, &orders, period))?;
         shared.image.control.get_or_init(|| sender.clone());
-        Ok(ControlThread(sender))
+        Ok(ControlThread { orders: sender, late: Mutex::default() })
     }
 
     /// Orders a check of the image. The cluster may take any time to answer.
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
-        order(&self.0, look)
-    }
-
-    pub(super) fn data(&self, range: Range<u64>) -> Receiver<Data> {
-        order(&self.0, |shared| shared.upgrade().and_then(|shared| shared.data(range)))
+        order(&self.orders, look)
     }
 
     /// Waits until no check of the image is in progress. The control thread begins no further check
     /// afterwards.
     pub(super) fn end_looks(&self) {
-        wait_for_end(&order(&self.0, |shared| *shared = Weak::new()));
+        wait_for_end(&order(&self.orders, |shared| *shared = Weak::new()));
     }
 }
 
@@ -205,7 +206,6 @@ impl RbdState {
         })
     }
 
-    /// Makes I/O behind the new end fail, if the image has shrunk.
     fn shrink(&self, size_bytes: u64) {
         let before = self.size_bytes();
         // The size limit is at least 1 byte, because a limit of 0 marks a failed drive.

@@ -101,7 +101,6 @@ impl RbdImage {
         Ok(RbdImage { cluster, handle, is_watched: false, updates })
     }
 
-    /// Registers a callback for changes of the image. Call it only once.
     pub(crate) fn on_update(&self, call: UpdateCall) -> Result<(), io::Error> {
         let (call, mut number) = (Box::new(call), 0);
         let argument = (&raw const *call).cast_mut().cast::<c_void>();

@@ -1,4 +1,4 @@
-//! `HoleMap`: finds the parts of an image that hold data, without waiting long for the answer.
+//! Finds the parts of an image that hold data, without waiting long for the answer.
 //!
 //! The answer comes from the image's object map (`fast-diff`), and the cluster may take any time.
 //! The caller is an I/O thread with other work. So the control thread asks the cluster, and a range
@@ -7,15 +7,15 @@
 //! answers other queries wrongly (Ceph issues 53784 and 53897).
 
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::Weak;
+use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use millrace_block::{Extent, Sector};
 use millrace_machine::lock_unpoisoned;
 
 use super::RbdState;
-use super::control::{ControlThread, Data};
+use super::control::{ControlThread, Data, order};
 use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
 
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -25,38 +25,23 @@ const FAST_DIFF: u64 = 1 << 4;
 /// Flag bits `RBD_FLAG_OBJECT_MAP_INVALID` and `RBD_FLAG_FAST_DIFF_INVALID`.
 const INVALID: u64 = 3;
 
-/// Keeps a query that was not answered in time. No further query is sent until its answer arrives.
-#[derive(Default)]
-pub(crate) struct HoleMap {
-    late: Mutex<Option<Receiver<Data>>>,
-}
-
-impl HoleMap {
-    pub(super) fn extents(
-        &self,
-        control: &ControlThread,
-        sector: Sector,
-        nr_sectors: u64,
-    ) -> Vec<Extent> {
+impl ControlThread {
+    pub(super) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let range = sector << 9..(sector + nr_sectors) << 9;
-        let data = if nr_sectors == 0 { None } else { self.ask(control, range.clone()) };
+        let data = if nr_sectors == 0 { None } else { self.data(range.clone()) };
         data.map_or_else(|| all_data(nr_sectors), |data| extents_of(&range, &data))
     }
 
-    fn ask(&self, control: &ControlThread, range: Range<u64>) -> Data {
+    fn data(&self, range: Range<u64>) -> Data {
         let mut late = lock_unpoisoned(&self.late);
         if late.as_ref().is_some_and(|late| late.try_recv() == Err(TryRecvError::Empty)) {
             return None;
         }
-        *late = None;
-        let answer = control.data(range);
-        match answer.recv_timeout(PATIENCE) {
-            Ok(data) => data,
-            Err(_) => {
-                *late = Some(answer);
-                None
-            }
-        }
+        let query = |shared: &mut Weak<RbdState>| shared.upgrade()?.data(range);
+        let answer = order(&self.orders, query);
+        let data = answer.recv_timeout(PATIENCE);
+        *late = if data.is_err() { Some(answer) } else { None };
+        data.ok().flatten()
     }
 }
 

@@ -19,7 +19,7 @@ use super::cluster::{Cluster, NO_MONITORS};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, UNWATCHED_PERIOD};
 use super::image::RbdImage;
 use super::library::{self, ImageInfo};
-use super::{HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState};
+use super::{ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState};
 use crate::common::cancel;
 use crate::common::held_data::HeldData;
 use crate::common::place::two_numbers;
@@ -106,7 +106,7 @@ pub(super) fn open_by(
     });
     let (shared, warnings) = opened?;
     let control = ControlThread::start(&shared).map_err(|error| config.system("open", &error))?;
-    Ok(RbdDriver { config, shared, control, map: HoleMap::default(), warnings })
+    Ok(RbdDriver { config, shared, control, warnings })
 }
 
 /// Opens an image for a dry run and closes it again. Does not wait for locks: a lock that another

@@ -144,7 +144,6 @@ impl RbdQueue {
         Ok(())
     }
 
-    /// Returns the tag and status of a completed request, or `None` for an outdated completion.
     fn landed(&mut self, done: QueueOutcome) -> Option<(Tag, Status)> {
         let flight = self.flights.get_mut(done.tag as usize)?;
         if flight.completion == 0 || flight.completion != done.completion {

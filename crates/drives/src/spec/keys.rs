@@ -2,9 +2,10 @@
 //!
 //! `None` means that the spec does not give the key.
 
+use std::ops::Range;
+
 use super::{Spec, SpecError};
 use crate::common::units::{size_bytes, time_ns};
-use crate::common::values::switch;
 use crate::common::words::any_of;
 
 /// Maximum time that a key accepts, in nanoseconds: an hour, so that sums never overflow.
@@ -70,7 +71,12 @@ impl Spec {
     }
 
     pub(crate) fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {
-        self.value(key, switch, "write on or off")
+        let parse = |text: &str| match text {
+            "on" | "true" | "yes" | "1" => Some(true),
+            "off" | "false" | "no" | "0" => Some(false),
+            _ => None,
+        };
+        self.value(key, parse, "write on or off")
     }
 
     pub(crate) fn number<T: TryFrom<u64>>(
@@ -94,6 +100,10 @@ impl Spec {
         self.value("seed", |text| text.parse().ok(), "write a number")
     }
 
+    pub(crate) fn byte_range(&self, key: &str) -> Result<Option<Range<u64>>, SpecError> {
+        self.value(key, byte_range, "write START-END in bytes, as in 1m-2m")
+    }
+
     /// Returns the first of these keys, separated by spaces, that the spec gives.
     pub(crate) fn first_of(&self, keys: &'static str) -> Option<&'static str> {
         keys.split(' ').find(|key| self.get(key).is_some())
@@ -108,5 +118,24 @@ impl Spec {
             Ok(bytes) if bytes.is_power_of_two() && (512..=65_536).contains(&bytes) => Ok(bytes),
             _ => Err("write a power of two from 512 to 64k".to_owned()),
         })
+    }
+}
+
+/// Parses `START-END` in bytes, each with an optional suffix. The end is exclusive.
+fn byte_range(text: &str) -> Option<Range<u64>> {
+    let (start, end) = text.split_once('-')?;
+    let range = size_bytes(start).ok()?..size_bytes(end).ok()?;
+    (range.start < range.end).then_some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_that_is_empty_or_backwards_is_none() {
+        assert_eq!(byte_range("4k-1m"), Some(4096..1 << 20));
+        assert_eq!(byte_range("4k-4k"), None);
+        assert_eq!(byte_range("4k"), None);
     }
 }
