@@ -3,7 +3,6 @@
 pub(crate) mod cancel;
 pub(crate) mod dry_run;
 pub(crate) mod extents;
-pub(crate) mod held_data;
 pub(crate) mod mapping;
 pub(crate) mod outcomes;
 pub(crate) mod owner_queues;

@@ -6,7 +6,6 @@
 //! a write with RWF_DSYNC, has returned. Kernel counterpart: drivers/block/loop.c.
 #![allow(unsafe_code)]
 
-mod created_file;
 mod engine;
 mod flight;
 mod format;
@@ -43,9 +42,9 @@ pub(crate) use settings::ROW;
 
 use crate::common::cancel::Cancel;
 use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
-use crate::common::held_data::HeldData;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
+use crate::common::place::HeldData;
 
 const MAX_SECTORS: u32 = 2048;
 /// Maximum length in sectors of a write-zeroes that may have to be executed as plain writes.

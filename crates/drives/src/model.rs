@@ -14,7 +14,6 @@ mod open;
 mod preset;
 mod queue;
 mod rotating;
-mod service_times;
 mod timing;
 
 use std::sync::{Arc, Mutex};
@@ -28,12 +27,11 @@ use millrace_machine::{Machine, Topology};
 pub use config::{ModelConfig, ModelContents, ModelTiming};
 use controller::ControllerPort;
 pub use controller::ModelController;
-pub use open::usual_times;
 pub(crate) use open::{ROW, config_of};
+pub use open::{UsualTimes, usual_times};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
 pub use rotating::ModelDisk;
-pub use service_times::UsualTimes;
 use timing::Timing;
 
 use crate::common::store::SparseStore;

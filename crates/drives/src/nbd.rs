@@ -23,7 +23,6 @@ mod siblings;
 mod status_line;
 mod terms;
 mod trouble;
-mod unflushed;
 mod wire;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -10,7 +10,6 @@ mod control;
 mod image;
 mod library;
 mod map;
-mod name;
 mod open;
 mod queue;
 mod settings;
@@ -34,13 +33,13 @@ use millrace_block::{
 use millrace_machine::{Native, Topology, debug_fields, lock_unpoisoned};
 
 use crate::common::cancel::Cancel;
-use crate::common::held_data::HeldData;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
+use crate::common::place::HeldData;
 use control::{ControlOrder, ControlThread, order, wait_for_end};
 use image::RbdImage;
-pub use name::ImageName;
 use queue::RbdQueue;
+pub use settings::ImageName;
 pub(crate) use settings::ROW;
 
 const MAX_SECTORS: u32 = 8192;

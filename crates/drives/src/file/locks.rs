@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::FileConfig;
 use crate::common::dry_run::DryRun;
-use crate::common::held_data::HeldData;
+use crate::common::place::HeldData;
 use crate::common::procfs::flock_holder;
 
 /// Maximum time to wait for another process to unlock a file.

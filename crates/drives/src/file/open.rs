@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
@@ -16,15 +16,13 @@ use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, PoolShare, Reactor};
 use rustix::fs::{Access, OFlags, access, fadvise};
 
-use super::created_file::CreatedFile;
 use super::lent_memory::LentMemory;
 use super::locks::lock;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, format};
 use crate::common::dry_run::DryRun;
-use crate::common::held_data::HeldData;
-use crate::common::place::{DataPlace, file_identity, folder_of};
+use crate::common::place::{DataPlace, HeldData, file_identity, folder_of};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
 use crate::null::NullDriver;
@@ -34,6 +32,42 @@ use crate::spec::SpecError;
 const FULL: &str = "its file system is full; free some space, or choose another file";
 const ZEROES_BYTES: usize = 64 << 10;
 static ZEROES: OnceLock<Buffer> = OnceLock::new();
+
+/// A file that opening the drive has created, and that is removed again if the drive cannot be
+/// opened. Its device and inode identify it, so that no other file is ever removed.
+struct CreatedFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl CreatedFile {
+    /// Creates an empty file that only its user may read. Returns `None` if the file exists.
+    fn at(path: &Path) -> io::Result<Option<CreatedFile>> {
+        // The file is created without O_DIRECT, because a refused O_DIRECT would leave the created
+        // file behind.
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            made => made?,
+        };
+        let meta = file.metadata()?;
+        Ok(Some(CreatedFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) }))
+    }
+
+    fn keep(mut self) {
+        self.path = PathBuf::new();
+    }
+}
+
+impl Drop for CreatedFile {
+    fn drop(&mut self) {
+        let now = std::fs::symlink_metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
+        if now.is_ok_and(|now| now == self.identity) {
+            // If removing fails, an empty file stays behind.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
 
 struct OpenedFile {
     file: File,

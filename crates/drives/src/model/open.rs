@@ -1,14 +1,16 @@
-//! Parses a spec into the settings of a simulated drive.
+//! Parses a spec into the settings of a simulated drive, and computes its usual service times.
 //!
 //! Keys of the spec override settings of a preset, or the default settings.
 
 use millrace_block::{Error, ErrorKind, QueueKind};
+use millrace_random::mixed;
 
 use super::ModelDriver;
 use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::{ControllerLimits, ModelController};
+use super::link::{ModelIo, ModelIoKind};
 use super::preset::model_presets;
-use super::service_times::UsualTimes;
+use super::timing::Timing;
 use crate::common::units::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
@@ -47,15 +49,6 @@ pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
         timing: timing_of(spec, base.timing)?,
         controller: controller_of(spec)?,
     })
-}
-
-/// Returns the usual service times of an idle simulated drive (`model`). Returns `None` if `spec`
-/// is of another driver or invalid.
-#[must_use]
-pub fn usual_times(spec: &Spec) -> Option<UsualTimes> {
-    let config = (spec.driver == "model").then(|| config_of(spec).ok()).flatten()?;
-    config.validate().ok()?;
-    Some(UsualTimes::of(&config.timing, config.size_bytes))
 }
 
 fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
@@ -121,9 +114,54 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
     })
 }
 
+/// Returns the usual service times of an idle simulated drive (`model`). Returns `None` if `spec`
+/// is of another driver or invalid.
+#[must_use]
+pub fn usual_times(spec: &Spec) -> Option<UsualTimes> {
+    let config = (spec.driver == "model").then(|| config_of(spec).ok()).flatten()?;
+    config.validate().ok()?;
+    Some(UsualTimes::of(&config.timing, config.size_bytes))
+}
+
+/// Number of I/Os tried of each kind; odd, so that there is a median.
+const TRIES: usize = 129;
+/// Minimum pause between two sample I/Os, after which the drive is idle: 100 s in nanoseconds.
+const APART_NS: u64 = 100_000_000_000;
+/// Maximum random time added to each pause: 1 s in nanoseconds. A rotating disk turns many times in
+/// 1 s, so each sample I/O finds the disk at a random angle.
+const MORE_NS: u64 = 1_000_000_000;
+
+/// Median times of a 4 KiB read and write on an idle drive, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsualTimes {
+    /// Median time of a read.
+    pub read_ns: u64,
+    /// Median time of a write.
+    pub write_ns: u64,
+}
+
+impl UsualTimes {
+    pub(super) fn of(timing: &ModelTiming, size_bytes: u64) -> UsualTimes {
+        let median = |kind| {
+            let mut drive = Timing::new(timing);
+            let pages = (size_bytes >> 12).max(1);
+            let time_ns = |at: u64| {
+                let sector = mixed(2 * at) % pages * 8;
+                let now_ns = at * APART_NS + mixed(2 * at + 1) % MORE_NS;
+                drive.submit(now_ns, ModelIo { kind, sector, nr_sectors: 8 }, None) - now_ns
+            };
+            let mut times: Vec<u64> = (1..=TRIES as u64).map(time_ns).collect();
+            times.sort_unstable();
+            times[TRIES / 2]
+        };
+        UsualTimes { read_ns: median(ModelIoKind::Read), write_ns: median(ModelIoKind::Write) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::model_presets;
 
     fn config(text: &str) -> ModelConfig {
         config_of(&text.parse().unwrap()).unwrap()
@@ -206,6 +244,19 @@ mod tests {
     fn every_preset_is_a_valid_drive() {
         for preset in model_presets() {
             assert_eq!(preset.config().validate(), Ok(()), "{}", preset.name);
+        }
+    }
+
+    #[test]
+    fn presets_usually_take_what_their_data_sheets_say() {
+        for preset in model_presets() {
+            let config = preset.config();
+            let usual = UsualTimes::of(&config.timing, config.size_bytes);
+            let near = |found: u64, stated: u64| found.abs_diff(stated) <= stated / 4;
+            let (read_ns, write_ns) = preset.latency_ns;
+            let name = preset.name;
+            assert!(near(usual.read_ns, read_ns), "{name}: {usual:?}, {:?}", preset.latency_ns);
+            assert!(near(usual.write_ns, write_ns), "{name}: {usual:?}, {:?}", preset.latency_ns);
         }
     }
 }

@@ -7,7 +7,6 @@
 //! (`osd_client_watch_timeout`, 30 s); librbd then puts that client on the cluster's block list.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -21,8 +20,7 @@ use super::image::RbdImage;
 use super::library::{self, ImageInfo};
 use super::{ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState};
 use crate::common::cancel;
-use crate::common::held_data::HeldData;
-use crate::common::place::two_numbers;
+use crate::common::place::{HeldData, two_numbers};
 use crate::common::units::size_text;
 use crate::null::NullDriver;
 use crate::open::Opened;
@@ -95,10 +93,10 @@ pub(super) fn open_by(
             image,
             is_locked,
             name: format!("rbd:{}", theirs.image),
-            size_bytes: AtomicU64::new(facts.size_bytes),
-            limit_bytes: AtomicU64::new(u64::MAX),
-            has_written: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            size_bytes: facts.size_bytes.into(),
+            limit_bytes: u64::MAX.into(),
+            has_written: false.into(),
+            told: false.into(),
             news: Mutex::default(),
             facts,
         };
