@@ -25,7 +25,7 @@ mod terms;
 mod trouble;
 mod wire;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -171,13 +171,13 @@ impl NbdDriver {
         let shared = Arc::new(NbdState {
             target,
             session,
-            size_bytes: AtomicU64::new(session.size_bytes),
-            late: AtomicBool::new(false),
-            epoch: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
+            size_bytes: session.size_bytes.into(),
+            late: false.into(),
+            epoch: 0.into(),
+            generation: 0.into(),
             backoff: Mutex::default(),
-            searching: AtomicU32::new(0),
-            dead: AtomicBool::new(false),
+            searching: 0.into(),
+            dead: false.into(),
             siblings: SiblingQueues::default(),
             durability: Durability::default(),
             reports: Reports::default(),

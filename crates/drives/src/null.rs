@@ -145,7 +145,6 @@ impl RequestStore for () {
     fn run<M: Machine>(&self, _: &Request<M>) {}
 }
 
-#[derive(Debug)]
 pub(crate) struct InstantQueue<S> {
     store: S,
     done: Box<[Tag]>,
@@ -204,7 +203,6 @@ impl<M: Machine, S: RequestStore + Send> DriverQueue<M> for InstantQueue<S> {
 
 /// Queue that completes requests after a fixed delay. Their deadlines are in the order of
 /// submission.
-#[derive(Debug)]
 struct DelayQueue<M> {
     waiting: VecDeque<(u64, Tag)>,
     delay_ns: u64,

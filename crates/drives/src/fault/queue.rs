@@ -82,10 +82,9 @@ impl FaultQueue {
     fn done(&mut self, tag: Tag, status: Status) {
         let state = &mut self.tags[tag.0 as usize];
         state.inside = false;
-        if state.deadline_ns == 0 && state.stuck_at.is_none() {
-            self.ready.push_back((tag, status));
-        } else {
-            self.held.push((tag, status));
+        match state.deadline_ns == 0 && state.stuck_at.is_none() {
+            true => self.ready.push_back((tag, status)),
+            false => self.held.push((tag, status)),
         }
     }
 
@@ -134,10 +133,8 @@ impl DriverQueue<Native> for FaultQueue {
             _ => rq.sector() + u64::from(rq.nr_sectors()),
         };
         let state = &mut self.tags[index];
-        let verdict = match state.decided.take() {
-            Some(verdict) => verdict,
-            None => self.state.verdict(rq.op(), rq.sector()..end),
-        };
+        let decide = || self.state.verdict(rq.op(), rq.sector()..end);
+        let verdict = state.decided.take().unwrap_or_else(decide);
         let deadline_ns =
             if verdict.delay_ns > 0 { Native::now().saturating_add(verdict.delay_ns) } else { 0 };
         let stuck_at = verdict.sticks.then(|| self.state.releases());
@@ -148,32 +145,22 @@ impl DriverQueue<Native> for FaultQueue {
             self.done(tag, status);
             return Dispatch::Queued;
         }
-        match (&mut self.inner, &self.state.cache) {
-            (Some(queue), _) => {
-                let outcome = queue.queue_rq(rq);
-                let queued = outcome == Dispatch::Queued;
-                (self.tags[index].inside, self.tags[index].entered) = (queued, queued);
-                self.tags[index].decided = (!queued).then_some(verdict);
-                outcome
-            }
-            (None, Some(cache)) => {
-                self.tags[index].cuts = cache.run(rq);
-                self.done(tag, Status::Ok);
-                Dispatch::Queued
-            }
-            (None, None) => {
-                unreachable!(
-                    "a fault queue has either a queue of the inner drive or a volatile cache"
-                )
-            }
+        if let Some(queue) = &mut self.inner {
+            let outcome = queue.queue_rq(rq);
+            let queued = outcome == Dispatch::Queued;
+            (self.tags[index].inside, self.tags[index].entered) = (queued, queued);
+            self.tags[index].decided = (!queued).then_some(verdict);
+            return outcome;
         }
+        let cache = self.state.cache.as_ref().expect("without a drive below there is a cache");
+        self.tags[index].cuts = cache.run(rq);
+        self.done(tag, Status::Ok);
+        Dispatch::Queued
     }
 
     fn is_bounced(&self, tag: Tag) -> bool {
-        match &self.inner {
-            Some(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
-            None => false,
-        }
+        let is_bounced = |queue: &dyn DriverQueue<Native>| queue.is_bounced(tag);
+        self.tags[tag.0 as usize].inside && self.inner.as_deref().is_some_and(is_bounced)
     }
 
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {

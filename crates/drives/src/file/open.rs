@@ -9,7 +9,6 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use millrace_block::{Buffer, Error, ErrorKind};
@@ -124,15 +123,15 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let shared = FileState {
         file,
         _held: held,
-        allocating: AtomicU64::new(0),
-        size_bytes: AtomicU64::new(geometry.size_bytes),
+        allocating: 0.into(),
+        size_bytes: geometry.size_bytes.into(),
         geometry,
         memory_masks: (dma_alignment as usize, unit as usize - 1),
         transfer_unit: unit.into(),
         zeroes: ZEROES.get_or_init(|| Buffer::new(ZEROES_BYTES)),
-        no_punch: AtomicBool::new(no_punch),
-        no_zero_range: AtomicBool::new(no_zero_range),
-        sync_failed: AtomicBool::new(false),
+        no_punch: no_punch.into(),
+        no_zero_range: no_zero_range.into(),
+        sync_failed: false.into(),
         counters: Arc::default(),
         lent: LentMemory::default(),
     };

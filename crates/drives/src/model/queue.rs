@@ -19,7 +19,6 @@ use super::ModelState;
 use super::link::{ModelIo, ModelIoKind};
 use crate::common::outcomes::completion_data;
 
-#[derive(Debug)]
 pub(super) struct ModelQueue {
     shared: Arc<ModelState>,
     staged: Vec<(Tag, ModelIo)>,

@@ -15,13 +15,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Deadline, Native};
+use millrace_machine::Deadline;
 use millrace_nbd::client::{Address, ClientHandshake, ClientProgress, ClientSession};
 use millrace_nbd::wire::REP_ERR_TLS_REQD;
 use millrace_nbd::{ProtocolError, ReplyStyle};
 use millrace_tls::{ClientConfig, Session};
 
-use super::wire::TimedConnection;
+use super::wire::{TimeLimit, TimedConnection};
 use super::{NbdConfig, NbdTls};
 
 /// Maximum number of bytes that a server may send during the negotiation; enough for a long list of
@@ -43,7 +43,6 @@ pub(crate) enum Purpose {
     Ask,
 }
 
-#[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) wire: TimedConnection,
     pub(crate) session: ClientSession,
@@ -74,28 +73,28 @@ impl Target {
     pub(crate) fn dial_until(
         &self,
         purpose: Purpose,
-        deadline: &mut Deadline<Native>,
+        limit: &mut TimeLimit,
     ) -> Result<Connected, Error> {
         let NbdConfig { uri, text, cancel, .. } = &self.config;
         cancel.check(text)?;
-        let (socket, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
+        let (socket, server) = self.connect(limit).map_err(|error| self.unreachable(&error))?;
         let mut wire = TimedConnection::new(socket, cancel.clone());
-        let session = self.negotiate(&mut wire, purpose, deadline)?;
+        let session = self.negotiate(&mut wire, purpose, limit)?;
         let identity = (server, hash(&(server, &uri.name)));
         Ok(Connected { wire, session, identity })
     }
 
-    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(OwnedFd, u64)> {
+    fn connect(&self, limit: &mut TimeLimit) -> io::Result<(OwnedFd, u64)> {
         match &self.config.uri.address {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
                 // If the process is suspended during an attempt to connect, the attempt times out.
-                // So attempts that time out are repeated until the deadline.
+                // So attempts that time out are repeated until the limit.
                 loop {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);
-                        match deadline.block(CONNECT, attempt) {
+                        match limit.block(CONNECT, attempt) {
                             Some(Ok(stream)) => return Ok((stream.into(), hash(address))),
                             Some(Err(error)) => last = error,
                             None => return Err(io::ErrorKind::TimedOut.into()),
@@ -120,7 +119,7 @@ impl Target {
         &self,
         wire: &mut TimedConnection,
         purpose: Purpose,
-        deadline: &mut Deadline<Native>,
+        limit: &mut TimeLimit,
     ) -> Result<ClientSession, Error> {
         let mut shake = self.handshake(purpose)?;
         let (mut input, mut out, mut total) = (Vec::new(), Vec::new(), 0);
@@ -128,12 +127,12 @@ impl Target {
             let fed = shake.feed(&input, &mut out);
             let (used, progress) = fed.map_err(|error| self.refused(&explained(error)))?;
             input.drain(..used);
-            wire.say(&out, deadline).map_err(|error| self.failed(&error))?;
+            wire.say(&out, limit).map_err(|error| self.failed(&error))?;
             out.clear();
             match progress {
                 ClientProgress::NeedMore => {}
                 ClientProgress::StartTls => {
-                    self.secure(wire, deadline)?;
+                    self.secure(wire, limit)?;
                     shake.secured(&mut out);
                     continue;
                 }
@@ -142,7 +141,7 @@ impl Target {
                 }
                 ClientProgress::Ready(session) => return Ok(session),
             }
-            let got = wire.hear(&mut input, deadline).map_err(|error| self.failed(&error))?;
+            let got = wire.hear(&mut input, limit).map_err(|error| self.failed(&error))?;
             total += got;
             if got == 0 {
                 let why = shake.refusal().map(|error| error.to_string());
@@ -169,15 +168,11 @@ impl Target {
         })
     }
 
-    fn secure(
-        &self,
-        wire: &mut TimedConnection,
-        deadline: &mut Deadline<Native>,
-    ) -> Result<(), Error> {
+    fn secure(&self, wire: &mut TimedConnection, limit: &mut TimeLimit) -> Result<(), Error> {
         let Some((config, host)) = &self.tls else { return Ok(()) };
         let session = Session::client(config, host);
         let session = session.map_err(|error| self.refused(&format!("TLS: {error}")))?;
-        wire.secure(session, deadline).map_err(|error| match error.kind() {
+        wire.secure(session, limit).map_err(|error| match error.kind() {
             io::ErrorKind::Other => self.refused(&format!("TLS: {error}")),
             _ => self.failed(&error),
         })

@@ -118,10 +118,6 @@ impl NbdLink {
         }
     }
 
-    pub(crate) fn is_up(&self) -> bool {
-        self.state == LinkState::Up
-    }
-
     pub(crate) fn takes(&self, shared: &NbdState) -> bool {
         self.state == LinkState::Up
             && !self.outbound.is_busy
@@ -362,11 +358,8 @@ impl NbdLink {
             LinkState::Up if self.is_over(context.shared) => self.follow(context),
             LinkState::Up if self.is_outdated(context.shared) => self.replace(context),
             LinkState::Up | LinkState::Dead => {}
-            LinkState::Closing => {
-                if !self.inbound.is_busy && !self.outbound.is_busy {
-                    self.closed(context);
-                }
-            }
+            LinkState::Closing if self.inbound.is_busy || self.outbound.is_busy => {}
+            LinkState::Closing => self.closed(context),
             // Each loss increments the drive's generation number. A newer number means that another
             // connection was made and lost meanwhile, so this link starts to reconnect anew.
             LinkState::Away | LinkState::Late
@@ -381,11 +374,10 @@ impl NbdLink {
     /// Replaces this connection once it is idle, because the drive has grown.
     fn replace(&mut self, context: &mut LinkContext<'_>) {
         if !self.next.is_asked_for || self.redial.is_due() {
-            self.next.is_asked_for = true;
-            self.next.generation = context.shared.generation();
-            let (generation, limit) =
-                (self.next.generation, context.shared.target.config.reconnect);
-            self.redial.ask(context.shared, Patience { generation, limit, own: 1 });
+            let (generation, shared) = (context.shared.generation(), context.shared);
+            (self.next.is_asked_for, self.next.generation) = (true, generation);
+            let limit = shared.target.config.reconnect;
+            self.redial.ask(shared, Patience { generation, limit, own: 1 });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy {
             return;
@@ -419,8 +411,7 @@ impl NbdLink {
             if !flight.is_sent_by(self.place.number) {
                 continue;
             }
-            let status = flight.answered.take().or(flight.expired.then_some(Status::TimedOut));
-            match status {
+            match flight.answered.take().or(flight.expired.then_some(Status::TimedOut)) {
                 Some(status) => {
                     flight.state = FlightState::Idle;
                     context.done.push((Tag(index as u32), status));
@@ -450,25 +441,23 @@ impl NbdLink {
         }
         let limit = || Deadline::after(context.shared.target.config.reconnect);
         let limit = self.fruitless.get_or_insert_with(limit).left_ns();
-        let limit = Duration::from_nanos(limit);
-        self.state = LinkState::Away;
-        let generation = self.next.generation;
+        let mut limit = Duration::from_nanos(limit);
+        self.state = LinkState::Late;
         if context.shared.is_late() {
             // Another connection has already tried to reconnect for the whole time limit, so this
             // link does not make requests wait again.
-            self.state = LinkState::Late;
-            let limit = Duration::ZERO;
-            return self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
-        }
-        if limit.is_zero() {
+            limit = Duration::ZERO;
+        } else if limit.is_zero() {
             // Either the system refuses threads, or the server accepts every reconnect but answers
             // nothing. The pending requests may be what crashes it, so they are failed.
             let why = self.redial.refusal();
             let why =
                 why.as_deref().unwrap_or("the server accepts connections but answers no request");
             context.shared.say_requests_fail(format!("{why}; requests fail"));
-            self.state = LinkState::Late;
+        } else {
+            self.state = LinkState::Away;
         }
+        let generation = self.next.generation;
         self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
     }
 
@@ -486,8 +475,8 @@ impl NbdLink {
                     1 => "; 1 request is sent again".to_owned(),
                     count => format!("; {count} requests are sent again"),
                 };
-                let name =
-                    self.place.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
+                let name = self.place.name.as_ref().map(|name| format!("{name}: "));
+                let name = name.unwrap_or_default();
                 if context.shared.logs_loss().is_some() {
                     context.shared.say(format!("{name}connected again{more}"));
                 }
@@ -562,7 +551,7 @@ impl NbdLink {
     pub(crate) fn leave(&mut self, shared: &NbdState) {
         self.redial.forget();
         self.take_leave();
-        if self.is_up() {
+        if self.state == LinkState::Up {
             self.fall(shared);
         }
         self.state = LinkState::Closing;

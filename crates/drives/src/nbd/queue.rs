@@ -137,15 +137,12 @@ impl NbdQueue {
 
     /// Returns true if a waiting request can still be sent, now or after a reconnect.
     fn has_hope(&self) -> bool {
-        self.shared.siblings.has_connection()
-            || self
-                .links
-                .iter()
-                .any(|link| !matches!(link.state, LinkState::Late | LinkState::Dead))
+        let may_connect = |link: &NbdLink| !matches!(link.state, LinkState::Late | LinkState::Dead);
+        self.shared.siblings.has_connection() || self.links.iter().any(may_connect)
     }
 
     fn has_connection(&self) -> bool {
-        self.links.iter().any(NbdLink::is_up)
+        self.links.iter().any(|link| link.state == LinkState::Up)
     }
 
     /// Takes requests that other queues have forwarded if this queue has a connection. Otherwise
@@ -288,7 +285,11 @@ impl NbdQueue {
             self.with_links(|link, context| link.advance(context));
         }
         if !self.has_hope() {
-            return self.fail_waiting();
+            for index in self.waiting.drain(..) {
+                self.flights[index as usize].state = FlightState::Idle;
+                self.done.push((Tag(index), Status::Offline));
+            }
+            return;
         }
         let takes = |link: &&NbdLink| link.takes(&self.shared);
         let ready = self.links.iter().filter(takes).count();
@@ -304,13 +305,6 @@ impl NbdQueue {
             if link.takes(context.shared) && !context.waiting.is_empty() {
                 link.send(&mut context, share);
             }
-        }
-    }
-
-    fn fail_waiting(&mut self) {
-        while let Some(index) = self.waiting.pop_front() {
-            self.flights[index as usize].state = FlightState::Idle;
-            self.done.push((Tag(index), Status::Offline));
         }
     }
 
@@ -412,7 +406,13 @@ impl Drop for NbdQueue {
         }
         let NbdQueue { shared, links, .. } = &mut *self;
         links.iter_mut().for_each(|link| link.leave(shared));
-        self.drain();
+        // The reactor runs until the connections' operations have ended, for a limited time.
+        let mut limit = Deadline::<Native>::after(DRAIN);
+        while self.ring.is_here() && !self.ring.get().is_idle() && !limit.is_over() {
+            if self.ring.get().turn(Wait::Until(now_ns() + DRAIN_TURN_NS)).is_err() {
+                break;
+            }
+        }
         self.shared.siblings.close(self.number, self.links.len());
         // The buffers of operations in flight are leaked, because the reactor may still use them.
         if !self.ring.is_here() || !self.ring.get().is_idle() {
@@ -422,21 +422,5 @@ impl Drop for NbdQueue {
         }
         self.returns.extend(self.flights.iter_mut().filter_map(|one| one.give_back(None)));
         self.send_returns();
-    }
-}
-
-impl NbdQueue {
-    /// Runs the reactor until the connections' operations have ended, for a limited time.
-    fn drain(&mut self) {
-        let mut limit = Deadline::<Native>::after(DRAIN);
-        while self.ring.is_here() && !limit.is_over() {
-            let ring = self.ring.get();
-            if ring.is_idle() {
-                return;
-            }
-            if ring.turn(Wait::Until(now_ns() + DRAIN_TURN_NS)).is_err() {
-                break;
-            }
-        }
     }
 }

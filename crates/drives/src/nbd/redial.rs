@@ -26,7 +26,6 @@ const THREAD_PAUSE: Duration = Duration::from_millis(500);
 /// server accepts no more connections, and it may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
-#[derive(Debug)]
 pub(crate) enum Outcome {
     Connected(Connected),
     /// The time limit for reconnecting has passed. The thread keeps trying.
@@ -35,7 +34,6 @@ pub(crate) enum Outcome {
     Changed(String),
 }
 
-#[derive(Debug)]
 pub(crate) struct Patience {
     pub(crate) generation: u32,
     /// Maximum time that I/O waits for the server.
@@ -44,7 +42,7 @@ pub(crate) struct Patience {
     pub(crate) own: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct RedialState {
     outcome: Option<Outcome>,
     /// Serial number of the latest order to connect. Threads with older orders end.
@@ -53,7 +51,6 @@ struct RedialState {
     refused: Option<(String, Deadline<Native>)>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Redial {
     state: Mutex<RedialState>,
     changed: Condvar,

@@ -26,7 +26,7 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum length of a reply, in bytes; longer ones count as failures.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct StatusLine {
     line: Option<StatusConnection>,
     quiet_until: Option<Instant>,
@@ -34,7 +34,6 @@ pub(crate) struct StatusLine {
     never: bool,
 }
 
-#[derive(Debug)]
 struct StatusConnection {
     wire: TimedConnection,
     style: ReplyStyle,

@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use crate::common::cancel::{Cancel, LOOK};
 
+pub(crate) type TimeLimit = Deadline<Native>;
+
 const CHUNK_BYTES: usize = 16 << 10;
 
-#[derive(Debug)]
 struct CancellableSocket {
     socket: OwnedFd,
     cancel: Cancel,
 }
 
-#[derive(Debug)]
 pub(crate) struct TimedConnection {
     stream: CancellableSocket,
     tls: Option<Box<Session>>,
@@ -39,55 +39,47 @@ impl TimedConnection {
     }
 
     /// Starts TLS. Returns after the server's certificate was verified.
-    pub(crate) fn secure(
-        &mut self,
-        mut session: Session,
-        deadline: &mut Deadline<Native>,
-    ) -> io::Result<()> {
+    pub(crate) fn secure(&mut self, mut session: Session, limit: &mut TimeLimit) -> io::Result<()> {
         while !session.is_established() {
-            self.stream.send(&mut session, deadline)?;
+            self.stream.send(&mut session, limit)?;
             if session.is_established() {
                 break;
             }
-            if self.stream.receive(&mut session, deadline)? == 0 {
+            if self.stream.receive(&mut session, limit)? == 0 {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             let gone_on = session.read(&mut []);
             // The failed handshake leaves an alert in the session, which is sent to the peer.
-            let told = self.stream.send(&mut session, deadline);
+            let told = self.stream.send(&mut session, limit);
             gone_on.map_err(io::Error::other).and(told)?;
         }
         self.tls = Some(Box::new(session));
         Ok(())
     }
 
-    pub(crate) fn say(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
+    pub(crate) fn say(&mut self, bytes: &[u8], limit: &mut TimeLimit) -> io::Result<()> {
         let Some(session) = &mut self.tls else {
-            return self.stream.write_all(bytes, deadline);
+            return self.stream.write_all(bytes, limit);
         };
         let mut rest = bytes;
         while !rest.is_empty() {
             let taken = session.write(rest).map_err(io::Error::other)?;
             rest = &rest[taken..];
-            self.stream.send(session, deadline)?;
+            self.stream.send(session, limit)?;
         }
         session.finish().map_err(io::Error::other)?;
-        self.stream.send(session, deadline)
+        self.stream.send(session, limit)
     }
 
     /// Receives some bytes and appends them. Returns their number: 0 at the end of the stream.
-    pub(crate) fn hear(
-        &mut self,
-        input: &mut Vec<u8>,
-        deadline: &mut Deadline<Native>,
-    ) -> io::Result<usize> {
+    pub(crate) fn hear(&mut self, input: &mut Vec<u8>, limit: &mut TimeLimit) -> io::Result<usize> {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = match &mut self.tls {
-            None => self.stream.read(&mut chunk, deadline)?,
+            None => self.stream.read(&mut chunk, limit)?,
             Some(session) => loop {
                 match session.read(&mut chunk).map_err(io::Error::other)? {
                     0 if session.peer_closed() => return Ok(0),
-                    0 if self.stream.receive(session, deadline)? == 0 => return Ok(0),
+                    0 if self.stream.receive(session, limit)? == 0 => return Ok(0),
                     0 => {}
                     bytes => break bytes,
                 }
@@ -106,19 +98,15 @@ impl TimedConnection {
 }
 
 impl CancellableSocket {
-    fn send(&mut self, session: &mut Session, deadline: &mut Deadline<Native>) -> io::Result<()> {
+    fn send(&mut self, session: &mut Session, limit: &mut TimeLimit) -> io::Result<()> {
         let bytes = session.output().len();
-        self.write_all(session.output(), deadline)?;
+        self.write_all(session.output(), limit)?;
         session.sent(bytes);
         Ok(())
     }
 
-    fn receive(
-        &mut self,
-        session: &mut Session,
-        deadline: &mut Deadline<Native>,
-    ) -> io::Result<usize> {
-        let bytes = self.read(session.room(), deadline)?;
+    fn receive(&mut self, session: &mut Session, limit: &mut TimeLimit) -> io::Result<usize> {
+        let bytes = self.read(session.room(), limit)?;
         session.received(bytes);
         Ok(bytes)
     }
@@ -144,31 +132,31 @@ impl CancellableSocket {
         Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
     }
 
-    fn read(&mut self, into: &mut [u8], deadline: &mut Deadline<Native>) -> io::Result<usize> {
-        self.wait_for(deadline, |socket| rustix::io::read(socket, &mut *into))
+    fn read(&mut self, into: &mut [u8], limit: &mut TimeLimit) -> io::Result<usize> {
+        self.wait_for(limit, |socket| rustix::io::read(socket, &mut *into))
     }
 
-    fn write_all(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
+    fn write_all(&mut self, bytes: &[u8], limit: &mut TimeLimit) -> io::Result<()> {
         let mut sent = 0;
         while sent < bytes.len() {
             let rest = &bytes[sent..];
-            sent += self.wait_for(deadline, |socket| send(socket, rest, SendFlags::NOSIGNAL))?;
+            sent += self.wait_for(limit, |socket| send(socket, rest, SendFlags::NOSIGNAL))?;
         }
         Ok(())
     }
 
     fn wait_for(
         &mut self,
-        deadline: &mut Deadline<Native>,
+        limit: &mut TimeLimit,
         mut attempt: impl FnMut(&OwnedFd) -> Result<usize, Errno>,
     ) -> io::Result<usize> {
         loop {
-            let Some(slice) = deadline.slice().filter(|_| !self.cancel.is_set()) else {
+            let Some(slice) = limit.slice().filter(|_| !self.cancel.is_set()) else {
                 return Err(io::ErrorKind::TimedOut.into());
             };
             self.set_timeout(Some(slice.min(LOOK)))?;
             match attempt(&self.socket) {
-                // The call was interrupted or has taken its maximum time; the deadline is checked
+                // The call was interrupted or has taken its maximum time; the limit is checked
                 // again.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 done => return Ok(done?),

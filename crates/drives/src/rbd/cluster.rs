@@ -7,7 +7,7 @@
 use millrace_machine::nanoseconds;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
 use millrace_block::{Error, ErrorKind};
 
@@ -23,8 +23,8 @@ pub(super) const NO_MONITORS: &str =
 pub(crate) struct Cluster {
     pub(crate) functions: &'static Functions,
     rados: Handle,
-    /// Handle of the image's pool; `None` until the pool is opened.
-    pool: Option<Handle>,
+    /// Handle of the image's pool; null until the pool is opened.
+    pub(crate) pool: Handle,
 }
 
 // SAFETY: librados' handles may be used by any thread, and by several at once.
@@ -36,8 +36,8 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         // SAFETY: both handles were made by these libraries and are closed here only.
         unsafe {
-            if let Some(pool) = self.pool {
-                (self.functions.rados_ioctx_destroy)(pool);
+            if !self.pool.is_null() {
+                (self.functions.rados_ioctx_destroy)(self.pool);
             }
             (self.functions.rados_shutdown)(self.rados);
         }
@@ -64,7 +64,7 @@ impl Cluster {
         functions: &'static Functions,
         config: &RbdConfig,
     ) -> Result<Cluster, Error> {
-        let mut rados = std::ptr::null_mut();
+        let mut rados = null_mut();
         let user = c_text(&format!("client.{}", config.user));
         let cluster = c_text(&config.cluster);
         // SAFETY: valid texts; the handle is written on success only.
@@ -72,12 +72,12 @@ impl Cluster {
             (functions.rados_create2)(&raw mut rados, cluster.as_ptr(), user.as_ptr(), 0)
         };
         checked(made).map_err(|error| config.system("librados", &error))?;
-        let mut cluster = Cluster { functions, rados, pool: None };
+        let mut cluster = Cluster { functions, rados, pool: null_mut() };
         cluster.configure(config)?;
         // SAFETY: a live handle, configured and not connected.
         let connected = checked(unsafe { (functions.rados_connect)(rados) });
         connected.map_err(|error| connect_error(config, &error))?;
-        cluster.pool = Some(cluster.open_pool(config)?);
+        cluster.pool = cluster.open_pool(config)?;
         Ok(cluster)
     }
 
@@ -119,7 +119,7 @@ impl Cluster {
     }
 
     fn open_pool(&self, config: &RbdConfig) -> Result<Handle, Error> {
-        let (name, mut pool) = (c_text(&config.image.pool), std::ptr::null_mut());
+        let (name, mut pool) = (c_text(&config.image.pool), null_mut());
         // SAFETY: a connected handle and a valid text; the pool is written on success only.
         let made = unsafe {
             (self.functions.rados_ioctx_create)(self.rados, name.as_ptr(), &raw mut pool)
@@ -133,17 +133,13 @@ impl Cluster {
         Ok(pool)
     }
 
-    pub(crate) fn pool(&self) -> Handle {
-        self.pool.unwrap_or(std::ptr::null_mut())
-    }
-
     pub(crate) fn place(&self) -> String {
         let mut fsid = [0u8; 64];
         // SAFETY: connected handles, and a buffer of the stated length.
         let pool = unsafe {
             let start = fsid.as_mut_ptr().cast::<c_char>();
             (self.functions.rados_cluster_fsid)(self.rados, start, fsid.len());
-            (self.functions.rados_ioctx_get_id)(self.pool())
+            (self.functions.rados_ioctx_get_id)(self.pool)
         };
         format!("{} {pool}", text_in(&fsid))
     }

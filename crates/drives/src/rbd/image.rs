@@ -76,7 +76,7 @@ impl RbdImage {
             let mut handle = null_mut();
             // SAFETY: a live pool and valid texts; the handle is written on success only.
             let opened =
-                unsafe { function(cluster.pool(), name.as_ptr(), &raw mut handle, snapshot) };
+                unsafe { function(cluster.pool, name.as_ptr(), &raw mut handle, snapshot) };
             checked(opened).map(|_| handle)
         };
         let is_refused = |error: &io::Error| {
@@ -96,7 +96,7 @@ impl RbdImage {
         let (id, mut handle) = (c_text(id), null_mut());
         let open = cluster.functions.rbd_open_by_id_read_only;
         // SAFETY: a live pool and a valid text; the handle is written on success only.
-        checked(unsafe { open(cluster.pool(), id.as_ptr(), &raw mut handle, null()) })?;
+        checked(unsafe { open(cluster.pool, id.as_ptr(), &raw mut handle, null()) })?;
         let (cluster, updates) = (Arc::clone(cluster), OnceLock::new());
         Ok(RbdImage { cluster, handle, is_watched: false, updates })
     }

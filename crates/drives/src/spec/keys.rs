@@ -1,6 +1,4 @@
 //! Parses and checks the values of a spec's keys; errors name the driver and the key, with a hint.
-//!
-//! `None` means that the spec does not give the key.
 
 use std::ops::Range;
 
@@ -10,6 +8,9 @@ use crate::common::words::any_of;
 
 /// Maximum time that a key accepts, in nanoseconds: an hour, so that sums never overflow.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
+
+/// Value of a key; `None` if the spec does not give the key.
+type KeyResult<T> = Result<Option<T>, SpecError>;
 
 impl Spec {
     pub(crate) fn missing(&self, key: &'static str) -> SpecError {
@@ -30,7 +31,7 @@ impl Spec {
         key: &str,
         parse: impl FnOnce(&str) -> Option<T>,
         expected: &str,
-    ) -> Result<Option<T>, SpecError> {
+    ) -> KeyResult<T> {
         self.read(key, |text| parse(text).ok_or_else(|| expected.to_owned()))
     }
 
@@ -38,12 +39,12 @@ impl Spec {
         &self,
         key: &str,
         parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, SpecError> {
+    ) -> KeyResult<T> {
         let parsed = self.get(key).map(parse).transpose();
         parsed.map_err(|expected| self.invalid(key, &expected))
     }
 
-    pub(crate) fn size(&self, key: &str) -> Result<Option<u64>, SpecError> {
+    pub(crate) fn size(&self, key: &str) -> KeyResult<u64> {
         self.read(key, |text| match size_bytes(text)? {
             bytes if bytes > 0 && bytes.is_multiple_of(512) => Ok(bytes),
             bytes => {
@@ -53,24 +54,20 @@ impl Spec {
         })
     }
 
-    pub(crate) fn time(&self, key: &str) -> Result<Option<u64>, SpecError> {
+    pub(crate) fn time(&self, key: &str) -> KeyResult<u64> {
         self.read(key, |text| match time_ns(text)? {
             time_ns if time_ns <= TIME_NS_MAX => Ok(time_ns),
             _ => Err("write a time up to 1h, such as 10us".to_owned()),
         })
     }
 
-    pub(crate) fn choice<T: Copy>(
-        &self,
-        key: &str,
-        choices: &[(&str, T)],
-    ) -> Result<Option<T>, SpecError> {
+    pub(crate) fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> KeyResult<T> {
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
         let parse = |text: &str| choices.iter().find(|(word, _)| *word == text).map(|one| one.1);
         self.value(key, parse, &format!("write {}", any_of(&words)))
     }
 
-    pub(crate) fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {
+    pub(crate) fn switch(&self, key: &str) -> KeyResult<bool> {
         let parse = |text: &str| match text {
             "on" | "true" | "yes" | "1" => Some(true),
             "off" | "false" | "no" | "0" => Some(false),
@@ -79,11 +76,7 @@ impl Spec {
         self.value(key, parse, "write on or off")
     }
 
-    pub(crate) fn number<T: TryFrom<u64>>(
-        &self,
-        key: &str,
-        most: u64,
-    ) -> Result<Option<T>, SpecError> {
+    pub(crate) fn number<T: TryFrom<u64>>(&self, key: &str, most: u64) -> KeyResult<T> {
         let parse = |text: &str| {
             let number = text.parse::<u64>().ok().filter(|n| (1..=most).contains(n));
             number.and_then(|number| T::try_from(number).ok())
@@ -91,16 +84,16 @@ impl Spec {
         self.value(key, parse, &format!("write a number from 1 to {most}"))
     }
 
-    pub(crate) fn fraction(&self, key: &str) -> Result<Option<f64>, SpecError> {
+    pub(crate) fn fraction(&self, key: &str) -> KeyResult<f64> {
         let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
         self.value(key, parse, "write a number from 0 to 1")
     }
 
-    pub(crate) fn seed(&self) -> Result<Option<u64>, SpecError> {
+    pub(crate) fn seed(&self) -> KeyResult<u64> {
         self.value("seed", |text| text.parse().ok(), "write a number")
     }
 
-    pub(crate) fn byte_range(&self, key: &str) -> Result<Option<Range<u64>>, SpecError> {
+    pub(crate) fn byte_range(&self, key: &str) -> KeyResult<Range<u64>> {
         self.value(key, byte_range, "write START-END in bytes, as in 1m-2m")
     }
 
@@ -109,11 +102,11 @@ impl Spec {
         keys.split(' ').find(|key| self.get(key).is_some())
     }
 
-    pub(crate) fn depth(&self) -> Result<Option<u32>, SpecError> {
+    pub(crate) fn depth(&self) -> KeyResult<u32> {
         self.number("depth", 65_536)
     }
 
-    pub(crate) fn block(&self) -> Result<Option<u32>, SpecError> {
+    pub(crate) fn block(&self) -> KeyResult<u32> {
         self.read("block", |text| match u32::try_from(size_bytes(text)?) {
             Ok(bytes) if bytes.is_power_of_two() && (512..=65_536).contains(&bytes) => Ok(bytes),
             _ => Err("write a power of two from 512 to 64k".to_owned()),
