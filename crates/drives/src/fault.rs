@@ -20,7 +20,7 @@ use millrace_block::{
 use millrace_machine::{Native, Topology, debug_fields};
 
 use crate::common::extents::all_data;
-use cache::Cache;
+use cache::SimulatedCache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
 use queue::FaultQueue;
 pub(crate) use settings::ROW;
@@ -70,7 +70,7 @@ impl FaultDriver {
     pub fn new(inner: Box<dyn Driver<Native>>, config: FaultConfig) -> Result<FaultDriver, Error> {
         let images = match config.cache {
             FaultCache::Inner => None,
-            _ => Some(Cache::new(inner.capacity(), config.seed)?),
+            _ => Some(SimulatedCache::new(inner.capacity(), config.seed)?),
         };
         let control = FaultControl::new(&config.name, config.seed, images);
         config.rules.into_iter().for_each(|rule| control.add_rule(rule));

@@ -36,7 +36,7 @@ use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 use engine::Engine;
 use lent_memory::LentMemory;
 pub use locks::FileAccess;
-use probe::{Geometry, NextData};
+use probe::{FileGeometry, NextData};
 use queue::FileQueue;
 pub(crate) use settings::ROW;
 
@@ -172,7 +172,7 @@ pub(crate) struct FileState {
     /// Number of operations in flight that change the allocation. The kernel holds the file's lock
     /// during each of them, so queries about holes would wait.
     pub(crate) allocating: AtomicU64,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: FileGeometry,
     /// Current size of the drive in bytes; the last sector may be partial.
     pub(crate) size_bytes: AtomicU64,
     /// Masks of the bits that must be clear in memory addresses and lengths.

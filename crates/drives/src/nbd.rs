@@ -44,12 +44,12 @@ use crate::common::pieces::PIECES_MAX;
 use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
-use dial::{Connected, Purpose, Target};
+use dial::{DialPurpose, NegotiatedConnection, ServerTarget};
 pub(crate) use drive_state::NbdState;
-use drive_state::{Durability, Reports};
+use drive_state::{FlushDurability, Reports};
 use link::{LinkPlace, NbdLink, NextConnection};
 use queue::{NbdQueue, QueueSize};
-use redial::{ATTEMPT, Redial};
+use redial::{ATTEMPT, ReconnectThread};
 pub(crate) use settings::ROW;
 use siblings::SiblingQueues;
 use status_line::in_sectors;
@@ -162,8 +162,8 @@ impl NbdDriver {
     /// `NotSupported` if it refuses, `InvalidSetting` if the settings do not fit the export. The
     /// text names the URI.
     pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
-        let target = Target::new(config)?;
-        let connected = target.dial(Purpose::Transmit, START)?;
+        let target = ServerTarget::new(config)?;
+        let connected = target.dial(DialPurpose::Transmit, START)?;
         let (session, identity) = (connected.session, connected.identity);
         check(&target.config, &session)?;
         let connections = connections_of(&target.config, &session)?;
@@ -179,7 +179,7 @@ impl NbdDriver {
             searching: 0.into(),
             dead: false.into(),
             siblings: SiblingQueues::default(),
-            durability: Durability::default(),
+            durability: FlushDurability::default(),
             reports: Reports::default(),
             first: Mutex::default(),
             status_line: Mutex::default(),
@@ -209,7 +209,7 @@ impl NbdDriver {
             if lock_unpoisoned(&shared.reports.trouble).why.is_some() {
                 return Ok(next);
             }
-            match shared.target.dial(Purpose::Transmit, ATTEMPT) {
+            match shared.target.dial(DialPurpose::Transmit, ATTEMPT) {
                 Ok(connected) => next.connected = Some(connected),
                 Err(error) if self.connections > 1 => shared.note_trouble(error.to_string()),
                 Err(error) => return Err(error),
@@ -241,7 +241,7 @@ impl DriveSettings for NbdConfig {
 }
 
 fn look(config: &NbdConfig) -> Result<Opened, Error> {
-    let Connected { session, identity, .. } = ask(config)?;
+    let NegotiatedConnection { session, identity, .. } = ask(config)?;
     check(config, &session)?;
     connections_of(config, &session)?;
     let (block, read_only) = (session.block_min.max(512), config.is_read_only(&session));
@@ -250,12 +250,12 @@ fn look(config: &NbdConfig) -> Result<Opened, Error> {
     Ok(Opened { notes, identity: Some(identity), ..Opened::plain(driver) })
 }
 
-fn ask(config: &NbdConfig) -> Result<Connected, Error> {
-    let target = Target::new(config.clone())?;
+fn ask(config: &NbdConfig) -> Result<NegotiatedConnection, Error> {
+    let target = ServerTarget::new(config.clone())?;
     // A server without OPT_INFO is queried by starting a connection as for I/O.
-    let asked = target.dial(Purpose::Ask, START);
+    let asked = target.dial(DialPurpose::Ask, START);
     asked.or_else(|error| match error.kind() {
-        ErrorKind::NotSupported => target.dial(Purpose::Transmit, START),
+        ErrorKind::NotSupported => target.dial(DialPurpose::Transmit, START),
         _ => Err(error),
     })
 }
@@ -326,11 +326,12 @@ impl Driver<Native> for NbdDriver {
         let mut links = Vec::new();
         for number in 0..usize::from(mine.max(1)) {
             let next = self.connect()?;
-            let redial = Redial::new(Arc::clone(&current.wake));
+            let redial = ReconnectThread::new(Arc::clone(&current.wake));
             let name = self.name_of(index, number);
             let place = LinkPlace { queue: index.into(), number, name };
             links.push(NbdLink::new(place, next, redial, depth + guests_max));
         }
+        let (depth, guests_max) = (depth as usize, guests_max as usize);
         let size = QueueSize { number: index.into(), depth, guests_max };
         Ok(Box::new(NbdQueue::new(&self.shared, size, current, links)))
     }

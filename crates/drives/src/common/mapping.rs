@@ -1,4 +1,4 @@
-//! `Mapping`: a large range of memory that costs nothing until it is written.
+//! `MemoryMapping`: a large range of memory that costs nothing until it is written.
 //!
 //! The memory is an anonymous mapping without reservation. Data are copied through raw pointers,
 //! and no reference to the memory is ever made. If several threads write to a range at once, the
@@ -13,19 +13,19 @@ use millrace_machine::payload::Region;
 const PAGE: u64 = 4096;
 
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct MemoryMapping {
     region: Region,
     len_bytes: u64,
 }
 
-impl Mapping {
-    pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
+impl MemoryMapping {
+    pub(crate) fn new(len_bytes: u64) -> Result<MemoryMapping, Error> {
         let whole = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::map_sparse(whole).map_err(|error| {
             let text = format!("cannot map a memory drive of {len_bytes} bytes: {error}");
             Error::new(ErrorKind::System, text)
         })?;
-        Ok(Mapping { region, len_bytes })
+        Ok(MemoryMapping { region, len_bytes })
     }
 
     fn at(&self, offset: u64, len_bytes: u64) -> *mut u8 {
@@ -43,13 +43,13 @@ impl Mapping {
                 _ => (segment.start, here),
             };
             // SAFETY: `here` was checked to lie inside the mapping.
-            // The segments of a request in flight are valid memory of its bios, outside the mapping.
+            // The segments of a request in flight are valid memory of its bios, outside it.
             unsafe { std::ptr::copy_nonoverlapping(from, into, segment.len_bytes as usize) };
             offset += u64::from(segment.len_bytes);
         }
     }
 
-    pub(crate) fn copy_from(&self, other: &Mapping, offset: u64, len_bytes: u32) {
+    pub(crate) fn copy_from(&self, other: &MemoryMapping, offset: u64, len_bytes: u32) {
         let from = other.at(offset, len_bytes.into());
         let into = self.at(offset, len_bytes.into());
         // SAFETY: both were checked to lie inside their mappings, which are not the same.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn cleared_range_reads_as_zeroes_and_its_neighbours_stay() {
-        let map = Mapping::new(64 << 10).unwrap();
+        let map = MemoryMapping::new(64 << 10).unwrap();
         let ones = vec![1u8; 64 << 10];
         let mut back = vec![9u8; 64 << 10];
         let start = map.at(0, 64 << 10);
@@ -104,6 +104,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "past the end")]
     fn access_past_the_end_panics() {
-        Mapping::new(4096).unwrap().zero(4096, 1);
+        MemoryMapping::new(4096).unwrap().zero(4096, 1);
     }
 }

@@ -1,4 +1,4 @@
-//! `Outcomes`: the requests that a queue of a file or Ceph drive must complete.
+//! `RequestOutcomes`: the requests that a queue of a file or Ceph drive must complete.
 //!
 //! Two preallocated lists hold the requests that ended at submission, and the completions from the
 //! I/O engine. When all completions are processed, the queue fetches further ones from the engine.
@@ -10,21 +10,21 @@ use millrace_block::{DriverData, Moment, Status, Tag};
 
 /// Requests that a queue must complete. `ended` were refused or executed at submission; `taken` are
 /// completions of type `C` from the I/O engine.
-pub(crate) struct Outcomes<C> {
+pub(crate) struct RequestOutcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,
     seen: usize,
 }
 
-pub(crate) enum Outcome<C> {
+pub(crate) enum RequestOutcome<C> {
     Ended(Tag, Status),
     Completed(C),
 }
 
-impl<C: Copy> Outcomes<C> {
-    pub(crate) fn new(depth: usize) -> Outcomes<C> {
+impl<C: Copy> RequestOutcomes<C> {
+    pub(crate) fn new(depth: usize) -> RequestOutcomes<C> {
         let (ended, taken) = (VecDeque::with_capacity(depth), Vec::with_capacity(depth));
-        Outcomes { ended, taken, seen: 0 }
+        RequestOutcomes { ended, taken, seen: 0 }
     }
 
     #[inline]
@@ -34,9 +34,9 @@ impl<C: Copy> Outcomes<C> {
 
     /// Returns the next request to complete. If none is left, calls `refill` to fetch completions.
     #[inline]
-    pub(crate) fn next(&mut self, refill: impl FnOnce(&mut Vec<C>)) -> Option<Outcome<C>> {
+    pub(crate) fn next(&mut self, refill: impl FnOnce(&mut Vec<C>)) -> Option<RequestOutcome<C>> {
         if let Some((tag, status)) = self.ended.pop_front() {
-            return Some(Outcome::Ended(tag, status));
+            return Some(RequestOutcome::Ended(tag, status));
         }
         if self.seen == self.taken.len() {
             self.taken.clear();
@@ -45,7 +45,7 @@ impl<C: Copy> Outcomes<C> {
         }
         let completion = self.taken.get(self.seen).copied()?;
         self.seen += 1;
-        Some(Outcome::Completed(completion))
+        Some(RequestOutcome::Completed(completion))
     }
 }
 

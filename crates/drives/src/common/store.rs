@@ -9,13 +9,13 @@ use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
 use millrace_machine::Machine;
 
 use crate::common::extents::{DATA, HOLE, SectorExtents};
-use crate::common::mapping::Mapping;
+use crate::common::mapping::MemoryMapping;
 
 const GRANULE_SHIFT: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct SparseStore {
-    data: Mapping,
+    data: MemoryMapping,
     written: Box<[AtomicU64]>,
 }
 
@@ -23,7 +23,7 @@ impl SparseStore {
     pub(crate) fn new(size_bytes: u64) -> Result<SparseStore, Error> {
         let granules = size_bytes.div_ceil(1 << GRANULE_SHIFT);
         let written = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(SparseStore { data: Mapping::new(size_bytes)?, written })
+        Ok(SparseStore { data: MemoryMapping::new(size_bytes)?, written })
     }
 
     fn bit(&self, granule: u64) -> (&AtomicU64, u64) {

@@ -1,4 +1,4 @@
-//! `Cache`: simulates a drive with a volatile write cache whose power can be cut.
+//! `SimulatedCache`: simulates a drive with a volatile write cache whose power can be cut.
 //!
 //! The cache has two images of the drive: `current`, which reads see, and `durable`, which survives
 //! a power cut. The images may differ in the dirty sectors. A write changes the current image; a
@@ -13,30 +13,30 @@ use millrace_block::{Error, Op, OpFlags, Request, Sector};
 use millrace_machine::{Native, lock_unpoisoned};
 use millrace_random::SplitMix64;
 
-use crate::common::mapping::Mapping;
+use crate::common::mapping::MemoryMapping;
 
-pub(crate) struct Cache {
-    images: Mutex<Images>,
+pub(crate) struct SimulatedCache {
+    images: Mutex<CacheImages>,
 }
 
-struct Images {
-    durable: Mapping,
-    current: Mapping,
+struct CacheImages {
+    durable: MemoryMapping,
+    current: MemoryMapping,
     dirty: HashSet<Sector>,
     random: SplitMix64,
     cuts: u64,
 }
 
-impl Cache {
-    pub(crate) fn new(nr_sectors: Sector, seed: u64) -> Result<Cache, Error> {
-        let images = Images {
-            durable: Mapping::new(nr_sectors << 9)?,
-            current: Mapping::new(nr_sectors << 9)?,
+impl SimulatedCache {
+    pub(crate) fn new(nr_sectors: Sector, seed: u64) -> Result<SimulatedCache, Error> {
+        let images = CacheImages {
+            durable: MemoryMapping::new(nr_sectors << 9)?,
+            current: MemoryMapping::new(nr_sectors << 9)?,
             dirty: HashSet::new(),
             random: SplitMix64::new(seed),
             cuts: 0,
         };
-        Ok(Cache { images: Mutex::new(images) })
+        Ok(SimulatedCache { images: Mutex::new(images) })
     }
 
     /// Executes a request. Returns the number of power cuts so far, to detect later ones.
@@ -77,7 +77,7 @@ impl Cache {
     }
 }
 
-impl Images {
+impl CacheImages {
     fn write(&mut self, rq: &Request<Native>) {
         self.note_dirty(rq);
         self.current.transfer(rq);

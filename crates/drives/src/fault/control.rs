@@ -13,7 +13,7 @@ use millrace_block::{DriverData, Op, Sector, Status};
 use millrace_machine::{debug_fields, lock_unpoisoned};
 use millrace_random::SplitMix64;
 
-use super::cache::Cache;
+use super::cache::SimulatedCache;
 
 /// Frequency with which a rule applies to the requests that it matches.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -85,13 +85,13 @@ impl FaultRule {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct FaultVerdict {
     pub(crate) fails: Option<Status>,
     pub(crate) delay_ns: u64,
     pub(crate) sticks: bool,
 }
 
-impl Verdict {
+impl FaultVerdict {
     pub(crate) fn data(&self) -> DriverData {
         match (self.fails, self.sticks) {
             (Some(status), _) => DriverData::text(format_args!("fail {}", -status.errno())),
@@ -113,7 +113,7 @@ pub(crate) struct FaultState {
     is_dead: AtomicBool,
     /// Number of calls of `release_stuck`. Each call frees the requests that are stuck then.
     releases: AtomicU64,
-    pub(crate) cache: Option<Cache>,
+    pub(crate) cache: Option<SimulatedCache>,
     struck: AtomicU64,
 }
 
@@ -140,7 +140,7 @@ pub struct FaultControl {
 debug_fields!(FaultControl);
 
 impl FaultControl {
-    pub(crate) fn new(name: &str, seed: u64, cache: Option<Cache>) -> FaultControl {
+    pub(crate) fn new(name: &str, seed: u64, cache: Option<SimulatedCache>) -> FaultControl {
         let state = Arc::new(FaultState {
             name: Mutex::new(name.into()),
             rules: Mutex::new(RuleSet { list: Vec::new(), random: SplitMix64::new(seed) }),
@@ -214,8 +214,8 @@ impl FaultState {
         self.releases.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn verdict(&self, op: Op, sectors: Range<Sector>) -> Verdict {
-        let mut verdict = Verdict::default();
+    pub(crate) fn verdict(&self, op: Op, sectors: Range<Sector>) -> FaultVerdict {
+        let mut verdict = FaultVerdict::default();
         let RuleSet { list, random } = &mut *lock_unpoisoned(&self.rules);
         for (rule, matched) in list.iter_mut().filter(|(rule, _)| rule.matches(op, &sectors)) {
             *matched += 1;
@@ -231,7 +231,7 @@ impl FaultState {
                 Effect::Stick => verdict.sticks = true,
             }
         }
-        if verdict != Verdict::default() {
+        if verdict != FaultVerdict::default() {
             // Relaxed: no other memory access depends on this statistic.
             self.struck.fetch_add(1, Ordering::Relaxed);
         }

@@ -14,7 +14,7 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Native};
 
-use super::control::{FaultState, Verdict};
+use super::control::{FaultState, FaultVerdict};
 
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
@@ -22,7 +22,7 @@ const STUCK_LOOK_NS: u64 = 2_000_000;
 struct TagState {
     /// Faults chosen for a request that the inner queue refused as busy. The next submission of the
     /// request uses these faults.
-    decided: Option<Verdict>,
+    decided: Option<FaultVerdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
     /// Set if the request is stuck: value of `FaultState::releases` when the request became stuck.
@@ -32,7 +32,7 @@ struct TagState {
     inside: bool,
     /// True if the inner drive has accepted the request.
     entered: bool,
-    verdict: Verdict,
+    verdict: FaultVerdict,
 }
 
 pub(crate) struct FaultQueue {
@@ -166,7 +166,7 @@ impl DriverQueue<Native> for FaultQueue {
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {
-            _ if moment == Moment::Issue && verdict != Verdict::default() => verdict.data(),
+            _ if moment == Moment::Issue && verdict != FaultVerdict::default() => verdict.data(),
             Some(queue) if entered => queue.trace_data(tag, moment),
             _ => DriverData::default(),
         }

@@ -1,4 +1,4 @@
-//! `Flight`: one request to a file, from preparation to completion.
+//! `FileFlight`: one request to a file, from preparation to completion.
 //!
 //! Each tag has a preallocated flight with a list of memory segments. A flight handles short
 //! transfers, bounce buffers, and the fall-back from zeroing a range to writing zeroes; the queue
@@ -30,7 +30,7 @@ pub(crate) enum FileOperation {
 }
 
 #[derive(Default)]
-pub(crate) struct Flight {
+pub(crate) struct FileFlight {
     pub(crate) work: FileOperation,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -50,9 +50,9 @@ pub(crate) struct Flight {
     pub(crate) discards: bool,
 }
 
-impl Flight {
-    pub(crate) fn new() -> Flight {
-        Flight { memory: pieces::list(), ..Flight::default() }
+impl FileFlight {
+    pub(crate) fn new() -> FileFlight {
+        FileFlight { memory: pieces::list(), ..FileFlight::default() }
     }
 
     #[inline]

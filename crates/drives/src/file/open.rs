@@ -17,7 +17,7 @@ use rustix::fs::{Access, OFlags, access, fadvise};
 
 use super::lent_memory::LentMemory;
 use super::locks::lock;
-use super::probe::{self, DirectAlign, Geometry};
+use super::probe::{self, DirectAlign, FileGeometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, format};
 use crate::common::dry_run::DryRun;
@@ -72,7 +72,7 @@ struct OpenedFile {
     file: File,
     created: Option<CreatedFile>,
     held: Option<HeldData>,
-    geometry: Geometry,
+    geometry: FileGeometry,
     align: Option<DirectAlign>,
     notes: Vec<String>,
 }
@@ -190,7 +190,7 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let (size_bytes, block) = match (open_store_of(config, Some(dry_run)), config.size_bytes) {
         (Ok(found), _) => {
-            let Geometry { size_bytes, store_bytes, logical, .. } = found.geometry;
+            let FileGeometry { size_bytes, store_bytes, logical, .. } = found.geometry;
             warnings.extend(format::note(config, store_bytes));
             notes = found.notes;
             (size_bytes, logical)
@@ -331,7 +331,7 @@ fn geometry_of(
     config: &FileConfig,
     dry_run: Option<&DryRun>,
     notes: &mut Vec<String>,
-) -> Result<Geometry, Error> {
+) -> Result<FileGeometry, Error> {
     let mut geometry = probe::geometry(file).map_err(|error| config.system("stat", &error))?;
     let found = geometry.size_bytes;
     let size_bytes = size_of(&geometry, config, notes)?;
@@ -354,7 +354,7 @@ fn geometry_of(
 }
 
 fn size_of(
-    geometry: &Geometry,
+    geometry: &FileGeometry,
     config: &FileConfig,
     notes: &mut Vec<String>,
 ) -> Result<u64, Error> {

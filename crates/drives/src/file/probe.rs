@@ -39,7 +39,7 @@ pub(crate) struct DirectAlign {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct FileGeometry {
     pub(crate) is_block: bool,
     pub(crate) size_bytes: u64,
     /// Size of the file or device in bytes; a drive may use only its first part.
@@ -59,7 +59,7 @@ pub(crate) struct Geometry {
     pub(crate) identity: (u64, u64),
 }
 
-pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
+pub(crate) fn geometry(file: &File) -> io::Result<FileGeometry> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {
         return device(file, meta.rdev());
@@ -70,7 +70,7 @@ pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
         ));
     }
     let block = u32::try_from(meta.blksize()).unwrap_or(4096).clamp(512, 65_536);
-    Ok(Geometry {
+    Ok(FileGeometry {
         is_block: false,
         size_bytes: meta.len(),
         store_bytes: meta.len(),
@@ -87,11 +87,11 @@ pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     })
 }
 
-fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
+fn device(file: &File, rdev: u64) -> io::Result<FileGeometry> {
     let size_bytes: u64 = ask(file, BLKGETSIZE64)?;
     let logical: u32 = ask(file, BLKSSZGET)?;
     let number = |name| queue_number(rdev, name).unwrap_or(0);
-    Ok(Geometry {
+    Ok(FileGeometry {
         is_block: true,
         size_bytes,
         store_bytes: size_bytes,

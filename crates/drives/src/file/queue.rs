@@ -19,9 +19,9 @@ use millrace_machine::Native;
 use millrace_reactor::Completion;
 
 use super::engine::{CANCEL_MARK, Engine};
-use super::flight::{FileOperation, Flight};
+use super::flight::{FileFlight, FileOperation};
 use super::{FileState, MAX_SECTORS};
-use crate::common::outcomes::{Outcome, Outcomes, completion_data};
+use crate::common::outcomes::{RequestOutcome, RequestOutcomes, completion_data};
 
 /// Maximum number of bounce buffers of a queue. A request that needs a bounce buffer while all are
 /// in use waits for a completion.
@@ -41,8 +41,8 @@ pub(crate) const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_
 pub(crate) struct FileQueue {
     shared: Arc<FileState>,
     engine: Engine,
-    flights: Box<[Flight]>,
-    outcomes: Outcomes<Completion>,
+    flights: Box<[FileFlight]>,
+    outcomes: RequestOutcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
     /// Number of operations on registered memory that the drive's counter does not include yet.
@@ -59,8 +59,8 @@ impl FileQueue {
         FileQueue {
             shared,
             engine,
-            flights: (0..depth).map(|_| Flight::new()).collect(),
-            outcomes: Outcomes::new(depth),
+            flights: (0..depth).map(|_| FileFlight::new()).collect(),
+            outcomes: RequestOutcomes::new(depth),
             bounces: Vec::with_capacity(BOUNCES_MAX),
             bounces_made: 0,
             registered: 0,
@@ -312,8 +312,8 @@ impl DriverQueue<Native> for FileQueue {
         while !batch.is_full() {
             match self.outcomes.next(|taken| self.engine.take(taken)) {
                 None => return,
-                Some(Outcome::Ended(tag, status)) => batch.push(tag, status),
-                Some(Outcome::Completed(completion)) => {
+                Some(RequestOutcome::Ended(tag, status)) => batch.push(tag, status),
+                Some(RequestOutcome::Completed(completion)) => {
                     if let Some((tag, status)) = self.landed(completion) {
                         batch.push(tag, status);
                     }

@@ -1,5 +1,5 @@
-//! `ModelIo`, an I/O whose time is computed, and `DuplexLink`, a link that carries one transfer at a
-//! time in each direction.
+//! `ModelIo`: an I/O whose time is computed, and `DuplexLink`: a link with one transfer at a time
+//! in each direction.
 //!
 //! `Timing` has a link for its drive, and a controller has one for all its drives.
 

@@ -30,27 +30,27 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
 const HUNG_UP: &str = "the server hung up; its log may say why";
 
-pub(crate) struct Target {
+pub(crate) struct ServerTarget {
     pub(crate) config: NbdConfig,
     /// TLS configuration, and the host name that the server's certificate must have.
     tls: Option<(ClientConfig, String)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum DialPurpose {
     Transmit,
     Status,
     Ask,
 }
 
-pub(crate) struct Connected {
+pub(crate) struct NegotiatedConnection {
     pub(crate) wire: TimedConnection,
     pub(crate) session: ClientSession,
     pub(crate) identity: (u64, u64),
 }
 
-impl Target {
-    pub(crate) fn new(config: NbdConfig) -> Result<Target, Error> {
+impl ServerTarget {
+    pub(crate) fn new(config: NbdConfig) -> Result<ServerTarget, Error> {
         let load = |tls: &NbdTls| {
             let host = match (&tls.hostname, &config.uri.address) {
                 (Some(name), _) => name,
@@ -61,27 +61,31 @@ impl Target {
             Ok((ClientConfig::load(&tls.files).map_err(wrong)?, host.to_owned()))
         };
         let tls = config.tls.as_ref().map(load).transpose()?;
-        Ok(Target { config, tls })
+        Ok(ServerTarget { config, tls })
     }
 
     /// Connects and negotiates within `limit`. Returns `System` if the server does not answer, and
     /// `NotSupported` if it refuses.
-    pub(crate) fn dial(&self, purpose: Purpose, limit: Duration) -> Result<Connected, Error> {
+    pub(crate) fn dial(
+        &self,
+        purpose: DialPurpose,
+        limit: Duration,
+    ) -> Result<NegotiatedConnection, Error> {
         self.dial_until(purpose, &mut Deadline::after(limit))
     }
 
     pub(crate) fn dial_until(
         &self,
-        purpose: Purpose,
+        purpose: DialPurpose,
         limit: &mut TimeLimit,
-    ) -> Result<Connected, Error> {
+    ) -> Result<NegotiatedConnection, Error> {
         let NbdConfig { uri, text, cancel, .. } = &self.config;
         cancel.check(text)?;
         let (socket, server) = self.connect(limit).map_err(|error| self.unreachable(&error))?;
         let mut wire = TimedConnection::new(socket, cancel.clone());
         let session = self.negotiate(&mut wire, purpose, limit)?;
         let identity = (server, hash(&(server, &uri.name)));
-        Ok(Connected { wire, session, identity })
+        Ok(NegotiatedConnection { wire, session, identity })
     }
 
     fn connect(&self, limit: &mut TimeLimit) -> io::Result<(OwnedFd, u64)> {
@@ -118,7 +122,7 @@ impl Target {
     fn negotiate(
         &self,
         wire: &mut TimedConnection,
-        purpose: Purpose,
+        purpose: DialPurpose,
         limit: &mut TimeLimit,
     ) -> Result<ClientSession, Error> {
         let mut shake = self.handshake(purpose)?;
@@ -153,18 +157,18 @@ impl Target {
         }
     }
 
-    fn handshake(&self, purpose: Purpose) -> Result<ClientHandshake, Error> {
+    fn handshake(&self, purpose: DialPurpose) -> Result<ClientHandshake, Error> {
         let want = match purpose {
-            Purpose::Ask => ReplyStyle::Simple,
+            DialPurpose::Ask => ReplyStyle::Simple,
             _ => ReplyStyle::Extended,
         };
         let shake = ClientHandshake::new(&self.config.uri.name, want);
         let shake = shake.map_err(|error| self.refused(&error.to_string()))?;
         let shake = if self.tls.is_some() { shake.with_tls() } else { shake };
         Ok(match purpose {
-            Purpose::Transmit => shake,
-            Purpose::Status => shake.with_allocation(),
-            Purpose::Ask => shake.only_asking(),
+            DialPurpose::Transmit => shake,
+            DialPurpose::Status => shake.with_allocation(),
+            DialPurpose::Ask => shake.only_asking(),
         })
     }
 

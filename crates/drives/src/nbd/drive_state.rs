@@ -16,7 +16,7 @@ use millrace_nbd::client::ClientSession;
 use millrace_tls::{Expiry, Lifetime};
 
 use super::backoff::{LogLimit, ReconnectBackoff};
-use super::dial::{Connected, Target};
+use super::dial::{NegotiatedConnection, ServerTarget};
 use super::siblings::{ConnectionSharing, SiblingQueues};
 use super::status_line::StatusLine;
 use super::trouble::ReconnectTrouble;
@@ -85,7 +85,7 @@ impl UnflushedWrites {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Durability {
+pub(crate) struct FlushDurability {
     pub(crate) unflushed: UnflushedWrites,
     /// True if the next flush or FUA write must fail, because a server with unflushed writes was
     /// lost.
@@ -130,7 +130,7 @@ impl CertificateWatch {
 }
 
 pub(crate) struct NbdState {
-    pub(crate) target: Target,
+    pub(crate) target: ServerTarget,
     /// Properties of the export when the drive was opened. Later connections must keep them.
     pub(crate) session: ClientSession,
     /// Size that later connections must have at least, in bytes.
@@ -148,10 +148,10 @@ pub(crate) struct NbdState {
     /// True if the export has changed in a way that makes the drive unusable.
     pub(crate) dead: AtomicBool,
     pub(crate) siblings: SiblingQueues,
-    pub(crate) durability: Durability,
+    pub(crate) durability: FlushDurability,
     pub(crate) reports: Reports,
     /// Connection made when the drive was opened, for the queue that is opened first.
-    pub(crate) first: Mutex<Option<Connected>>,
+    pub(crate) first: Mutex<Option<NegotiatedConnection>>,
     pub(crate) status_line: Mutex<StatusLine>,
 }
 
@@ -246,7 +246,7 @@ impl NbdState {
         backoff.is_logged().then(|| backoff.short)
     }
 
-    pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
+    pub(crate) fn came_back(&self, connected: &NegotiatedConnection, generation: u32) {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
             // Another connection was lost while this one was made. After a loss, all connections
@@ -259,7 +259,7 @@ impl NbdState {
         self.note_certificate(connected);
     }
 
-    pub(crate) fn note_certificate(&self, connected: &Connected) {
+    pub(crate) fn note_certificate(&self, connected: &NegotiatedConnection) {
         if let Some(session) = connected.wire.session() {
             lock_unpoisoned(&self.reports.certificate).lifetime = session.peer_lifetime().cloned();
         }
@@ -296,7 +296,7 @@ impl NbdState {
     /// Returns true if a flush or FUA write must fail although the server completed it, because
     /// earlier writes may be lost. Returns true once for each loss, and logs it.
     pub(crate) fn take_error(&self) -> bool {
-        let Durability { owes_error, has_failed, stopping, .. } = &self.durability;
+        let FlushDurability { owes_error, has_failed, stopping, .. } = &self.durability;
         let owes = owes_error.load(Ordering::SeqCst) && owes_error.swap(false, Ordering::SeqCst);
         if owes {
             self.say(format!(

@@ -1,4 +1,4 @@
-//! `Flight`: one request to an NBD server, from preparation to completion.
+//! `NbdFlight`: one request to an NBD server, from preparation to completion.
 //!
 //! Each tag has a preallocated flight with a list of memory segments. A request that is sent again
 //! starts with its first byte. Invariant: while a flight is `Idle` or `Waiting`, no operation of
@@ -11,7 +11,7 @@ use millrace_machine::Native;
 use millrace_nbd::Command;
 use millrace_nbd::wire::CMD_FLAG_FUA;
 
-use super::siblings::{Forwarded, NbdRequest, Origin};
+use super::siblings::{ForwardedRequest, NbdRequest, RequestOrigin};
 use crate::common::pieces;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +25,7 @@ pub(crate) enum FlightState {
     Forwarded,
 }
 
-pub(crate) struct Flight {
+pub(crate) struct NbdFlight {
     pub(crate) state: FlightState,
     pub(crate) request: NbdRequest,
     pub(crate) link: usize,
@@ -36,20 +36,20 @@ pub(crate) struct Flight {
     /// answer for too long.
     pub(crate) silence: bool,
     /// Queue and tag that a forwarded request belongs to; `None` for the queue's own requests.
-    origin: Option<Origin>,
+    origin: Option<RequestOrigin>,
     pub(crate) forwarding: u64,
 }
 
-impl Flight {
-    pub(crate) fn new() -> Flight {
+impl NbdFlight {
+    pub(crate) fn new() -> NbdFlight {
         let request = NbdRequest { memory: pieces::list(), ..NbdRequest::EMPTY };
-        Flight { request, ..Flight::guest() }
+        NbdFlight { request, ..NbdFlight::guest() }
     }
 
     /// Creates a flight (state of one request) for a request that another queue forwards to this
     /// queue. The forwarded request brings its own list of memory segments.
-    pub(crate) fn guest() -> Flight {
-        Flight {
+    pub(crate) fn guest() -> NbdFlight {
+        NbdFlight {
             state: FlightState::Idle,
             request: NbdRequest::EMPTY,
             link: 0,
@@ -61,17 +61,17 @@ impl Flight {
         }
     }
 
-    pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
+    pub(crate) fn forward(&mut self, origin: RequestOrigin) -> ForwardedRequest {
         (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
         let request = std::mem::replace(&mut self.request, NbdRequest::EMPTY);
-        Forwarded { origin, request, status: None, silence: false }
+        ForwardedRequest { origin, request, status: None, silence: false }
     }
 
-    pub(crate) fn take_back(&mut self, forwarded: Forwarded) {
+    pub(crate) fn take_back(&mut self, forwarded: ForwardedRequest) {
         (self.state, self.request) = (FlightState::Waiting, forwarded.request);
     }
 
-    pub(crate) fn fill_from(&mut self, Forwarded { origin, request, .. }: Forwarded) {
+    pub(crate) fn fill_from(&mut self, ForwardedRequest { origin, request, .. }: ForwardedRequest) {
         (self.state, self.origin, self.request) = (FlightState::Waiting, Some(origin), request);
         (self.answered, self.expired, self.silence) = (None, false, false);
     }
@@ -83,16 +83,16 @@ impl Flight {
     /// Takes out a request that another queue forwarded to this queue, to return it to that queue.
     /// `status` is its result, or `None` if that queue must send the request again. Returns `None`
     /// for a request of this queue itself.
-    pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<Forwarded> {
+    pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<ForwardedRequest> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
         let request = std::mem::replace(&mut self.request, NbdRequest::EMPTY);
-        Some(Forwarded { origin, request, status, silence: self.silence })
+        Some(ForwardedRequest { origin, request, status, silence: self.silence })
     }
 
     /// Takes back a request that this queue has forwarded to another queue, which has a connection.
     /// Returns the request's status, or `None` if the request must be sent again.
-    pub(crate) fn returned(&mut self, back: Forwarded) -> Option<Status> {
+    pub(crate) fn returned(&mut self, back: ForwardedRequest) -> Option<Status> {
         self.request = back.request;
         self.silence |= back.silence;
         let status = back.status.or(self.expired.then_some(Status::TimedOut));

@@ -1,4 +1,4 @@
-//! `Inbound`: the receiving side of a connection, from received bytes to answers.
+//! `ReplyReceiver`: the receiving side of a connection, from received bytes to answers.
 //!
 //! There is a single receive operation in flight. Headers and small payloads are received into a
 //! buffer. The payload of a longer read is received straight into the request's memory, and the
@@ -12,8 +12,8 @@ use millrace_nbd::{Command, Errno};
 use millrace_reactor::Op;
 use millrace_tls::Session;
 
-use super::flight::Flight;
-use super::ring::SocketRing;
+use super::flight::NbdFlight;
+use super::ring::ConnectionRing;
 use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 const HEADER_BYTES: usize = 512;
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 
-pub(crate) struct Inbound {
+pub(crate) struct ReplyReceiver {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -37,11 +37,11 @@ pub(crate) struct Inbound {
 /// Index of a completed request, and its error if it failed.
 pub(crate) type EndedRequest = (u32, Option<Errno>);
 
-impl Inbound {
-    pub(crate) fn new() -> Inbound {
+impl ReplyReceiver {
+    pub(crate) fn new() -> ReplyReceiver {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
-        Inbound {
+        ReplyReceiver {
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -59,10 +59,10 @@ impl Inbound {
 
     pub(crate) fn arm(
         &mut self,
-        ring: &SocketRing<'_>,
+        ring: &ConnectionRing<'_>,
         answers: &Answers,
         tls: Option<&mut Session>,
-        flights: &[Flight],
+        flights: &[NbdFlight],
     ) {
         let fd = ring.fd;
         if self.is_busy {
@@ -94,9 +94,9 @@ impl Inbound {
                 Op::Recv { fd, buf: room.as_mut_ptr(), len: most.min(room.len()) as u32 }
             }
         };
-        // SAFETY: the buffer, the message header and its list belong to this `Inbound`.
-        // `NbdLink` keeps the `Inbound` until the receive operation has ended. The payload's memory
-        // belongs to a request in flight, which does not complete before the operation has ended.
+        // SAFETY: the buffer, the message header and its list belong to this `ReplyReceiver`.
+        // `NbdLink` keeps it until the receive operation has ended. The payload's memory belongs to
+        // a request in flight, which does not complete before the operation has ended.
         unsafe { ring.push(op) };
     }
 
@@ -128,7 +128,7 @@ impl Inbound {
     pub(crate) fn next(
         &mut self,
         answers: &mut Answers,
-        flights: &mut [Flight],
+        flights: &mut [NbdFlight],
     ) -> Result<Option<EndedRequest>, AnswerError> {
         loop {
             let input = &self.buffer[self.start..self.end];
@@ -160,7 +160,7 @@ impl Inbound {
 
 /// Guesses whether the next reply answers a long read: true if the last request sent is a long
 /// read. The guess only decides where the first bytes of the reply are received.
-fn has_long_read(answers: &Answers, flights: &[Flight]) -> bool {
+fn has_long_read(answers: &Answers, flights: &[NbdFlight]) -> bool {
     let Some(index) = answers.newest() else { return false };
     let request = &flights[index as usize].request;
     request.command == Command::Read && request.len >= LONG_READ_BYTES

@@ -20,13 +20,13 @@ use millrace_tls::Session;
 use rustix::net::{SendFlags, Shutdown, send};
 
 use super::NbdState;
-use super::dial::Connected;
+use super::dial::NegotiatedConnection;
 use super::drive_state::LossCause;
-use super::flight::{Flight, FlightState};
-use super::inbound::Inbound;
-use super::outbound::Outbound;
-use super::redial::{Outcome, Patience, Redial};
-use super::ring::{Ring, SocketRing};
+use super::flight::{FlightState, NbdFlight};
+use super::inbound::ReplyReceiver;
+use super::outbound::RequestSender;
+use super::redial::{ReconnectOrder, ReconnectOutcome, ReconnectThread};
+use super::ring::{ConnectionRing, Ring};
 use super::siblings::NbdRequest;
 use super::trouble::NOT_SHARED;
 
@@ -57,9 +57,9 @@ pub(crate) struct NbdLink {
     epoch: u32,
     generation: u32,
     answers: Answers,
-    inbound: Inbound,
-    outbound: Outbound,
-    redial: Arc<Redial>,
+    inbound: ReplyReceiver,
+    outbound: RequestSender,
+    redial: Arc<ReconnectThread>,
     next: NextConnection,
     /// Deadline of requests while the server accepts connections but answers nothing. `None` once
     /// it has answered a request of this queue, on this or another connection.
@@ -73,7 +73,7 @@ pub(crate) struct NbdLink {
 pub(crate) struct LinkContext<'a> {
     pub(crate) shared: &'a Arc<NbdState>,
     pub(crate) ring: &'a Ring,
-    pub(crate) flights: &'a mut [Flight],
+    pub(crate) flights: &'a mut [NbdFlight],
     pub(crate) waiting: &'a mut VecDeque<u32>,
     pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
@@ -81,7 +81,7 @@ pub(crate) struct LinkContext<'a> {
 #[derive(Default)]
 pub(crate) struct NextConnection {
     /// Connection to use once the old one is closed.
-    pub(crate) connected: Option<Connected>,
+    pub(crate) connected: Option<NegotiatedConnection>,
     /// True if a thread is making a connection because the drive has grown.
     is_asked_for: bool,
     /// Value of `NbdState::generation` when the new connection was asked for. A connection lost
@@ -95,7 +95,7 @@ impl NbdLink {
     pub(crate) fn new(
         place: LinkPlace,
         next: NextConnection,
-        redial: Redial,
+        redial: ReconnectThread,
         slots: u32,
     ) -> NbdLink {
         let style = next.connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
@@ -108,8 +108,8 @@ impl NbdLink {
             epoch: 0,
             generation: next.generation,
             answers: Answers::new(style, slots),
-            inbound: Inbound::new(),
-            outbound: Outbound::new(),
+            inbound: ReplyReceiver::new(),
+            outbound: RequestSender::new(),
             redial: Arc::new(redial),
             next,
             fruitless: None,
@@ -135,9 +135,9 @@ impl NbdLink {
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
-    fn ring<'a>(&self, ring: &'a Ring, sends: u64) -> Option<SocketRing<'a>> {
+    fn ring<'a>(&self, ring: &'a Ring, sends: u64) -> Option<ConnectionRing<'a>> {
         let fd = self.socket.as_ref()?.as_raw_fd();
-        Some(SocketRing { ring, fd, user_data: (self.place.number as u64) << 1 | sends })
+        Some(ConnectionRing { ring, fd, user_data: (self.place.number as u64) << 1 | sends })
     }
 
     /// Sends up to `share` waiting requests. No send operation may be in flight.
@@ -377,19 +377,19 @@ impl NbdLink {
             let (generation, shared) = (context.shared.generation(), context.shared);
             (self.next.is_asked_for, self.next.generation) = (true, generation);
             let limit = shared.target.config.reconnect;
-            self.redial.ask(shared, Patience { generation, limit, own: 1 });
+            self.redial.ask(shared, ReconnectOrder { generation, limit, own: 1 });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy {
             return;
         }
         match self.redial.take() {
-            Some(Outcome::Connected(connected)) => {
+            Some(ReconnectOutcome::Connected(connected)) => {
                 self.take_leave();
                 self.next.connected = Some(connected);
                 self.fall(context.shared);
             }
-            Some(Outcome::Changed(text)) => self.die(text, context.shared),
-            Some(Outcome::Late(text)) => {
+            Some(ReconnectOutcome::Changed(text)) => self.die(text, context.shared),
+            Some(ReconnectOutcome::Late(text)) => {
                 context.shared.say(format!(
                     "cannot open a connection with the new size of the export: {text}"
                 ));
@@ -458,14 +458,16 @@ impl NbdLink {
             self.state = LinkState::Away;
         }
         let generation = self.next.generation;
-        self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
+        self.redial.ask(context.shared, ReconnectOrder { generation, limit, own: 0 });
     }
 
     fn hear(&mut self, context: &mut LinkContext<'_>) {
         match self.redial.take() {
             None => {}
-            Some(Outcome::Connected(_)) if context.shared.is_dead() => self.state = LinkState::Dead,
-            Some(Outcome::Connected(connected)) => {
+            Some(ReconnectOutcome::Connected(_)) if context.shared.is_dead() => {
+                self.state = LinkState::Dead
+            }
+            Some(ReconnectOutcome::Connected(connected)) => {
                 if !self.up(connected, context) {
                     return;
                 }
@@ -482,8 +484,8 @@ impl NbdLink {
                 }
             }
             // Other connections carry the requests; the reconnecting thread keeps trying.
-            Some(Outcome::Late(_)) if context.shared.siblings.has_connection() => {}
-            Some(Outcome::Late(text)) => {
+            Some(ReconnectOutcome::Late(_)) if context.shared.siblings.has_connection() => {}
+            Some(ReconnectOutcome::Late(text)) => {
                 // The first connection whose time limit for reconnecting passes logs this line for
                 // all connections of the drive.
                 if self.state == LinkState::Away && context.shared.became_late() {
@@ -491,7 +493,7 @@ impl NbdLink {
                 }
                 self.state = LinkState::Late;
             }
-            Some(Outcome::Changed(text)) => self.die(text, context.shared),
+            Some(ReconnectOutcome::Changed(text)) => self.die(text, context.shared),
         }
     }
 
@@ -504,8 +506,8 @@ impl NbdLink {
     }
 
     /// Starts to use a connection. Returns false if it cannot be used, so that another one is made.
-    fn up(&mut self, connected: Connected, context: &mut LinkContext<'_>) -> bool {
-        let Connected { wire, session, .. } = connected;
+    fn up(&mut self, connected: NegotiatedConnection, context: &mut LinkContext<'_>) -> bool {
+        let NegotiatedConnection { wire, session, .. } = connected;
         let (socket, tls) = match wire.into_parts() {
             Ok(parts) => parts,
             Err(error) => {

@@ -1,4 +1,4 @@
-//! `Outbound`: the sending side of a connection, which sends many requests in one operation.
+//! `RequestSender`: the sending side of a connection, which sends many requests in one operation.
 //!
 //! Headers are sent from a buffer, and payload straight from the requests' memory. Invariant: the
 //! memory of a request in `batch` does not change until `sent` has returned the request.
@@ -10,7 +10,7 @@ use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
 use millrace_tls::Session;
 
-use super::ring::SocketRing;
+use super::ring::ConnectionRing;
 use crate::common::pieces::PIECES_MAX;
 
 const REQUESTS_MAX: usize = 256;
@@ -20,7 +20,7 @@ const IOV_MAX: usize = 1024;
 /// answered only after the whole send.
 const PAYLOAD_MAX: u64 = 1 << 20;
 
-pub(crate) struct Outbound {
+pub(crate) struct RequestSender {
     headers: Box<[[u8; EXTENDED_REQUEST_BYTES]]>,
     iov: Vec<iovec>,
     /// Index of the first segment in `iov` that is not sent completely.
@@ -31,11 +31,11 @@ pub(crate) struct Outbound {
     pub(crate) is_busy: bool,
 }
 
-impl Outbound {
-    pub(crate) fn new() -> Outbound {
+impl RequestSender {
+    pub(crate) fn new() -> RequestSender {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
-        Outbound {
+        RequestSender {
             headers: vec![[0; EXTENDED_REQUEST_BYTES]; REQUESTS_MAX].into_boxed_slice(),
             iov: Vec::with_capacity(IOV_MAX),
             first: 0,
@@ -82,7 +82,7 @@ impl Outbound {
     /// session.
     pub(crate) fn send_sealed(
         &mut self,
-        ring: &SocketRing<'_>,
+        ring: &ConnectionRing<'_>,
         session: &mut Session,
     ) -> Result<(), millrace_tls::Error> {
         while let Some(piece) = self.iov.get(self.first) {
@@ -110,7 +110,7 @@ impl Outbound {
         Ok(())
     }
 
-    pub(crate) fn send(&mut self, ring: &SocketRing<'_>) {
+    pub(crate) fn send(&mut self, ring: &ConnectionRing<'_>) {
         if self.is_sent() {
             return;
         }
@@ -128,10 +128,9 @@ impl Outbound {
                 Op::SendMsg { fd, msg: &raw const *self.msg, flags }
             }
         };
-        // SAFETY: headers, message and segment list belong to this `Outbound`.
-        // `NbdLink` keeps its `Outbound` until the send operation has ended. Payload is memory of
-        // requests, which complete only after the send has ended and `sent` has taken them out of
-        // the batch.
+        // SAFETY: headers, message and segment list belong to this `RequestSender`.
+        // `NbdLink` keeps it until the send operation has ended. Payload is memory of requests,
+        // which complete only after the send has ended and `sent` has taken them out of the batch.
         unsafe { ring.push(op) };
     }
 

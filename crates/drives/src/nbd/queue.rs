@@ -23,10 +23,10 @@ use millrace_runtime::Current;
 
 use super::NbdState;
 use super::drive_state::LossCause;
-use super::flight::{Flight, FlightState};
+use super::flight::{FlightState, NbdFlight};
 use super::link::{LinkContext, LinkState, NbdLink};
 use super::ring::Ring;
-use super::siblings::{Forwarded, NbdRequest, Origin, QueueMessage};
+use super::siblings::{ForwardedRequest, NbdRequest, QueueMessage, RequestOrigin};
 use crate::common::outcomes::completion_data;
 use crate::common::thread_bound::ThreadBound;
 
@@ -37,25 +37,24 @@ const DRAIN_TURN_NS: u64 = 10_000_000;
 
 pub(crate) struct QueueSize {
     pub(crate) number: usize,
-    pub(crate) depth: u32,
+    /// Number of tags.
+    pub(crate) depth: usize,
     /// Maximum number of requests that other queues may send through the queue.
-    pub(crate) guests_max: u32,
+    pub(crate) guests_max: usize,
 }
 
 pub(crate) struct NbdQueue {
     shared: Arc<NbdState>,
-    number: usize,
+    size: QueueSize,
     ring: ThreadBound<Ring>,
     links: Vec<NbdLink>,
     /// Requests of the queue by tag, then requests of other queues.
-    flights: Vec<Flight>,
-    depth: usize,
-    guests_max: usize,
+    flights: Vec<NbdFlight>,
     /// Unused entries of `flights` for requests of other queues.
     free_guests: Vec<u32>,
     has_mail: Arc<AtomicBool>,
     mail: Vec<QueueMessage>,
-    returns: Vec<Forwarded>,
+    returns: Vec<ForwardedRequest>,
     waiting: VecDeque<u32>,
     done: Vec<(Tag, Status)>,
     inbox: Vec<Completion>,
@@ -77,17 +76,15 @@ impl NbdQueue {
         current: Current,
         links: Vec<NbdLink>,
     ) -> NbdQueue {
-        let (number, depth) = (size.number, size.depth as usize);
+        let depth = size.depth;
         let mut queue = NbdQueue {
-            has_mail: shared.siblings.open(number, current.wake, links.len()),
+            has_mail: shared.siblings.open(size.number, current.wake, links.len()),
             shared: Arc::clone(shared),
-            number,
+            size,
             ring: ThreadBound::new(Ring::new(current.handle)),
             inbox: Vec::with_capacity(2 * links.len()),
             links,
-            flights: (0..depth).map(|_| Flight::new()).collect(),
-            depth,
-            guests_max: size.guests_max as usize,
+            flights: (0..depth).map(|_| NbdFlight::new()).collect(),
             free_guests: Vec::new(),
             mail: Vec::new(),
             returns: Vec::new(),
@@ -157,7 +154,7 @@ impl NbdQueue {
             (false, false) => {
                 self.dismiss_guests();
                 if is_pending {
-                    for request in self.shared.siblings.take_back(self.number) {
+                    for request in self.shared.siblings.take_back(self.size.number) {
                         let tag = request.origin.tag;
                         self.flights[tag as usize].take_back(request);
                         self.waiting.push_back(tag);
@@ -168,11 +165,11 @@ impl NbdQueue {
     }
 
     fn take_guests(&mut self) {
-        let used = self.flights.len() - self.depth - self.free_guests.len();
-        for request in self.shared.siblings.take_share(self.guests_max - used) {
+        let used = self.flights.len() - self.size.depth - self.free_guests.len();
+        for request in self.shared.siblings.take_share(self.size.guests_max - used) {
             let index = self.free_guests.pop().unwrap_or(self.flights.len() as u32);
             if index as usize == self.flights.len() {
-                self.flights.push(Flight::guest());
+                self.flights.push(NbdFlight::guest());
             }
             self.flights[index as usize].fill_from(request);
             self.waiting.push_back(index);
@@ -182,20 +179,20 @@ impl NbdQueue {
     #[cold]
     fn forward(&mut self) {
         self.dismiss_guests();
-        let NbdQueue { shared, number, flights, waiting, .. } = self;
+        let NbdQueue { shared, size, flights, waiting, .. } = self;
         shared.siblings.forward(|id| {
             let tag = waiting.pop_front()?;
-            Some(flights[tag as usize].forward(Origin { queue: *number, tag, id }))
+            Some(flights[tag as usize].forward(RequestOrigin { queue: size.number, tag, id }))
         });
     }
 
     fn dismiss_guests(&mut self) {
-        if self.flights.len() == self.depth {
+        if self.flights.len() == self.size.depth {
             return;
         }
-        let NbdQueue { flights, waiting, free_guests, returns, depth, .. } = self;
+        let NbdQueue { flights, waiting, free_guests, returns, size, .. } = self;
         waiting.retain(|index| {
-            let is_guest = *index as usize >= *depth;
+            let is_guest = *index as usize >= size.depth;
             if is_guest {
                 returns.extend(flights[*index as usize].give_back(None));
                 free_guests.push(*index);
@@ -213,7 +210,7 @@ impl NbdQueue {
 
     fn read_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
-        self.shared.siblings.take_mail(self.number, &self.has_mail, &mut mail);
+        self.shared.siblings.take_mail(self.size.number, &self.has_mail, &mut mail);
         for one in mail.drain(..) {
             match one {
                 QueueMessage::GivenBack(back) => {
@@ -227,8 +224,9 @@ impl NbdQueue {
                     }
                 }
                 QueueMessage::Expired(id) => {
-                    let guests = self.flights.iter().skip(self.depth);
-                    let found = guests.zip(self.depth..).find(|(one, _)| one.is_forwarding(id));
+                    let guests = self.flights.iter().skip(self.size.depth);
+                    let found =
+                        guests.zip(self.size.depth..).find(|(one, _)| one.is_forwarding(id));
                     if let Some((_, index)) = found {
                         self.expire(index);
                     }
@@ -413,7 +411,7 @@ impl Drop for NbdQueue {
                 break;
             }
         }
-        self.shared.siblings.close(self.number, self.links.len());
+        self.shared.siblings.close(self.size.number, self.links.len());
         // The buffers of operations in flight are leaked, because the reactor may still use them.
         if !self.ring.is_here() || !self.ring.get().is_idle() {
             std::mem::forget(std::mem::take(&mut self.links));

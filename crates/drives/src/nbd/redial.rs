@@ -1,4 +1,4 @@
-//! `Redial`: reconnects a link to its server, on a thread of its own.
+//! `ReconnectThread`: reconnects a link to its server, on a thread of its own.
 //!
 //! A link that has lost its server starts a thread. The thread wakes the link when it has made a
 //! connection, when the time limit has passed (it then keeps trying for later requests), or when
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use millrace_machine::{Deadline, Native, lock_unpoisoned};
 
 use super::NbdState;
-use super::dial::{Connected, Purpose, is_refusal};
+use super::dial::{DialPurpose, NegotiatedConnection, is_refusal};
 use super::trouble::NOT_SHARED;
 use crate::common::owner_queues::wake_up;
 
@@ -26,15 +26,15 @@ const THREAD_PAUSE: Duration = Duration::from_millis(500);
 /// server accepts no more connections, and it may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
-pub(crate) enum Outcome {
-    Connected(Connected),
+pub(crate) enum ReconnectOutcome {
+    Connected(NegotiatedConnection),
     /// The time limit for reconnecting has passed. The thread keeps trying.
     Late(String),
     /// The export has changed in a way that makes the drive unusable.
     Changed(String),
 }
 
-pub(crate) struct Patience {
+pub(crate) struct ReconnectOrder {
     pub(crate) generation: u32,
     /// Maximum time that I/O waits for the server.
     pub(crate) limit: Duration,
@@ -43,26 +43,26 @@ pub(crate) struct Patience {
 }
 
 #[derive(Default)]
-struct RedialState {
-    outcome: Option<Outcome>,
+struct ReconnectState {
+    outcome: Option<ReconnectOutcome>,
     /// Serial number of the latest order to connect. Threads with older orders end.
     wish: u64,
     /// Reason why the latest order has no thread, and the time to ask again.
     refused: Option<(String, Deadline<Native>)>,
 }
 
-pub(crate) struct Redial {
-    state: Mutex<RedialState>,
+pub(crate) struct ReconnectThread {
+    state: Mutex<ReconnectState>,
     changed: Condvar,
     wake: Arc<OwnedFd>,
 }
 
-impl Redial {
-    pub(crate) fn new(wake: Arc<OwnedFd>) -> Redial {
-        Redial { state: Mutex::default(), changed: Condvar::new(), wake }
+impl ReconnectThread {
+    pub(crate) fn new(wake: Arc<OwnedFd>) -> ReconnectThread {
+        ReconnectThread { state: Mutex::default(), changed: Condvar::new(), wake }
     }
 
-    pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<NbdState>, patience: Patience) {
+    pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<NbdState>, patience: ReconnectOrder) {
         let wish = self.forget();
         let (mine, theirs) = (Arc::clone(self), Arc::clone(shared));
         let body = move || mine.run(&theirs, wish, patience);
@@ -83,7 +83,7 @@ impl Redial {
         lock_unpoisoned(&self.state).refused.as_ref().map(|(why, _)| why.clone())
     }
 
-    pub(crate) fn take(&self) -> Option<Outcome> {
+    pub(crate) fn take(&self) -> Option<ReconnectOutcome> {
         lock_unpoisoned(&self.state).outcome.take()
     }
 
@@ -97,11 +97,11 @@ impl Redial {
         state.wish
     }
 
-    fn run(&self, shared: &Arc<NbdState>, wish: u64, patience: Patience) {
+    fn run(&self, shared: &Arc<NbdState>, wish: u64, patience: ReconnectOrder) {
         let (mut pause, mut late) = (lock_unpoisoned(&shared.backoff).pause(Instant::now()), false);
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
-            let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
+            let dial = |it: &mut _| shared.target.dial_until(DialPurpose::Transmit, it);
             // While I/O waits, an attempt must not take longer than the rest of the time limit.
             let time = match late || patience.limit.is_zero() {
                 true => ATTEMPT,
@@ -122,7 +122,7 @@ impl Redial {
             };
             shared.note_trouble(&*why);
             if !late && limit.is_over() {
-                self.tell(wish, Outcome::Late(why));
+                self.tell(wish, ReconnectOutcome::Late(why));
                 late = true;
             }
             let most = match shared.siblings.has_connection() {
@@ -139,13 +139,13 @@ impl Redial {
     /// Waits for `pause`. Returns false if the order to connect was cancelled meanwhile.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
         let state = lock_unpoisoned(&self.state);
-        let holds = |state: &mut RedialState| state.wish == wish;
+        let holds = |state: &mut ReconnectState| state.wish == wish;
         let waited = self.changed.wait_timeout_while(state, pause, holds);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.wish == wish
     }
 
-    fn tell(&self, wish: u64, outcome: Outcome) {
+    fn tell(&self, wish: u64, outcome: ReconnectOutcome) {
         let mut state = lock_unpoisoned(&self.state);
         if state.wish != wish {
             return;
@@ -157,14 +157,18 @@ impl Redial {
 }
 
 /// Returns the outcome of a new connection, or `None` if it may not be used beside open ones.
-fn outcome(shared: &NbdState, connected: Connected, patience: &Patience) -> Option<Outcome> {
+fn outcome(
+    shared: &NbdState,
+    connected: NegotiatedConnection,
+    patience: &ReconnectOrder,
+) -> Option<ReconnectOutcome> {
     if let Err(text) = shared.is_kept_by(&connected.session) {
-        return Some(Outcome::Changed(text));
+        return Some(ReconnectOutcome::Changed(text));
     }
     let sharing = shared.sharing(&connected.session);
     if !shared.siblings.admits(sharing, patience.own) {
         return None;
     }
     shared.came_back(&connected, patience.generation);
-    Some(Outcome::Connected(connected))
+    Some(ReconnectOutcome::Connected(connected))
 }

@@ -1,7 +1,7 @@
 //! `Ring`: a queue's inbox on its thread's reactor.
 //!
-//! The sending and receiving sides of a connection push operations, each through its `SocketRing`;
-//! the queue takes the completions.
+//! The sending and receiving sides of a connection push operations, each through its own
+//! `ConnectionRing`; the queue takes the completions.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -39,13 +39,13 @@ impl Drop for Ring {
 }
 
 /// The ring as one side of a connection uses it, which has one operation in flight at a time.
-pub(crate) struct SocketRing<'a> {
+pub(crate) struct ConnectionRing<'a> {
     pub(crate) ring: &'a Ring,
     pub(crate) fd: RawFd,
     pub(crate) user_data: u64,
 }
 
-impl SocketRing<'_> {
+impl ConnectionRing<'_> {
     /// Queues an operation, which the reactor submits in its next iteration.
     ///
     /// # Safety

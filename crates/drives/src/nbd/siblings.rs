@@ -27,7 +27,7 @@ use millrace_nbd::Command;
 use crate::common::owner_queues::wake_up;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct RequestOrigin {
     pub(crate) queue: usize,
     pub(crate) tag: u32,
     pub(crate) id: u64,
@@ -64,8 +64,8 @@ impl NbdRequest {
 }
 
 #[derive(Debug)]
-pub(crate) struct Forwarded {
-    pub(crate) origin: Origin,
+pub(crate) struct ForwardedRequest {
+    pub(crate) origin: RequestOrigin,
     pub(crate) request: NbdRequest,
     /// Result, or `None` if the request must be sent, or sent again.
     pub(crate) status: Option<Status>,
@@ -76,8 +76,8 @@ pub(crate) struct Forwarded {
 
 #[derive(Debug)]
 pub(crate) enum QueueMessage {
-    GivenBack(Forwarded),
-    /// Forwarded request number `Origin::id` has timed out. The queue that has sent it to the
+    GivenBack(ForwardedRequest),
+    /// The request with this `RequestOrigin::id` has timed out. The queue that has sent it to the
     /// server closes its connection.
     Expired(u64),
 }
@@ -104,7 +104,7 @@ pub(crate) struct SiblingQueues {
 #[derive(Debug, Default)]
 struct SiblingState {
     queues: Vec<QueueState>,
-    pending: VecDeque<Forwarded>,
+    pending: VecDeque<ForwardedRequest>,
     last_id: u64,
     /// Number of the current connection generation (connections made after the same loss). Only its
     /// connections count in `up`.
@@ -260,8 +260,8 @@ impl SiblingQueues {
     }
 
     /// Forwards requests of a queue without a connection to queues that have one, until the
-    /// callback `next` returns `None`. `next` gets the number (`Origin::id`) for its request.
-    pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
+    /// callback `next` returns `None`. `next` gets the `RequestOrigin::id` for its request.
+    pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<ForwardedRequest>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
             state.last_id += 1;
@@ -271,7 +271,7 @@ impl SiblingQueues {
         state.queues.iter().filter(|one| one.up > 0).for_each(QueueState::wake);
     }
 
-    pub(crate) fn take_back(&self, queue: usize) -> Vec<Forwarded> {
+    pub(crate) fn take_back(&self, queue: usize) -> Vec<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         let pending = std::mem::take(&mut state.pending);
         let (own, others) = pending.into_iter().partition(|one| one.origin.queue == queue);
@@ -282,7 +282,7 @@ impl SiblingQueues {
 
     /// Takes the calling queue's part of the forwarded requests: an equal part for each queue with
     /// a connection, but at most `most` requests.
-    pub(crate) fn take_share(&self, most: usize) -> Vec<Forwarded> {
+    pub(crate) fn take_share(&self, most: usize) -> Vec<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
         let share = state.pending.len().div_ceil(takers).min(most);
@@ -291,7 +291,7 @@ impl SiblingQueues {
         taken
     }
 
-    pub(crate) fn give_back(&self, requests: impl Iterator<Item = Forwarded>) {
+    pub(crate) fn give_back(&self, requests: impl Iterator<Item = ForwardedRequest>) {
         let mut state = lock_unpoisoned(&self.state);
         let mut woken = vec![false; state.queues.len()];
         for request in requests {
@@ -306,7 +306,7 @@ impl SiblingQueues {
     /// Handles the timeout of a request that its queue forwarded, because the queue has no
     /// connection. Returns the request if no other queue has taken it yet. Otherwise sends
     /// [`QueueMessage::Expired`] to all queues.
-    pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
+    pub(crate) fn expire(&self, id: u64) -> Option<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {
             let found = state.pending.remove(at);
@@ -347,13 +347,13 @@ mod tests {
     fn forward(all: &SiblingQueues, queue: usize, tags: std::ops::Range<u32>) {
         let mut tags = tags;
         all.forward(|id| {
-            let origin = Origin { queue, tag: tags.next()?, id };
+            let origin = RequestOrigin { queue, tag: tags.next()?, id };
             let request = NbdRequest::EMPTY;
-            Some(Forwarded { origin, request, status: None, silence: false })
+            Some(ForwardedRequest { origin, request, status: None, silence: false })
         });
     }
 
-    fn tags(taken: &[Forwarded]) -> Vec<u32> {
+    fn tags(taken: &[ForwardedRequest]) -> Vec<u32> {
         taken.iter().map(|one| one.origin.tag).collect()
     }
 
@@ -373,7 +373,8 @@ mod tests {
         assert_eq!(tags(&all.take_share(1)), [3], "as much as there is room for");
         assert_eq!(tags(&all.take_back(2)), [4], "what nobody has taken");
         assert!(!all.has_pending());
-        let answered = taken.into_iter().map(|one| Forwarded { status: Some(Status::Ok), ..one });
+        let answered =
+            taken.into_iter().map(|one| ForwardedRequest { status: Some(Status::Ok), ..one });
         all.give_back(answered);
         let mut mail = Vec::new();
         all.take_mail(0, &flags[0], &mut mail);

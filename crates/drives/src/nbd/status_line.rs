@@ -14,7 +14,7 @@ use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
 
 use super::NbdState;
-use super::dial::{Connected, Purpose};
+use super::dial::{DialPurpose, NegotiatedConnection};
 use super::siblings::ConnectionSharing;
 use super::wire::TimedConnection;
 use crate::common::extents::{DATA, ExtentState, SectorExtents, all_data};
@@ -69,9 +69,10 @@ impl StatusLine {
     }
 
     fn open(&mut self, shared: &NbdState) -> Option<StatusConnection> {
-        let connected = shared.target.dial(Purpose::Status, PATIENCE).ok();
-        let sees_writes =
-            |one: &Connected| shared.sharing(&one.session) == ConnectionSharing::WithOthers;
+        let connected = shared.target.dial(DialPurpose::Status, PATIENCE).ok();
+        let sees_writes = |one: &NegotiatedConnection| {
+            shared.sharing(&one.session) == ConnectionSharing::WithOthers
+        };
         let Some(connected) = connected.filter(sees_writes) else {
             self.quiet_until = Some(Instant::now() + QUIET);
             return None;

@@ -12,7 +12,7 @@ use std::ptr::{null, null_mut};
 use millrace_block::{Error, ErrorKind};
 
 use super::RbdConfig;
-use super::library::{Functions, Handle};
+use super::library::{Handle, LibraryFunctions};
 
 /// Value of `client_mount_timeout` if nobody has configured it, in seconds.
 const MOUNT_TIMEOUT_S: &str = "300";
@@ -21,7 +21,7 @@ pub(super) const NO_MONITORS: &str =
     "the cluster's monitors do not answer; check `mon host` in its configuration, and the network";
 
 pub(crate) struct Cluster {
-    pub(crate) functions: &'static Functions,
+    pub(crate) functions: &'static LibraryFunctions,
     rados: Handle,
     /// Handle of the image's pool; null until the pool is opened.
     pub(crate) pool: Handle,
@@ -61,7 +61,7 @@ pub(crate) fn text_in(buffer: &[u8]) -> String {
 
 impl Cluster {
     pub(crate) fn connect(
-        functions: &'static Functions,
+        functions: &'static LibraryFunctions,
         config: &RbdConfig,
     ) -> Result<Cluster, Error> {
         let mut rados = null_mut();

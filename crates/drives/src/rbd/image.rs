@@ -35,10 +35,10 @@ pub(crate) struct RbdImage {
     handle: Handle,
     pub(crate) is_watched: bool,
     /// Callback for changes of the image; kept until the handle is closed.
-    updates: OnceLock<Updates>,
+    updates: OnceLock<UpdateWatch>,
 }
 
-struct Updates {
+struct UpdateWatch {
     number: u64,
     _call: Box<UpdateCall>,
 }
@@ -110,7 +110,7 @@ impl RbdImage {
         // The callback is set only once, because a second one would replace it while librbd still
         // uses it.
         assert!(
-            self.updates.set(Updates { number, _call: call }).is_ok(),
+            self.updates.set(UpdateWatch { number, _call: call }).is_ok(),
             "register only one update callback"
         );
         Ok(())

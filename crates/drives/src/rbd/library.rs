@@ -1,4 +1,4 @@
-//! `Functions`: librbd and librados, loaded when the first Ceph drive is opened.
+//! `LibraryFunctions`: librbd and librados, loaded when the first Ceph drive is opened.
 //!
 //! Builds, and programs without a Ceph drive, do not need the libraries. The table is a plain
 //! struct of function pointers, so that tests can replace them. The libraries stay loaded, because
@@ -67,13 +67,13 @@ impl Watcher {
 macro_rules! functions {
     ($($library:ident $name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         #[derive(Clone, Copy)]
-        pub(crate) struct Functions {
+        pub(crate) struct LibraryFunctions {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
-        impl Functions {
-            fn of(libraries: &Libraries) -> Result<Functions, Error> {
-                Ok(Functions {
+        impl LibraryFunctions {
+            fn of(libraries: &Libraries) -> Result<LibraryFunctions, Error> {
+                Ok(LibraryFunctions {
                     $($name: {
                         type Function = unsafe extern "C" fn($($argument),*) $(-> $result)?;
                         // SAFETY: the type is that of the function of this name in the header.
@@ -139,15 +139,15 @@ struct Libraries {
 
 /// Returns the function table of this process, and loads librados and librbd at the first call. The
 /// error names the Debian packages to install.
-pub(crate) fn functions() -> Result<&'static Functions, Error> {
-    static TABLE: OnceLock<Result<Functions, String>> = OnceLock::new();
+pub(crate) fn functions() -> Result<&'static LibraryFunctions, Error> {
+    static TABLE: OnceLock<Result<LibraryFunctions, String>> = OnceLock::new();
     let table = TABLE.get_or_init(|| load(RADOS, RBD).map_err(|error| error.to_string()));
     table.as_ref().map_err(|text| Error::new(ErrorKind::NotSupported, text.clone()))
 }
 
-fn load(rados: &str, rbd: &str) -> Result<Functions, Error> {
+fn load(rados: &str, rbd: &str) -> Result<LibraryFunctions, Error> {
     let libraries = Libraries { rados: library(rados)?, rbd: library(rbd)? };
-    let table = Functions::of(&libraries)?;
+    let table = LibraryFunctions::of(&libraries)?;
     // The libraries are never unloaded, because their threads run until the process ends.
     std::mem::forget(libraries);
     Ok(table)
@@ -184,7 +184,7 @@ unsafe fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
 mod tests {
     use super::*;
 
-    fn text_of(loaded: Result<Functions, Error>) -> String {
+    fn text_of(loaded: Result<LibraryFunctions, Error>) -> String {
         loaded.err().expect("it cannot be loaded").to_string()
     }
 

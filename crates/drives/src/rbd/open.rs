@@ -77,7 +77,7 @@ pub(super) fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
 }
 
 pub(super) fn open_by(
-    functions: &'static library::Functions,
+    functions: &'static library::LibraryFunctions,
     config: RbdConfig,
 ) -> Result<RbdDriver, Error> {
     let (theirs, time) = (config.clone(), config.connect);
@@ -110,7 +110,7 @@ pub(super) fn open_by(
 /// Opens an image for a dry run and closes it again. Does not wait for locks: a lock that another
 /// client has is an error, unless that client is a drive of this process.
 pub(super) fn look(
-    functions: &'static library::Functions,
+    functions: &'static library::LibraryFunctions,
     config: &RbdConfig,
 ) -> Result<Opened, Error> {
     let read_only = config.is_read_only();
@@ -133,7 +133,7 @@ pub(super) fn look(
 }
 
 fn open_image(
-    functions: &'static library::Functions,
+    functions: &'static library::LibraryFunctions,
     config: &RbdConfig,
     stage: &WaitStage,
 ) -> Result<RbdImage, Error> {

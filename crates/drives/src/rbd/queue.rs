@@ -20,9 +20,9 @@ use millrace_block::{
 };
 use millrace_machine::{Native, lock_unpoisoned};
 
-use super::library::{Functions, Handle};
+use super::library::{Handle, LibraryFunctions};
 use super::{RbdState, behind_the_end};
-use crate::common::outcomes::{Outcome, Outcomes, completion_data};
+use crate::common::outcomes::{RequestOutcome, RequestOutcomes, completion_data};
 use crate::common::owner_queues::wake_up;
 use crate::common::pieces;
 
@@ -52,7 +52,7 @@ impl OutcomeInbox {
 }
 
 struct CompletionSlot {
-    functions: &'static Functions,
+    functions: &'static LibraryFunctions,
     inbox: Arc<OutcomeInbox>,
     tag: u32,
 }
@@ -76,7 +76,7 @@ unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     inbox.push(QueueOutcome { tag, completion: completion.addr(), result });
 }
 
-struct Flight {
+struct RbdFlight {
     /// Address of librbd's completion; 0 while the tag is free.
     completion: usize,
     op: Op,
@@ -89,9 +89,9 @@ pub(crate) struct RbdQueue {
     shared: Arc<RbdState>,
     inbox: Arc<OutcomeInbox>,
     slots: Box<[CompletionSlot]>,
-    flights: Box<[Flight]>,
+    flights: Box<[RbdFlight]>,
     in_flight: usize,
-    outcomes: Outcomes<QueueOutcome>,
+    outcomes: RequestOutcomes<QueueOutcome>,
 }
 
 // SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`.
@@ -105,9 +105,9 @@ impl RbdQueue {
         let slot = |tag| CompletionSlot { functions, inbox: Arc::clone(&inbox), tag };
         RbdQueue {
             slots: (0..depth).map(slot).collect(),
-            flights: (0..depth).map(|_| Flight::new()).collect(),
+            flights: (0..depth).map(|_| RbdFlight::new()).collect(),
             in_flight: 0,
-            outcomes: Outcomes::new(room),
+            outcomes: RequestOutcomes::new(room),
             inbox,
             shared,
         }
@@ -167,10 +167,10 @@ impl RbdQueue {
     }
 }
 
-impl Flight {
-    fn new() -> Flight {
+impl RbdFlight {
+    fn new() -> RbdFlight {
         let memory = pieces::list();
-        Flight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
+        RbdFlight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
     }
 
     fn failed(&mut self, result: ssize_t, shared: &RbdState) -> Status {
@@ -218,8 +218,8 @@ impl DriverQueue<Native> for RbdQueue {
             };
             match self.outcomes.next(refill) {
                 None => return,
-                Some(Outcome::Ended(tag, status)) => batch.push(tag, status),
-                Some(Outcome::Completed(done)) => {
+                Some(RequestOutcome::Ended(tag, status)) => batch.push(tag, status),
+                Some(RequestOutcome::Completed(done)) => {
                     if let Some((tag, status)) = self.landed(done) {
                         batch.push(tag, status);
                     }

@@ -1,4 +1,6 @@
-//! Parses and checks the values of a spec's keys; errors name the driver and the key, with a hint.
+//! Parses and checks the values of a spec's keys.
+//!
+//! Errors name the driver and the key, with a hint.
 
 use std::ops::Range;
 

@@ -23,7 +23,7 @@ fn poll(queue: &mut RbdQueue) -> Vec<(Tag, Status)> {
 #[test]
 fn outcomes_of_free_unknown_or_reused_tags_are_dropped() {
     let (mut queue, _drive) = queue("unknown");
-    queue.flights[1] = Flight { completion: 0x1000, len: 512, ..Flight::new() };
+    queue.flights[1] = RbdFlight { completion: 0x1000, len: 512, ..RbdFlight::new() };
     queue.in_flight = 1;
     for (tag, completion) in [(0, 0x1000), (0, 0), (1, 0x2000), (1, 0), (4, 1), (u32::MAX, 1)] {
         queue.inbox.push(QueueOutcome { tag, completion, result: 0 });

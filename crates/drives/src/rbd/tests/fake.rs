@@ -15,7 +15,7 @@ use std::time::Duration;
 use libc::{iovec, size_t, ssize_t};
 
 use crate::rbd::library::{
-    Callback, ExtentCallback, Functions, Handle, ImageInfo, UpdateCallback, Watcher,
+    Callback, ExtentCallback, Handle, ImageInfo, LibraryFunctions, UpdateCallback, Watcher,
 };
 use crate::rbd::{RbdConfig, RbdDriver, open};
 
@@ -105,7 +105,7 @@ struct Completion {
 }
 
 /// The table of the fake.
-pub(in crate::rbd) fn functions() -> &'static Functions {
+pub(in crate::rbd) fn functions() -> &'static LibraryFunctions {
     &TABLE
 }
 
@@ -259,7 +259,7 @@ macro_rules! functions {
             unsafe { $body }
         })*
 
-        static TABLE: Functions = Functions { $($name),* };
+        static TABLE: LibraryFunctions = LibraryFunctions { $($name),* };
     };
 }
 
