@@ -221,8 +221,7 @@ impl FileDriver {
         open::open(config)
     }
 
-    /// Returns the identity of the file: its device and inode, or the number of a block device and
-    /// 0.
+    /// Returns the identity of the file; see [`DataPlace`](crate::DataPlace).
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.shared.geometry.identity

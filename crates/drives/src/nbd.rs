@@ -21,7 +21,6 @@ mod ring;
 mod settings;
 mod siblings;
 mod status_line;
-mod terms;
 mod trouble;
 mod wire;
 
@@ -51,9 +50,9 @@ use link::{LinkPlace, NbdLink, NextConnection};
 use queue::{NbdQueue, QueueSize};
 use redial::{ATTEMPT, ReconnectThread};
 pub(crate) use settings::ROW;
+use settings::{check, connections_of, notes};
 use siblings::SiblingQueues;
 use status_line::in_sectors;
-use terms::{check, connections_of, notes};
 
 const MAX_SECTORS: u32 = 2048;
 const MERGE_SECTORS: u32 = 512;

@@ -47,8 +47,7 @@ pub struct Opened {
     pub notes: Vec<String>,
     /// Warnings about probable mistakes, for example that the file is a qcow2 image.
     pub warnings: Vec<String>,
-    /// Identity of the data: (device, inode) of a file, (device number, 0) of a block device, or
-    /// two hashes of an NBD export or Ceph image. Equal for two drives with the same data.
+    /// Identity of the data, as in [`DataPlace::identity`].
     pub identity: Option<(u64, u64)>,
     /// Control of the outermost fault drive.
     pub fault: Option<FaultControl>,

@@ -296,8 +296,7 @@ impl RbdDriver {
         open::open(config)
     }
 
-    /// Returns the identity of the image or snapshot: two hashes of cluster, pool, image and
-    /// snapshot.
+    /// Returns two hashes of cluster, pool, image and snapshot.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.shared.facts.identity
