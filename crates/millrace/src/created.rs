@@ -7,14 +7,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_drives::Spec;
-
 /// Device and inode number of a file, which identify it.
-pub type FileId = (u64, u64);
+pub(crate) type FileId = (u64, u64);
 
-/// Returns the identity of the file at a path, if there is one.
-#[must_use]
-pub fn file_id(path: &Path) -> Option<FileId> {
+pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
@@ -53,24 +49,12 @@ impl Created {
 
 /// Files created while drives are being opened. Dropping this value removes the files.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Created);
+pub(crate) struct Unfinished(pub(crate) Created);
 
 impl Unfinished {
-    /// Returns the path at which opening a spec would create a file, or `None` if the file exists.
-    pub(crate) fn before(spec: &Spec) -> Option<PathBuf> {
-        spec.file().filter(|path| file_id(path).is_none())
-    }
-
+    /// Notes the file of a drive that was opened at a free path.
     pub(crate) fn note(&mut self, path: Option<PathBuf>, opened: Option<FileId>) {
         self.0.files.extend(path.zip(opened));
-    }
-
-    pub(crate) fn take(&mut self, created: &mut Created) {
-        self.0.append(created);
-    }
-
-    pub(crate) fn so_far(&self) -> &Created {
-        &self.0
     }
 
     pub(crate) fn keep(&mut self) -> Created {

@@ -123,16 +123,13 @@ mod space;
 mod stripe;
 
 pub use assemble::places::Places;
-pub use assemble::{
-    DriveOptions, OpenContext, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
-    open_drive, unused_space, volume_device,
-};
+pub use assemble::{DriveOptions, SetupError, drive_device, volume_device};
 pub use async_device::{AsyncDevice, Pending};
 pub use block_device::BlockDevice;
 pub use cache::{Cached, cache_over};
 pub use channel::Channel;
 pub use config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
-pub use created::{Created, FileId, file_id};
+pub use created::Created;
 pub use device_cursor::DeviceCursor;
 pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
@@ -167,7 +164,7 @@ pub use serve::{
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};
-pub use stripe::STRIPE_THREADS;
+pub use stripe::{STRIPE_THREADS, VolumeOptions, build_volume};
 
 /// Block layer, generic over the machine that it runs on.
 pub use millrace_block as block;

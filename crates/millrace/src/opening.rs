@@ -3,6 +3,8 @@
 //! A program may do work of its own before and after each drive; [`Opened::open`] opens all drives
 //! in one call. A dropped `Opening` closes its drives and removes the files that it created.
 
+pub(crate) mod site;
+
 use std::sync::Arc;
 
 #[cfg(feature = "serve")]
@@ -14,12 +16,13 @@ use millrace_machine::{Cpu, CpuId, Machine, Native, Topology, debug_fields};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 
-use crate::assemble::places::Places;
-use crate::assemble::{DriveOptions, OpenContext, unused_space};
+use self::site::OpenSite;
+use crate::assemble::DriveOptions;
 use crate::cache::cache_over;
 use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError};
-use crate::created::{Created, FileId, Unfinished};
+use crate::created::{Created, Unfinished};
 use crate::groups::open_groups;
+use crate::space::VolumeSpace;
 
 /// Opened volumes, with their groups and caches.
 pub struct Opened {
@@ -45,43 +48,22 @@ pub struct Opened {
 
 debug_fields!(Opened, volumes, created, notes, warnings);
 
-struct OpenSite {
-    host: OpenContext,
-    places: Places,
-    /// Number of drives opened so far, which is the minor number of the next one in traces.
-    opened: usize,
-}
-
 #[cfg(feature = "serve")]
 impl Opened {
     /// Opens further volumes that use the groups, controllers and tracer of `self`. The caller adds
-    /// the result to `self`. `opened` is the driver of the first drive, if that driver is open
+    /// the result to `self`. `driver` is that of the first drive, if that driver is open
     /// already. A dry run only examines the drives.
     pub(crate) fn open_more(
         &mut self,
         config: &OpenConfig,
-        opened: Option<millrace_drives::Opened>,
+        driver: Option<millrace_drives::Opened>,
         dry_run: Option<DryRun>,
     ) -> Result<Opened, StartError> {
         let mut site = self.site.take().expect("drives are opened by one caller at a time");
-        (site.host.opened, site.host.open.dry_run) = (opened, dry_run);
-        let mut opening = Opening::at(config, site);
-        let mut open = || {
-            while opening.next_drive().is_some() {
-                opening.open_next()?;
-            }
-            opening.make_volumes()
-        };
-        let made = open();
-        let created = if made.is_ok() { opening.created.keep() } else { Created::default() };
-        let Opening { mut site, groups, pinning, mut notes, warnings, disks, .. } = opening;
-        if made.is_err() {
-            site.places.forget(|name| disks.iter().flatten().any(|disk| disk.name() == name));
-        }
+        (site.driver, site.open.dry_run) = (driver, dry_run);
+        let (site, opened) = Opening::at(config, site, &free_cpus(config)).complete();
         self.site = Some(site);
-        let (volumes, caches) = made?;
-        notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
-        Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site: None })
+        opened
     }
 
     /// Removes the records of closed drives, so that other drives may use the same files.
@@ -90,7 +72,7 @@ impl Opened {
     }
 
     pub(crate) fn controllers(&mut self) -> &mut Vec<Arc<Controller<Native>>> {
-        &mut self.site.as_mut().expect("drives are opened by one caller at a time").host.controllers
+        &mut self.site.as_mut().expect("drives are opened by one caller at a time").controllers
     }
 }
 
@@ -111,11 +93,7 @@ impl Opened {
     /// Returns the first failure. All drives opened before are closed again, and created files are
     /// removed.
     pub fn open(config: &OpenConfig) -> Result<Opened, StartError> {
-        let mut opening = Opening::new(config)?;
-        while opening.next_drive().is_some() {
-            opening.open_next()?;
-        }
-        opening.finish()
+        Opening::new(config)?.finish()
     }
 
     /// Examines all drives and makes volumes of them, without changing anything. Continues after a
@@ -125,7 +103,7 @@ impl Opened {
     /// Fails as [`Opening::new`] does.
     pub fn dry_run(config: &OpenConfig, dry_run: DryRun) -> Result<DryOpened, StartError> {
         let mut opening = Opening::new(config)?;
-        opening.site.host.open.dry_run = Some(dry_run);
+        opening.site.open.dry_run = Some(dry_run);
         let mut found = DryOpened::default();
         while opening.next_drive().is_some() {
             found.errors.extend(opening.open_next().err());
@@ -137,7 +115,7 @@ impl Opened {
             }
         }
         (found.notes, found.warnings) = (opening.notes, opening.warnings);
-        found.notes.extend(found.volumes.iter().filter_map(|volume| unused_space(volume)));
+        found.notes.extend(found.volumes.iter().filter_map(unused_space));
         Ok(found)
     }
 
@@ -167,6 +145,11 @@ pub struct DryOpened {
     pub notes: Vec<String>,
     /// Likely mistakes, such as a drive's file that holds a qcow2 image.
     pub warnings: Vec<String>,
+}
+
+/// Returns a note if the volume leaves a part of its drives unused.
+fn unused_space(volume: &Arc<Volume<Native>>) -> Option<String> {
+    VolumeSpace::of(volume).note(volume.name())
 }
 
 type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)>);
@@ -200,18 +183,18 @@ impl<'a> Opening<'a> {
     /// machine.
     pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
         config.validate()?;
-        let mut host = OpenContext::new(0, &config.controllers)?;
-        host.groups = Some(open_groups(&config.groups)?);
-        Ok(Opening::at(config, OpenSite { host, places: Places::default(), opened: 0 }))
+        let mut site = OpenSite::new(&config.controllers)?;
+        site.groups = Some(open_groups(&config.groups)?);
+        Ok(Opening::at(config, site, &free_cpus(config)))
     }
 
     /// Starts to open volumes in addition to those already open. `config` contains only the new
-    /// volumes; its groups and controllers are ignored.
-    fn at(config: &'a OpenConfig, site: OpenSite) -> Opening<'a> {
-        let groups = site.host.groups.clone().unwrap_or_else(Groups::new);
+    /// volumes; its groups and controllers are ignored. Workers of drives get the CPUs `cpus` in
+    /// turn.
+    pub(crate) fn at(config: &'a OpenConfig, site: OpenSite, cpus: &[CpuId]) -> Opening<'a> {
+        let groups = site.groups.clone().unwrap_or_else(Groups::new);
         let topology = Native::topology();
-        let cpus = worker_cpus(&topology, &config.pinned_cpus);
-        let workers = workers(config, &site.host, &mut WorkerCpus::new(&cpus, &topology));
+        let workers = workers(config, &site, &mut WorkerCpus::new(cpus, &topology));
         let volumes = config.volumes.iter().enumerate();
         let drives =
             volumes.flat_map(|(at, volume)| volume.drives.iter().map(move |one| (one, at)));
@@ -233,14 +216,14 @@ impl<'a> Opening<'a> {
     /// server or a cluster.
     #[must_use]
     pub fn cancelled_by(mut self, cancel: Cancel) -> Opening<'a> {
-        self.site.host.open.cancel = cancel;
+        self.site.open.cancel = cancel;
         self
     }
 
     /// Returns the files created so far. Dropping the opening removes them.
     #[must_use]
     pub fn created(&self) -> &Created {
-        self.created.so_far()
+        &self.created.0
     }
 
     /// Returns the drive that [`Opening::open_next`] will open, or `None` if all are open.
@@ -249,48 +232,63 @@ impl<'a> Opening<'a> {
         self.drives.get(self.disks.len()).map(|(drive, _)| *drive)
     }
 
-    /// Opens the next drive. Returns the identity of the drive's file, if the drive is a file.
+    /// Opens the next drive.
     ///
     /// # Errors
     /// Fails if the drive cannot be opened, or its file belongs to another drive.
     ///
     /// # Panics
     /// Panics if all drives are open.
-    pub fn open_next(&mut self) -> Result<Option<FileId>, StartError> {
+    pub fn open_next(&mut self) -> Result<(), StartError> {
         let number = self.disks.len();
         let drive = self.next_drive().expect("a drive of the configuration is not open yet");
-        let minor = self.site.opened as u32;
-        let options = DriveOptions { worker: self.workers[number], minor, ..drive.options };
-        let io_threads = self.io_threads_of(self.drives[number].1);
-        let OpenSite { host, places, opened } = &mut self.site;
-        (host.io_threads, *opened) = (io_threads, *opened + 1);
-        let opened = places.open((&drive.name, &drive.spec), &options, host);
+        let (worker, minor) = (self.workers[number], self.site.opened);
+        let options = DriveOptions { worker, minor, ..drive.options };
+        let drive = DriveConfig { options, ..drive.clone() };
+        self.site.io_threads = self.io_threads_of(self.drives[number].1);
+        self.site.opened += 1;
+        let opened = self.site.open(&drive, &mut self.created);
         self.disks.push(opened.as_ref().ok().map(|opened| Arc::clone(&opened.disk)));
-        let mut opened =
-            opened.map_err(|error| StartError::new(ConfigPart::Drive(number), error))?;
-        self.created.take(&mut opened.created);
-        self.notes.append(&mut opened.notes);
-        self.warnings.append(&mut opened.warnings);
-        Ok(opened.identity)
+        let opened = opened.map_err(|error| StartError::new(ConfigPart::Drive(number), error))?;
+        self.notes.extend(opened.notes);
+        self.warnings.extend(opened.warnings);
+        Ok(())
     }
 
-    /// Creates the volumes once all drives are open.
+    fn open_rest(&mut self) -> Result<(), StartError> {
+        while self.next_drive().is_some() {
+            self.open_next()?;
+        }
+        Ok(())
+    }
+
+    /// Opens the drives that are not open yet, and creates the volumes.
     ///
     /// # Errors
-    /// Fails if the drives cannot form a volume.
-    ///
-    /// # Panics
-    /// Panics if a drive is not open.
-    pub fn finish(mut self) -> Result<Opened, StartError> {
-        let (volumes, caches) = self.make_volumes()?;
-        let Opening { site, mut created, groups, pinning, mut notes, warnings, .. } = self;
-        notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
-        let (created, site) = (created.keep(), Some(site));
-        Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site })
+    /// Fails as [`Opening::open_next`] does, and if the drives cannot form a volume.
+    pub fn finish(self) -> Result<Opened, StartError> {
+        let (site, opened) = self.complete();
+        Ok(Opened { site: Some(site), ..opened? })
+    }
+
+    /// Opens the remaining drives and creates the volumes. Returns the site in any case; after a
+    /// failure, it has forgotten the drives.
+    pub(crate) fn complete(mut self) -> (OpenSite, Result<Opened, StartError>) {
+        let made = self.open_rest().and_then(|()| self.make_volumes());
+        let Opening { mut site, mut created, groups, pinning, mut notes, warnings, disks, .. } =
+            self;
+        if made.is_err() {
+            site.places.forget(|name| disks.iter().flatten().any(|disk| disk.name() == name));
+        }
+        let opened = made.map(|(volumes, caches)| {
+            notes.extend(volumes.iter().filter_map(unused_space));
+            let created = created.keep();
+            Opened { volumes, caches, groups, pinning, notes, warnings, created, site: None }
+        });
+        (site, opened)
     }
 
     fn make_volumes(&mut self) -> Result<VolumesAndCaches, StartError> {
-        assert!(self.next_drive().is_none(), "all drives are open");
         let (mut volumes, mut caches) = (Vec::new(), Vec::new());
         for (number, volume) in self.config.volumes.iter().enumerate() {
             let mut made = self.make_volume(number).expect("all drives are open")?;
@@ -329,14 +327,19 @@ impl<'a> Opening<'a> {
 
 /// Returns the CPU of each drive's worker, in the order of the drives; `None` for drives of a
 /// volume without workers.
-fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
+fn workers(config: &OpenConfig, site: &OpenSite, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
     let mut workers = Vec::new();
     for volume in &config.volumes {
         let has_workers = volume.needs_workers();
-        let mut cpu = |drive: &DriveConfig| cpus.next(host.node_of(&drive.spec));
+        let mut cpu = |drive: &DriveConfig| cpus.next(site.node_of(&drive.spec));
         workers.extend(volume.drives.iter().map(|drive| has_workers.then(|| cpu(drive)).flatten()));
     }
     workers
+}
+
+/// Returns the CPUs for the drives' workers.
+fn free_cpus(config: &OpenConfig) -> Vec<CpuId> {
+    worker_cpus(&Native::topology(), &config.pinned_cpus)
 }
 
 /// Returns `Pinned` if I/O threads are pinned to the CPUs `busy` and another CPU is left for
@@ -351,6 +354,8 @@ fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
 
 #[cfg(test)]
 mod tests {
+    use millrace_block::ControllerConfig;
+
     use super::*;
     use crate::config::VolumeConfig;
 
@@ -379,5 +384,27 @@ mod tests {
         let text = "drive b: its file, export or image is that of drive a, too; give each drive \
                     one of its own";
         assert_eq!((error.part, error.to_string().as_str()), (ConfigPart::Drive(1), text));
+    }
+
+    #[test]
+    fn drives_of_one_controller_share_its_tags() {
+        let config = |name: &str| ControllerConfig {
+            name: name.into(),
+            tags: 10,
+            sharing: millrace_block::Sharing::Controller,
+            node: None,
+        };
+        let controllers = vec![config("a"), config("b")];
+        let mut site = OpenSite::new(&controllers).unwrap();
+        let mut open = |text: &str| {
+            let drive = DriveConfig::new("d", text.parse().unwrap());
+            site.open(&drive, &mut Unfinished::default())
+        };
+        let hung = ["null@a:", "null@a:", "null@b:", "null:"].map(|text| open(text).unwrap().disk);
+        let error = open("null@c:").err().unwrap();
+        let users = site.controllers.iter().map(Arc::strong_count).collect::<Vec<_>>();
+        assert_eq!((hung.len(), users), (4, vec![3, 2]));
+        let text = "cannot open drive d: there is no controller `c`; there are: a, b";
+        assert_eq!(error.to_string(), text);
     }
 }

@@ -9,17 +9,15 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use millrace_block::ErrorKind;
-use millrace_drives::{DataPlace, DryRun, OpenOptions, Spec, SpecError, file_place};
+use millrace_drives::{DataPlace, DryRun, OpenOptions, Spec, SpecError};
 
-use crate::assemble::{
-    DriveOptions, OpenContext, OpenedDrive, SetupError, assemble_drive, open_drive,
-};
+use crate::assemble::SetupError;
 
 /// Names of drives in the order of opening, and the identity of each open drive's data, such as the
 /// device and inode of its file.
 #[derive(Debug, Default)]
 pub struct Places {
-    drives: Vec<String>,
+    pub(crate) drives: Vec<String>,
     /// Drives that use the same data. The key identifies the data, as a file's device and inode.
     users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
@@ -34,7 +32,7 @@ impl Places {
     /// Records the drive `name` and the identity of its data (`place`). Returns an error if an
     /// earlier drive has the same data and at least one of the two drives writes. `place` is `None`
     /// if no other drive can reach the data.
-    fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
+    pub(crate) fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
         self.drives.push(name.to_owned());
@@ -46,7 +44,6 @@ impl Places {
 
     /// Removes the data identities of closed drives, so that new drives may use the same data. The
     /// indexes of closed drives are not reused.
-    #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers change.
     pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
         let drives = &self.drives;
         self.users.retain(|_, users| {
@@ -56,7 +53,7 @@ impl Places {
     }
 
     /// Returns an error if another drive has the same data, unless both drives are read-only.
-    fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
+    pub(crate) fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
         let mut users = self.users.get(&place.identity).into_iter().flatten();
         let other = users.find(|user| !(user.read_only && place.read_only));
@@ -65,35 +62,9 @@ impl Places {
         Err(SetupError::SameFile { name, other: *other, other_name })
     }
 
-    /// Opens the next drive. A drive that fails to open also takes an index in `drives`.
-    ///
-    /// # Errors
-    /// Fails as [`open_drive`] does, and with `SameFile` if the drive conflicts with an earlier
-    /// one.
-    pub(crate) fn open(
-        &mut self,
-        (name, spec): (&str, &Spec),
-        options: &DriveOptions,
-        host: &mut OpenContext,
-    ) -> Result<OpenedDrive, SetupError> {
-        let opened = match host.opened.take() {
-            Some(driver) => assemble_drive((name, spec), driver, options, host),
-            // Ignores an invalid spec here, because `open_drive` reports it.
-            None => self.check(name, file_place(spec).ok().flatten()).and_then(|()| {
-                let opened = open_drive(name, spec, options, host);
-                opened.map_err(|error| self.explain((name, spec), error))
-            }),
-        };
-        let place = opened.as_ref().ok().and_then(|opened| {
-            let read_only = opened.disk.limits().features.read_only;
-            opened.identity.map(|identity| DataPlace { identity, read_only })
-        });
-        let free = self.take(name, place);
-        let opened = opened?;
-        free.map(|()| opened)
-    }
-
-    fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
+    /// Returns the error of a drive that could not be opened. If the drive is busy because an earlier
+    /// drive has the same data, the error says so.
+    pub(crate) fn explain(&self, name: &str, spec: &Spec, error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);
         if !is_busy {
@@ -105,11 +76,6 @@ impl Places {
         let read_only = found.driver.limits().features.read_only;
         let place = found.identity.map(|identity| DataPlace { identity, read_only });
         self.check(name, place).err().unwrap_or(error)
-    }
-
-    /// Returns the name of the next drive of a volume whose drives have no names of their own.
-    pub(crate) fn next_name(&self) -> String {
-        format!("d{}", self.drives.len())
     }
 }
 
