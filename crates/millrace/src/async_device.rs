@@ -89,12 +89,9 @@ struct QueuedBio {
 /// Completes a bio's future. Dropping a promise completes the future with `Aborted`.
 struct Promise {
     /// State shared with the future. `None` once the future is complete.
-    answer: Option<Arc<Answer>>,
+    answer: Option<Arc<Mutex<Progress>>>,
     user_data: u64,
 }
-
-#[derive(Default)]
-struct Answer(Mutex<Progress>);
 
 #[derive(Default)]
 struct Progress {
@@ -102,10 +99,11 @@ struct Progress {
     waker: Option<Waker>,
 }
 
-impl Answer {
-    fn give(&self, completion: Completion) {
-        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.completion = Some(completion);
+impl Promise {
+    fn keep(&mut self, completion: Completion) {
+        let Some(answer) = self.answer.take() else { return };
+        let mut progress = answer.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.completion = Some(Completion { user_data: self.user_data, ..completion });
         let waker = progress.waker.take();
         drop(progress);
         if let Some(waker) = waker {
@@ -115,39 +113,30 @@ impl Answer {
     }
 }
 
-impl Promise {
-    fn keep(mut self, completion: Completion) {
-        if let Some(answer) = self.answer.take() {
-            answer.give(Completion { user_data: self.user_data, ..completion });
-        }
-    }
-}
-
 impl Drop for Promise {
     fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            let (user_data, status, bio) = (self.user_data, Status::Aborted, Bio::flush());
-            answer.give(Completion { user_data, status, bio, q_ns: 0, c_ns: 0 });
+        if self.answer.is_some() {
+            let (status, bio) = (Status::Aborted, Bio::flush());
+            self.keep(Completion { user_data: 0, status, bio, q_ns: 0, c_ns: 0 });
         }
     }
 }
 
 fn promised(bio: Bio) -> (Pending, QueuedBio) {
-    let answer = Arc::new(Answer::default());
-    let pending = Pending(Arc::clone(&answer));
-    let answer = Promise { answer: Some(answer), user_data: bio.user_data() };
+    let pending = Pending(Arc::default());
+    let answer = Promise { answer: Some(Arc::clone(&pending.0)), user_data: bio.user_data() };
     (pending, QueuedBio { bio, answer })
 }
 
 /// A submitted bio. Dropping this future does not cancel the bio.
 #[must_use = "the outcome of the I/O is lost unless this is awaited"]
-pub struct Pending(Arc<Answer>);
+pub struct Pending(Arc<Mutex<Progress>>);
 
 impl Future for Pending {
     type Output = Completion;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
-        let mut progress = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match progress.completion.take() {
             Some(completion) => Poll::Ready(completion),
             None => {
@@ -435,7 +424,7 @@ impl SubmitState {
     }
 
     fn submit(&mut self) {
-        while let Some(QueuedBio { bio, answer }) = self.waiting.pop_front() {
+        while let Some(QueuedBio { bio, mut answer }) = self.waiting.pop_front() {
             let number = self.free.pop().unwrap_or_else(|| {
                 self.promises.push(None);
                 self.promises.len() - 1
@@ -464,7 +453,7 @@ impl SubmitState {
         self.channel.poll(|completion| {
             let number = completion.user_data as usize;
             free.push(number);
-            if let Some(promise) = promises[number].take() {
+            if let Some(mut promise) = promises[number].take() {
                 promise.keep(completion);
             }
         })
