@@ -58,36 +58,24 @@ impl GroupConfig {
     /// Makes a group with weight 100 and without limits.
     #[must_use]
     pub fn new(name: impl Into<String>) -> GroupConfig {
-        let millrace_block::GroupConfig {
-            name,
-            parent: _,
-            weight,
-            priority,
-            latency_target,
-            limits,
-        } = millrace_block::GroupConfig::new(name);
-        GroupConfig { name, parent: None, weight, priority, latency_target, limits }
+        GroupConfig::named(None, millrace_block::GroupConfig::new(name))
     }
 
-    /// Converts the block layer's configuration of a group. `groups` must contain the parent.
-    #[must_use]
-    pub fn of(groups: &Groups<Native>, config: millrace_block::GroupConfig) -> GroupConfig {
-        let parent = config.parent.and_then(|parent| groups.config(parent));
-        GroupConfig {
-            name: config.name,
-            parent: parent.map(|parent| parent.name),
-            weight: config.weight,
-            priority: config.priority,
-            latency_target: config.latency_target,
-            limits: config.limits,
-        }
+    /// Converts the block layer's configuration of a group whose parent has the name `parent`.
+    pub(crate) fn named(
+        parent: Option<String>,
+        config: millrace_block::GroupConfig,
+    ) -> GroupConfig {
+        let millrace_block::GroupConfig { name, weight, priority, latency_target, limits, .. } =
+            config;
+        GroupConfig { name, parent, weight, priority, latency_target, limits }
     }
 
-    /// Converts to the block layer's configuration.
-    ///
-    /// # Errors
-    /// Returns `InvalidSetting` if no group has the parent's name.
-    pub fn for_layer(&self, groups: &Groups<Native>) -> Result<millrace_block::GroupConfig, Error> {
+    /// Converts to the block layer's configuration. Fails if no group has the parent's name.
+    pub(crate) fn for_layer(
+        &self,
+        groups: &Groups<Native>,
+    ) -> Result<millrace_block::GroupConfig, Error> {
         let parent = self.parent.as_deref().map(|parent| find_group(groups, parent)).transpose();
         let parent = parent.map_err(|error| {
             let text = format!("group {}: its parent: {}", self.name, error);
@@ -123,11 +111,8 @@ pub fn open_groups(configs: &[GroupConfig]) -> Result<Arc<Groups<Native>>, Error
     Ok(groups)
 }
 
-/// Returns the group with this name.
-///
-/// # Errors
-/// Returns `InvalidSetting` if no group has this name. The text suggests the most similar name.
-pub fn find_group(groups: &Groups<Native>, name: &str) -> Result<GroupId, Error> {
+/// Returns the group with this name. The error for an unknown name suggests the most similar one.
+pub(crate) fn find_group(groups: &Groups<Native>, name: &str) -> Result<GroupId, Error> {
     groups.find(name).ok_or_else(|| {
         let names: Vec<String> = groups.list().into_iter().map(|(_, group)| group.name).collect();
         let like = nearest(name, names.iter().map(String::as_str));
@@ -163,8 +148,14 @@ mod tests {
     fn parents_may_stand_behind_their_children_and_default_is_set() {
         let default = GroupConfig { weight: 7, ..GroupConfig::new(DEFAULT_GROUP) };
         let groups = open_groups(&[child("a", "b"), GroupConfig::new("b"), default]).unwrap();
-        let list: Vec<GroupConfig> =
-            groups.list().into_iter().map(|(_, config)| GroupConfig::of(&groups, config)).collect();
+        let list: Vec<GroupConfig> = groups
+            .list()
+            .into_iter()
+            .map(|(_, config)| {
+                let parent = config.parent.and_then(|parent| groups.config(parent));
+                GroupConfig::named(parent.map(|parent| parent.name), config)
+            })
+            .collect();
         let names: Vec<&str> = list.iter().map(|group| group.name.as_str()).collect();
         assert_eq!((names, list[0].weight), (vec![DEFAULT_GROUP, "b", "a"], 7));
         assert_eq!(list[2], child("a", "b"));

@@ -131,7 +131,7 @@ pub use channel::Channel;
 pub use config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 pub use created::Created;
 pub use device_cursor::DeviceCursor;
-pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
+pub use groups::{DEFAULT_GROUP, GroupConfig, open_groups};
 pub use io_error::IoError;
 pub use millrace_block::baseline::Stack;
 pub use millrace_block::{
@@ -162,7 +162,7 @@ pub use serve::{
     ServerConfig, ServerFiles, ServerStats, Servers, SocketAccess, StopReport, Threads, TlsConfig,
     VhostObserver, VhostSocket, VhostStats,
 };
-pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
+pub use serving::{check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};
 pub use stripe::{STRIPE_THREADS, VolumeOptions, build_volume};
 

@@ -275,10 +275,10 @@ impl<'a> Opening<'a> {
     /// failure, it has forgotten the drives.
     pub(crate) fn complete(mut self) -> (OpenSite, Result<Opened, StartError>) {
         let made = self.open_rest().and_then(|()| self.make_volumes());
-        let Opening { mut site, mut created, groups, pinning, mut notes, warnings, disks, .. } =
+        let Opening { mut site, mut created, groups, pinning, mut notes, warnings, drives, .. } =
             self;
         if made.is_err() {
-            site.places.forget(|name| disks.iter().flatten().any(|disk| disk.name() == name));
+            site.places.forget(|name| drives.iter().any(|(drive, _)| drive.name == name));
         }
         let opened = made.map(|(volumes, caches)| {
             notes.extend(volumes.iter().filter_map(unused_space));

@@ -38,12 +38,9 @@ pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
-/// Checks that a drive with this stack (block layer design) may have this scheduler. All schedulers
-/// except `none` need the stack `mq`.
-///
-/// # Errors
-/// `InvalidSetting`, with the stack or scheduler to choose instead.
-pub fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<(), Error> {
+/// Checks that a drive with this stack may have this scheduler. All schedulers except `none` need
+/// the stack `mq`.
+pub(crate) fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<(), Error> {
     if scheduler == SchedulerKind::None || stack == Stack::Mq {
         return Ok(());
     }

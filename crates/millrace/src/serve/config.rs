@@ -114,6 +114,30 @@ impl ExportDirectory {
 }
 
 impl ExportConfig {
+    /// Returns the directory whose files are exports, if the export stands for one.
+    #[must_use]
+    pub fn directory(&self) -> Option<&ExportDirectory> {
+        match &self.on_demand {
+            Some(OnDemand::Directory(directory)) => Some(directory),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the export is an open file of a directory.
+    #[must_use]
+    pub fn is_open_file(&self) -> bool {
+        matches!(self.on_demand, Some(OnDemand::File(_)))
+    }
+
+    /// Returns true if an NBD server serves the export's volume.
+    pub(super) fn is_of_nbd(&self) -> bool {
+        !self.nbd.is_empty() && self.directory().is_none()
+    }
+
+    pub(super) fn guest_threads(&self) -> u16 {
+        self.guests.as_ref().map_or(0, GuestConfig::thread_count)
+    }
+
     pub(super) fn file_access(&self) -> FileAccess {
         if self.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
     }
@@ -244,10 +268,7 @@ impl ServeConfig {
     pub fn listeners(&self) -> Vec<ListenConfig> {
         let (mut listeners, mut places) = (Vec::<ListenConfig>::new(), HashMap::new());
         for (number, export) in self.exports.iter().enumerate() {
-            if matches!(export.on_demand, Some(OnDemand::File(_))) {
-                continue;
-            }
-            for listen in &export.nbd {
+            for listen in export.nbd.iter().filter(|_| !export.is_open_file()) {
                 let place = *places.entry(listen).or_insert(listeners.len());
                 if place == listeners.len() {
                     listeners.push(ListenConfig {
@@ -298,8 +319,7 @@ impl ServeConfig {
                 let text = format!("export {}: {what}", export.name);
                 StartError::invalid(ConfigPart::Export(number), text)
             };
-            let is_directory = matches!(export.on_demand, Some(OnDemand::Directory(_)));
-            if !is_directory && !volumes.contains(export.volume.as_str()) {
+            if export.directory().is_none() && !volumes.contains(export.volume.as_str()) {
                 return Err(wrong(&format!("there is no volume {}", export.volume)));
             }
             let name = export.group_name();
@@ -338,12 +358,10 @@ impl ServeConfig {
     #[must_use]
     pub fn directory_problems(&self) -> Vec<(usize, String)> {
         let (mut problems, mut names) = (Vec::new(), HashSet::new());
-        let of_files = |name: &str| {
-            let mut exports = self.exports.iter();
-            exports.any(|one| one.name == name && matches!(one.on_demand, Some(OnDemand::File(_))))
-        };
+        let of_files =
+            |name: &str| self.exports.iter().any(|one| one.name == name && one.is_open_file());
         for (number, export) in self.exports.iter().enumerate() {
-            let Some(OnDemand::Directory(directory)) = &export.on_demand else { continue };
+            let Some(directory) = export.directory() else { continue };
             let mut add = |text: String| {
                 problems.push((number, format!("export {}: {text}", export.name)));
             };
@@ -378,7 +396,7 @@ impl ServeConfig {
     /// Returns the first directory that does not exist, with its part of the configuration.
     pub fn check_directories(&self) -> Result<(), StartError> {
         for (number, export) in self.exports.iter().enumerate() {
-            if let Some(OnDemand::Directory(directory)) = &export.on_demand {
+            if let Some(directory) = export.directory() {
                 let wrong = |text: String| StartError::invalid(ConfigPart::Export(number), text);
                 directory.check().map_err(wrong)?;
             }
@@ -403,12 +421,11 @@ impl ServeConfig {
     pub(super) fn io_threads(&self) -> Vec<u16> {
         let mut of_guests: HashMap<&str, u16> = HashMap::new();
         for export in &self.exports {
-            let threads = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
-            *of_guests.entry(&export.volume).or_default() += threads;
+            *of_guests.entry(&export.volume).or_default() += export.guest_threads();
         }
-        let of_guests = |name: &str| of_guests.get(name).copied().unwrap_or(0);
+        let of_guests = |volume: &VolumeConfig| of_guests.get(volume.name.as_str()).copied();
         let nbd = self.nbd_threads();
-        self.volumes.iter().map(|volume| nbd + of_guests(&volume.name)).collect()
+        self.volumes.iter().map(|volume| nbd + of_guests(volume).unwrap_or(0)).collect()
     }
 }
 

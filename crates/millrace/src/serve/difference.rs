@@ -4,11 +4,12 @@
 //! I/O threads. reload.rs applies the difference; programs print it.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 
 use millrace_block::{ControllerConfig, SchedulerKind};
 use millrace_exports::nbd::Listen;
 
-use super::config::{ExportConfig, OnDemand, ServeConfig, ServerConfig};
+use super::config::{ExportConfig, ServeConfig, ServerConfig};
 use crate::assemble::DriveOptions;
 use crate::config::VolumeConfig;
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
@@ -105,11 +106,12 @@ impl ConfigDifference {
             config.listeners().into_iter().map(|one| one.listen).collect()
         };
         let (before, now) = (listens(served), listens(other));
-        found.removed_listeners = missing(&before, &now);
-        found.added_listeners = missing(&now, &before);
-        let both = now.into_iter().filter(|listen| before.contains(listen));
-        found.changed_listeners =
-            both.filter(|listen| served.tls_of(listen) != other.tls_of(listen)).collect();
+        let listeners = Compared::new(&before, &now, |listen| listen);
+        let is_changed = |listen: &Listen| served.tls_of(listen) != other.tls_of(listen);
+        let both = listeners.both.into_iter().map(|(_, listen)| listen);
+        found.changed_listeners = both.filter(|listen| is_changed(listen)).cloned().collect();
+        found.added_listeners = listeners.added;
+        found.removed_listeners = listeners.removed;
         found
     }
 
@@ -140,32 +142,21 @@ impl ConfigDifference {
     }
 
     fn compare_controllers(&mut self, served: &ServeConfig, other: &ServeConfig) {
-        for one in &other.controllers {
-            match served.controllers.iter().find(|known| known.name == one.name) {
-                Some(known) if known != one => self.refuse(format!(
-                    "controller {}: it cannot change while drives use it: give the new one another \
-                     name",
-                    one.name
-                )),
-                Some(_) => {}
-                None => self.added_controllers.push(one.name.clone()),
-            }
+        let found = Compared::new(&served.controllers, &other.controllers, |one| &one.name);
+        for (_, one) in found.both.iter().filter(|(before, now)| before != now) {
+            self.refuse(format!(
+                "controller {}: it cannot change while drives use it: give the new one another name",
+                one.name
+            ));
         }
-        let is_removed =
-            |one: &&ControllerConfig| other.controllers.iter().all(|it| it.name != one.name);
-        let removed = served.controllers.iter().filter(is_removed);
-        self.removed_controllers = removed.map(|one| one.name.clone()).collect();
+        let names = |all: Vec<ControllerConfig>| all.into_iter().map(|one| one.name).collect();
+        self.added_controllers = names(found.added);
+        self.removed_controllers = names(found.removed);
     }
 
     fn compare_volumes(&mut self, served: &ServeConfig, other: &ServeConfig) {
-        let known: HashMap<&str, _> =
-            served.volumes.iter().map(|one| (one.name.as_str(), one)).collect();
-        let names: HashSet<&str> = other.volumes.iter().map(|one| one.name.as_str()).collect();
-        for volume in &other.volumes {
-            let Some(before) = known.get(volume.name.as_str()) else {
-                self.added_volumes.push(volume.clone());
-                continue;
-            };
+        let found = Compared::new(&served.volumes, &other.volumes, |one| &one.name);
+        for (before, volume) in found.both {
             let fixed = fixed_keys(before, volume);
             if !fixed.is_empty() {
                 self.refuse(format!(
@@ -176,72 +167,50 @@ impl ConfigDifference {
                 ));
                 continue;
             }
-            for (before, now) in before.drives.iter().zip(&volume.drives) {
-                let (kind, drive) = (now.options.scheduler, now.name.clone());
-                let before = before.options.scheduler;
-                if before != kind {
-                    let volume = volume.name.clone();
-                    self.schedulers.push(SchedulerChange { volume, drive, before, now: kind });
+            for (drive, now) in before.drives.iter().zip(&volume.drives) {
+                let (before, now) = (drive.options.scheduler, now.options.scheduler);
+                if before != now {
+                    let (volume, drive) = (volume.name.clone(), drive.name.clone());
+                    self.schedulers.push(SchedulerChange { volume, drive, before, now });
                 }
             }
         }
-        let removed = served.volumes.iter().filter(|one| !names.contains(one.name.as_str()));
-        self.removed_volumes = removed.cloned().collect();
         let used: HashSet<&str> = served.drives().map(|one| one.name.as_str()).collect();
-        let clashing = self.added_volumes.iter().flat_map(|volume| &volume.drives);
-        let clashing = clashing.filter(|drive| used.contains(drive.name.as_str()));
-        self.refused.extend(clashing.map(|drive| {
-            ReloadRefusal::Other(format!(
+        let clashing = found.added.iter().flat_map(|volume| &volume.drives);
+        for drive in clashing.filter(|drive| used.contains(drive.name.as_str())) {
+            self.refuse(format!(
                 "drive {}: a volume that is served has a drive of this name: take another name, or \
                  remove that volume, reload, and add this one then",
                 drive.name
-            ))
-        }));
+            ));
+        }
+        (self.added_volumes, self.removed_volumes) = (found.added, found.removed);
     }
 
     fn compare_groups(&mut self, served: &ServeConfig, other: &ServeConfig) {
         // The default group always exists, so a configuration that does not list it is compared
         // with the default settings.
-        let default = GroupConfig::new(DEFAULT_GROUP);
         let all = |config: &ServeConfig| -> Vec<GroupConfig> {
             let has_default = config.groups.iter().any(|group| group.name == DEFAULT_GROUP);
-            let default = (!has_default).then(|| default.clone());
+            let default = (!has_default).then(|| GroupConfig::new(DEFAULT_GROUP));
             config.groups.iter().cloned().chain(default).collect()
         };
         let (served, other) = (all(served), all(other));
-        for group in &other {
-            match served.iter().find(|known| known.name == group.name) {
-                Some(known) if known != group => {
-                    self.changed_groups.push((known.clone(), group.clone()));
-                }
-                Some(_) => {}
-                None => self.added_groups.push(group.clone()),
-            }
-        }
-        let is_removed = |group: &GroupConfig| other.iter().all(|it| it.name != group.name);
-        self.removed_groups = served.into_iter().filter(is_removed).collect();
+        let found = Compared::new(&served, &other, |group| &group.name);
+        let changed = found.both.into_iter().filter(|(before, now)| before != now);
+        self.changed_groups = changed.map(|(before, now)| (before.clone(), now.clone())).collect();
+        (self.added_groups, self.removed_groups) = (found.added, found.removed);
     }
 
     fn compare_exports(&mut self, served: &ServeConfig, other: &ServeConfig) {
         let key = |export: &ExportConfig| {
-            let directory = match &export.on_demand {
-                Some(OnDemand::Directory(directory)) => Some(directory.path.clone()),
-                _ => None,
-            };
+            let directory = export.directory().map(|directory| directory.path.clone());
             (export.name.clone(), export.volume.clone(), export.read_only, directory)
         };
-        let mut known: HashMap<_, &ExportConfig> =
-            served.exports.iter().rev().map(|one| (key(one), one)).collect();
-        for export in &other.exports {
-            let Some(before) = known.remove(&key(export)) else {
-                self.added_exports.push(export.clone());
-                continue;
-            };
-            if before == export {
-                continue;
-            }
-            let as_guests_see =
-                |one: &ExportConfig| (one.guests.clone(), one.group.clone(), one.group_each);
+        let as_guests_see =
+            |one: &ExportConfig| (one.guests.clone(), one.group.clone(), one.group_each);
+        let found = Compared::new(&served.exports, &other.exports, key);
+        for (before, export) in found.both.into_iter().filter(|(before, now)| before != now) {
             let is_of_guests = before.guests.is_some() && export.guests.is_some();
             if is_of_guests && as_guests_see(before) != as_guests_see(export) {
                 self.refuse(format!(
@@ -253,13 +222,37 @@ impl ConfigDifference {
             }
             self.changed_exports.push((before.clone(), export.clone()));
         }
-        let is_removed = |export: &&ExportConfig| known.contains_key(&key(export));
-        self.removed_exports = served.exports.iter().filter(is_removed).cloned().collect();
+        (self.added_exports, self.removed_exports) = (found.added, found.removed);
     }
 }
 
-fn missing(all: &[Listen], others: &[Listen]) -> Vec<Listen> {
-    all.iter().filter(|one| !others.contains(one)).cloned().collect()
+/// Sections of one kind in two configurations.
+struct Compared<'a, T> {
+    added: Vec<T>,
+    removed: Vec<T>,
+    /// Sections that both configurations have, as pairs of the current and the new one.
+    both: Vec<(&'a T, &'a T)>,
+}
+
+impl<'a, T: Clone> Compared<'a, T> {
+    /// Compares two lists. Items with the same `key` belong together; of several with the same key,
+    /// the first ones do.
+    fn new<K: Eq + Hash>(
+        before: &'a [T],
+        now: &'a [T],
+        key: impl Fn(&'a T) -> K,
+    ) -> Compared<'a, T> {
+        let (mut added, mut both) = (Vec::new(), Vec::new());
+        let mut known: HashMap<K, &T> = before.iter().rev().map(|one| (key(one), one)).collect();
+        for one in now {
+            match known.remove(&key(one)) {
+                Some(before) => both.push((before, one)),
+                None => added.push(one.clone()),
+            }
+        }
+        let removed = before.iter().filter(|one| known.contains_key(&key(one)));
+        Compared { added, removed: removed.cloned().collect(), both }
+    }
 }
 
 /// Compares two configurations of a volume. Returns the keys that differ, except keys that can

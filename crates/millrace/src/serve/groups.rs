@@ -97,11 +97,10 @@ impl ServedGroups {
     fn find(&self, name: &str) -> Result<GroupId, Error> {
         let group = find_group(&self.groups, name)?;
         if self.is_left(group) {
-            let text = format!(
+            return Err(invalid(format!(
                 "group {name}: its client has left, and the next client's group begins with the \
                  settings of the parent; set the parent, or wait for a client"
-            );
-            return Err(Error::new(ErrorKind::InvalidSetting, text));
+            )));
         }
         Ok(group)
     }
@@ -118,8 +117,9 @@ impl ServedGroups {
     pub fn list(&self) -> Vec<GroupConfig> {
         let list = self.groups.list().into_iter().filter(|(group, _)| !self.is_left(*group));
         list.map(|(group, config)| {
-            let seats = self.seats_of(group);
-            GroupConfig::of(&self.groups, seats.map_or(config, |seats| seats.config()))
+            let config = self.seats_of(group).map_or(config, |seats| seats.config());
+            let parent = config.parent.and_then(|parent| self.groups.config(parent));
+            GroupConfig::named(parent.map(|parent| parent.name), config)
         })
         .collect()
     }
@@ -148,18 +148,21 @@ impl ServedGroups {
         let is_of_seats =
             |parent: Option<GroupId>| parent.is_some_and(|parent| self.seats_of(parent).is_some());
         if named.parent != before && (is_of_seats(named.parent) || is_of_seats(before)) {
-            let text = format!(
+            return Err(invalid(format!(
                 "group {}: groups under one with group-each are those of its clients; leave the \
                  parent as it is",
                 config.name
-            );
-            return Err(Error::new(ErrorKind::InvalidSetting, text));
+            )));
         }
         match self.seats_of(group) {
             Some(seats) => seats.set(named),
             None => self.groups.set(group, named),
         }
     }
+}
+
+fn invalid(text: String) -> Error {
+    Error::new(ErrorKind::InvalidSetting, text)
 }
 
 impl ExportConfig {

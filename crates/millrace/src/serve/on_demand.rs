@@ -22,8 +22,9 @@ use millrace_tls::PeerNames;
 
 use super::config::{ExportConfig, ExportDirectory, OnDemand, ServeConfig};
 use super::reload::{VolumeQueues, flush_and_wait};
+use super::servers::nbd_export;
 use super::{Server, Servers};
-use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
+use crate::config::{DriveConfig, OpenConfig, VolumeConfig};
 use crate::opening::Opened;
 
 const LIST_AGE: Duration = Duration::from_secs(1);
@@ -109,8 +110,7 @@ enum FoundExport {
 }
 
 struct NewFile {
-    parent: ExportConfig,
-    directory: ExportDirectory,
+    at: Candidate,
     volume: VolumeConfig,
     identity: (u64, u64),
     driver: millrace_drives::Opened,
@@ -185,7 +185,7 @@ impl Candidate {
         if self.open == Some(found.identity) {
             return Ok(Some(FoundExport::Open(key)));
         }
-        let Candidate { parent, directory, .. } = self;
+        let Candidate { parent, directory, .. } = &self;
         let spec = directory.spec(&directory.path.join(name), parent.file_access());
         let spec = spec.map_err(|error| error.to_string())?;
         let options = OpenOptions { file_at: Some(found.path()), ..OpenOptions::default() };
@@ -197,8 +197,7 @@ impl Candidate {
         let drive = DriveConfig { options: directory.options, ..DriveConfig::new(&key, spec) };
         let volume =
             VolumeConfig { cache: directory.cache, ..VolumeConfig::new(&key, vec![drive]) };
-        let identity = found.identity;
-        let new = NewFile { parent, directory, volume, identity, driver };
+        let new = NewFile { at: self, volume, identity: found.identity, driver };
         Ok(Some(FoundExport::New(Box::new(new))))
     }
 }
@@ -234,19 +233,26 @@ impl Server {
         if request.is_abandoned() {
             return None;
         }
-        let place = (&request.listen, request.peer.as_ref());
-        let (directories, denied) = directories_for(&self.config, place);
+        let exports = self.config.exports.iter();
+        let exports = exports.filter(|export| export.nbd.contains(&request.listen));
+        let directories =
+            exports.filter_map(|export| Some((export.directory()?.clone(), export.clone())));
+        let directories =
+            directories.map(|(directory, parent)| Candidate { parent, directory, open: None });
+        let (directories, denied): (Vec<_>, Vec<_>) =
+            directories.partition(|one| may_use(&one.parent, request.peer.as_ref()));
         let mut failures = Vec::new();
         if directories.is_empty()
-            && let Some(denied) = denied
+            && let Some(Candidate { parent: denied, .. }) = denied.last()
         {
             let peer = request.peer.as_ref().map(ToString::to_string);
             let who = peer.unwrap_or_else(|| "a client without a certificate".to_owned());
             failures.push(format!(
-                "{who} may not use export {denied}: its tls-allow does not list this client"
+                "{who} may not use export {}: its tls-allow does not list this client",
+                denied.name
             ));
         }
-        let names: Vec<&str> = directories.iter().map(|(one, _)| one.name.as_str()).collect();
+        let names: Vec<&str> = directories.iter().map(|one| one.parent.name.as_str()).collect();
         let list_key = format!("{}: {}", request.listen, names.join("/"));
         if let (RequestedExport::All, Some(list)) =
             (&request.wanted, self.files.recent_list(&list_key))
@@ -254,9 +260,7 @@ impl Server {
             request.list(list);
             return None;
         }
-        let candidate = |(parent, directory)| Candidate { parent, directory, open: None };
-        let candidates: Vec<_> = directories.into_iter().map(candidate).collect();
-        if let (RequestedExport::Named(name), Some(first)) = (&request.wanted, candidates.first())
+        if let (RequestedExport::Named(name), Some(first)) = (&request.wanted, directories.first())
             && let Some(server) = &self.servers.nbd
         {
             let key = format!("{}/{name}", first.parent.name);
@@ -269,7 +273,7 @@ impl Server {
         let queues = self.config.nbd_threads().saturating_add(1);
         Some(FileTask {
             request,
-            directories: candidates,
+            directories,
             queues,
             list_key,
             names: Vec::new(),
@@ -380,7 +384,7 @@ impl Server {
             let Some(OnDemand::File(parent)) = &export.on_demand else { continue };
             let directory = |config: &ServeConfig| {
                 let found = config.exports.iter().find(|one| one.name == *parent);
-                found.filter(|one| matches!(one.on_demand, Some(OnDemand::Directory(_)))).cloned()
+                found.filter(|one| one.directory().is_some()).cloned()
             };
             let (Some(before), Some(now)) = (directory(&served), directory(&config)) else {
                 continue;
@@ -402,7 +406,7 @@ impl Server {
         before_serving: BeforeServing<'_>,
         changes: &mut FileChanges,
     ) -> Result<String, String> {
-        let NewFile { parent, directory, volume, identity, driver } = new;
+        let NewFile { at: Candidate { parent, directory, .. }, volume, identity, driver } = new;
         let key = volume.name.clone();
         if !self.config.exports.contains(&parent) {
             return Err("the export's directory has changed; connect again".to_owned());
@@ -424,7 +428,7 @@ impl Server {
             ..OpenConfig::default()
         };
         let more = self.opened.open_more(&config, Some(driver), None);
-        let more = more.map_err(|error: StartError| error.to_string())?;
+        let more = more.map_err(|error| error.to_string())?;
         let export = export_of_file(&parent, key.clone());
         if let Err(why) = self.serve_file(&more, &export, before_serving) {
             self.close_more(more);
@@ -453,12 +457,10 @@ impl Server {
     ) -> Result<(), String> {
         before_serving(more)?;
         self.start_workers_of(more).map_err(|error| error.to_string())?;
+        // The directory's `tls-allow` was checked when the client requested the file.
         let config = nbd::ExportConfig {
-            description: export.description.clone(),
-            read_only: export.read_only,
-            group: self.servers.groups.of_export(export),
-            on_demand: export.name_on_demand(),
-            ..nbd::ExportConfig::new(export.name.as_str(), Arc::clone(&more.volumes[0]))
+            tls_allow: None,
+            ..nbd_export(export, &more.volumes[0], &self.servers.groups)
         };
         let server = self.servers.nbd.as_mut().ok_or("no NBD server runs")?;
         server.add_on_demand(config).map_err(|error| error.to_string())
@@ -492,26 +494,11 @@ fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Ve
     names
 }
 
-/// Returns the directories that a client may use, in the order of the configuration, and the name
-/// of a directory that the client may not use, if any.
-fn directories_for<'a>(
-    config: &'a ServeConfig,
-    (listen, peer): (&Listen, Option<&PeerNames>),
-) -> (Vec<(ExportConfig, ExportDirectory)>, Option<&'a str>) {
-    let may_use = |export: &ExportConfig| match &export.tls_allow {
+fn may_use(export: &ExportConfig, peer: Option<&PeerNames>) -> bool {
+    match &export.tls_allow {
         None => true,
         Some(names) => peer.is_some_and(|peer| names.iter().any(|name| peer.has(name))),
-    };
-    let (mut allowed, mut denied) = (Vec::new(), None);
-    for export in config.exports.iter().filter(|export| export.nbd.contains(listen)) {
-        if let Some(OnDemand::Directory(directory)) = &export.on_demand {
-            match may_use(export) {
-                true => allowed.push((export.clone(), directory.clone())),
-                false => denied = Some(export.name.as_str()),
-            }
-        }
     }
-    (allowed, denied)
 }
 
 fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
@@ -524,10 +511,7 @@ fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
 }
 
 fn follow_files(servers: &mut Servers, config: &ServeConfig) {
-    let is_served = |export: &ExportConfig| {
-        !export.nbd.is_empty() && !matches!(export.on_demand, Some(OnDemand::Directory(_)))
-    };
     let exports = config.exports.iter().enumerate();
-    let places = exports.filter(|(_, export)| is_served(export)).map(|(at, _)| at).collect();
+    let places = exports.filter(|(_, export)| export.is_of_nbd()).map(|(at, _)| at).collect();
     servers.follow(config, places);
 }

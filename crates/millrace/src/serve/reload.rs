@@ -78,6 +78,14 @@ pub enum ReloadError {
     Start(#[from] StartError),
 }
 
+/// Configuration to switch to, with its changes from the served one.
+#[derive(Clone, Copy)]
+struct ReloadPlan<'a> {
+    new: &'a ServeConfig,
+    difference: &'a ConfigDifference,
+    options: &'a ReloadOptions<'a>,
+}
+
 /// Numbers of hardware queues on each drive of a volume; each I/O thread has one queue. The NBD
 /// threads have the first `nbd` queues, and threads for virtual machines have the rest up to `all`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -134,35 +142,31 @@ impl Server {
         new.to_open().validate()?;
         open_groups(&new.groups).map_err(StartError::from)?;
         let difference = ConfigDifference::new(&self.config(), new);
-        let refused = self.refusals(&difference, new, options);
+        let plan = ReloadPlan { new, difference: &difference, options };
+        let refused = self.refusals(plan);
         if !refused.is_empty() {
             return Err(ReloadError::Refused(refused));
         }
-        let prepared = self.prepare(new, (&difference, options))?;
-        let mut reloaded = Reloaded {
-            notes: prepared.more.notes.clone(),
-            warnings: prepared.more.warnings.clone(),
-            difference,
-        };
+        let prepared = self.prepare(plan)?;
+        let (notes, mut warnings) = (prepared.more.notes.clone(), prepared.more.warnings.clone());
         if options.dry_run {
             self.undo(prepared);
-            return Ok(reloaded);
+            return Ok(Reloaded { difference, notes, warnings });
         }
-        if let Err(failures) = self.let_go(new, &mut reloaded, options) {
-            self.undo(prepared);
-            let failures = failures.into_iter().map(ReloadRefusal::Other);
-            return Err(ReloadError::Refused(failures.collect()));
+        match self.let_go(plan) {
+            Ok(lost) => warnings.extend(lost),
+            Err(failures) => {
+                self.undo(prepared);
+                let failures = failures.into_iter().map(ReloadRefusal::Other);
+                return Err(ReloadError::Refused(failures.collect()));
+            }
         }
-        self.switch(new, prepared, &mut reloaded);
-        Ok(reloaded)
+        warnings.extend(self.switch(plan, prepared));
+        Ok(Reloaded { difference, notes, warnings })
     }
 
-    fn refusals(
-        &self,
-        difference: &ConfigDifference,
-        new: &ServeConfig,
-        options: &ReloadOptions<'_>,
-    ) -> Vec<ReloadRefusal> {
+    fn refusals(&self, plan: ReloadPlan<'_>) -> Vec<ReloadRefusal> {
+        let ReloadPlan { new, difference, options } = plan;
         let mut refused = difference.refused.clone();
         let clients = self.servers.observers().clients();
         let removed = difference.removed_exports.iter().map(|export| (export, true, true));
@@ -245,7 +249,9 @@ impl Server {
         })
     }
 
-    fn switch(&mut self, new: &ServeConfig, prepared: Prepared, reloaded: &mut Reloaded) {
+    /// Makes the changes, which cannot fail. Returns warnings.
+    fn switch(&mut self, plan: ReloadPlan<'_>, prepared: Prepared) -> Vec<String> {
+        let ReloadPlan { new, difference, .. } = plan;
         let Prepared { more, nbd, nbd_places, groups_before, .. } = prepared;
         match (nbd, &mut self.servers.nbd) {
             (PreparedNbd::Change(change), Some(nbd)) => drop(nbd.apply(change)),
@@ -261,13 +267,13 @@ impl Server {
         let (mut kept, removed): (Vec<_>, Vec<_>) = opened.into_iter().partition(is_kept);
         kept.sort_by_key(|volume| numbers[volume.name()]);
         self.opened.volumes = kept;
-        self.change_settings(reloaded);
+        let mut warnings = self.change_settings(difference);
         groups_before.iter().for_each(|before| before.close_left(&self.servers.groups));
-        self.end_workers(&removed, &mut reloaded.warnings);
+        self.end_workers(&removed, &mut warnings);
         let drives: Vec<String> = drive_names(&removed).map(str::to_owned).collect();
         drop(removed);
         self.opened.forget_drives(|name| drives.iter().any(|drive| drive == name));
-        let removed = reloaded.difference.removed_controllers.clone();
+        let removed = &difference.removed_controllers;
         self.opened.controllers().retain(|one| !removed.contains(&one.config().name));
         self.queues.retain(|name, _| numbers.contains_key(name.as_str()));
         for (name, queues) in VolumeQueues::of(new) {
@@ -276,31 +282,31 @@ impl Server {
         self.servers.follow(new, nbd_places);
         self.config = new.clone();
         self.files.follow(&self.config.exports);
+        warnings
     }
 
     /// Changes the settings of groups and drives, and closes removed groups.
-    fn change_settings(&mut self, reloaded: &mut Reloaded) {
-        let difference = &reloaded.difference;
-        let notes = &mut reloaded.warnings;
+    fn change_settings(&mut self, difference: &ConfigDifference) -> Vec<String> {
+        let mut warnings = Vec::new();
         let changed: Vec<GroupConfig> =
             difference.changed_groups.iter().map(|(_, now)| now.clone()).collect();
         for group in parents_first(&changed) {
             let set = self.servers.groups.set(group);
-            notes.extend(set.err().map(|error| error.to_string()));
+            warnings.extend(set.err().map(|error| error.to_string()));
         }
         for change in &difference.schedulers {
-            let volume = self.opened.volumes.iter().find(|one| one.name() == change.volume);
-            let disk = volume
-                .and_then(|volume| volume.drives().iter().find(|disk| disk.name() == change.drive));
+            let mut disks = self.opened.volumes.iter().flat_map(|volume| volume.drives());
+            let disk = disks.find(|disk| disk.name() == change.drive);
             let set = disk.map_or(Ok(()), |disk| disk.set_scheduler(change.now));
-            notes.extend(set.err().map(|error| format!("drive {}: {error}", change.drive)));
+            warnings.extend(set.err().map(|error| format!("drive {}: {error}", change.drive)));
         }
         let (children, tops): (Vec<_>, Vec<_>) =
             difference.removed_groups.iter().partition(|group| group.parent.is_some());
         for group in children.into_iter().chain(tops) {
             let closed = self.servers.groups.close(&group.name);
-            notes.extend(closed.err().map(|error| error.to_string()));
+            warnings.extend(closed.err().map(|error| error.to_string()));
         }
+        warnings
     }
 
     pub(super) fn end_workers(

@@ -14,7 +14,7 @@ use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, Vhos
 use millrace_exports::{ClientReport, virtio};
 use millrace_machine::{Native, debug_fields};
 
-use super::config::{ExportConfig, GuestConfig, OnDemand, ServeConfig};
+use super::config::{ExportConfig, ServeConfig};
 use super::groups::ServedGroups;
 use crate::config::{ConfigPart, StartError};
 use crate::opening::Opened;
@@ -36,11 +36,12 @@ pub struct Servers {
     tenants: u16,
 }
 
+/// Export to virtual machines.
 struct RunningGuests {
-    export: String,
-    volume: String,
+    export: ExportConfig,
     /// Range of hardware queue numbers, on each drive, that the export's I/O threads own.
     threads: Range<u16>,
+    tenant: u16,
 }
 
 /// Number of an export's requests that failed because of a drive, with the last reason.
@@ -123,7 +124,7 @@ impl NbdParts {
         let volumes: HashMap<&str, _> = volumes.iter().map(|one| (one.name(), one)).collect();
         let (mut exports, mut places) = (Vec::new(), Vec::new());
         for (at, export) in config.exports.iter().enumerate() {
-            if export.nbd.is_empty() || matches!(export.on_demand, Some(OnDemand::Directory(_))) {
+            if !export.is_of_nbd() {
                 continue;
             }
             let volume = volumes.get(export.volume.as_str()).ok_or_else(|| {
@@ -131,15 +132,7 @@ impl NbdParts {
                 StartError::invalid(ConfigPart::Export(at), text)
             })?;
             places.push(at);
-            exports.push(nbd::ExportConfig {
-                name: export.name.clone(),
-                description: export.description.clone(),
-                volume: Arc::clone(volume),
-                read_only: export.read_only,
-                group: groups.of_export(export),
-                tls_allow: export.tls_allow.clone(),
-                on_demand: export.name_on_demand(),
-            });
+            exports.push(nbd_export(export, volume, groups));
         }
         let mut listeners = config.load_listeners()?;
         for listener in &mut listeners {
@@ -189,23 +182,19 @@ impl Servers {
         let has_nbd = !parts.listeners.is_empty();
         let requests = ExportRequests::default();
         let nbd = has_nbd.then(|| parts.start(config, &requests)).transpose()?;
-        let (mut guests, mut exports) = (Vec::new(), Vec::new());
-        let mut tenants = 0;
+        let (mut guests, mut exports) = (Vec::<RunningGuests>::new(), Vec::new());
         for export in config.exports.iter().filter(|export| export.guests.is_some()) {
             let volume = opened.volume(&export.volume)?;
-            let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
+            let same = guests.iter().filter(|one| one.export.volume == export.volume);
             // Each thread has its own hardware queue on each drive of the volume, after NBD's
             // queues.
             let before: u16 = same.map(|one| one.threads.len() as u16).sum();
             let first = config.nbd_threads() + before;
-            let Some((running, export)) = vhost_export(export, (volume, &groups), (first, tenants))
-            else {
-                continue;
-            };
-            tenants += 1;
+            let running = RunningGuests::new(export, first, guests.len() as u16);
+            exports.extend(running.for_server(volume, &groups));
             guests.push(running);
-            exports.push(export);
         }
+        let tenants = guests.len() as u16;
         let vhost = VhostConfig { exports, backend: config.server.backend, say };
         let vhost = VhostServer::start(vhost).map_err(|error| failed(config, error))?;
         let with_guests = config.exports.iter().enumerate().filter(|(_, it)| it.guests.is_some());
@@ -272,8 +261,8 @@ impl Servers {
             );
             return Err(StartError::invalid(ConfigPart::Whole, text));
         };
-        let new = vhost_export(export, (volume, &self.groups), (first, self.tenants));
-        let Some((running, new)) = new else { return Ok(()) };
+        let running = RunningGuests::new(export, first, self.tenants);
+        let Some(new) = running.for_server(volume, &self.groups) else { return Ok(()) };
         self.vhost.add(&new).map_err(|error| failed(config, error))?;
         self.guests.push(running);
         self.tenants = self.tenants.wrapping_add(1);
@@ -283,11 +272,11 @@ impl Servers {
     /// Finds a range within `queues` that no other export uses, with a queue for each I/O thread of
     /// the export. Returns the first queue.
     pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
-        let count = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
+        let count = export.guest_threads();
         let is_free = |first: u16| {
             let its = first..first + count;
-            let others = self.guests.iter().filter(|one| one.volume == export.volume);
-            let mut others = others.filter(|one| one.export != export.name);
+            let others = self.guests.iter().filter(|one| one.export.volume == export.volume);
+            let mut others = others.filter(|one| one.export.name != export.name);
             !others.any(|one| one.threads.start < its.end && its.start < one.threads.end)
         };
         let mut firsts = queues.start..=queues.end.checked_sub(count)?;
@@ -295,7 +284,7 @@ impl Servers {
     }
 
     pub(super) fn remove_guests(&mut self, names: &[&str], timeout: Duration) -> Vec<String> {
-        self.guests.retain(|one| !names.contains(&one.export.as_str()));
+        self.guests.retain(|one| !names.contains(&one.export.name.as_str()));
         self.vhost.remove(names, timeout)
     }
 
@@ -304,7 +293,7 @@ impl Servers {
         // started.
         let place = |one: &RunningGuests| {
             let is_its =
-                |export: &ExportConfig| export.name == one.export && export.guests.is_some();
+                |export: &ExportConfig| export.name == one.export.name && export.guests.is_some();
             config.exports.iter().position(is_its)
         };
         let vhost_places = self.guests.iter().filter_map(place).collect();
@@ -312,16 +301,7 @@ impl Servers {
         self.exports = config.exports.len();
     }
 
-    /// Waits up to `timeout` for requests in flight, flushes as `Server::stop` does, and ends.
-    #[must_use]
-    pub fn stop(mut self, timeout: Duration) -> StopReport {
-        let mut report = self.halt(timeout);
-        report.failures.extend(self.join().err());
-        report
-    }
-
-    /// Does the first part of [`Servers::stop`]: everything except joining threads, which never
-    /// ends if a drive hangs.
+    /// Does what [`Server::halt`](super::Server::halt) does.
     #[must_use]
     pub fn halt(&mut self, timeout: Duration) -> StopReport {
         let Servers { nbd, vhost, .. } = self;
@@ -337,7 +317,7 @@ impl Servers {
         })
     }
 
-    /// Does the second part of [`Servers::stop`]: waits some seconds for the threads to end.
+    /// Waits some seconds for the threads of halted servers to end.
     ///
     /// # Errors
     /// Returns a text that says which thread panicked, or hangs and is abandoned.
@@ -364,38 +344,58 @@ pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
     StartError::new(part, error)
 }
 
-/// Converts an export for the vhost-user-blk server, with I/O threads numbered from `first`.
-/// Returns `None` if the export does not serve virtual machines.
-fn vhost_export(
+pub(super) fn nbd_export(
     export: &ExportConfig,
-    (volume, groups): (&Arc<Volume<Native>>, &ServedGroups),
-    (first, tenants): (u16, u16),
-) -> Option<(RunningGuests, VhostExport)> {
-    let guests = export.guests.as_ref()?;
-    let mut serial = guests.serial.clone().unwrap_or_else(|| export.name.clone());
-    while serial.len() > virtio::ID_BYTES {
-        serial.pop();
-    }
-    let running = RunningGuests {
-        export: export.name.clone(),
-        volume: export.volume.clone(),
-        threads: first..first + guests.thread_count(),
-    };
-    let vhost = VhostExport {
+    volume: &Arc<Volume<Native>>,
+    groups: &ServedGroups,
+) -> nbd::ExportConfig {
+    nbd::ExportConfig {
         name: export.name.clone(),
+        description: export.description.clone(),
         volume: Arc::clone(volume),
         read_only: export.read_only,
-        socket: guests.socket.clone(),
-        queues: guests.queues,
-        threads: guests.threads,
-        cpus: guests.cpus.clone(),
-        first_thread: first,
-        serial,
-        poll_max: guests.poll_max,
-        wait_max: guests.batch_wait,
-        event_idx: guests.event_idx,
-        tenant: VHOST_TENANTS.wrapping_add(tenants),
         group: groups.of_export(export),
-    };
-    Some((running, vhost))
+        tls_allow: export.tls_allow.clone(),
+        on_demand: export.name_on_demand(),
+    }
+}
+
+impl RunningGuests {
+    /// Numbers an export's I/O threads from `first`. `started` exports were started before it.
+    fn new(export: &ExportConfig, first: u16, started: u16) -> RunningGuests {
+        let threads = first..first + export.guest_threads();
+        let tenant = VHOST_TENANTS.wrapping_add(started);
+        RunningGuests { export: export.clone(), threads, tenant }
+    }
+
+    /// Converts the export for the vhost-user-blk server. Returns `None` if the export does not
+    /// serve virtual machines.
+    fn for_server(
+        &self,
+        volume: &Arc<Volume<Native>>,
+        groups: &ServedGroups,
+    ) -> Option<VhostExport> {
+        let export = &self.export;
+        let guests = export.guests.as_ref()?;
+        let mut serial = guests.serial.clone().unwrap_or_else(|| export.name.clone());
+        while serial.len() > virtio::ID_BYTES {
+            serial.pop();
+        }
+        Some(VhostExport {
+            name: export.name.clone(),
+            volume: Arc::clone(volume),
+            read_only: export.read_only,
+            socket: guests.socket.clone(),
+            queues: guests.queues,
+            threads: guests.threads,
+            cpus: guests.cpus.clone(),
+            first_thread: self.threads.start,
+            serial,
+            poll_max: guests.poll_max,
+            wait_max: guests.batch_wait,
+            event_idx: guests.event_idx,
+            tenant: self.tenant,
+            group: groups.of_export(export),
+        })
+    }
 }

@@ -11,13 +11,11 @@ use millrace_drives::DryRun;
 use millrace_exports::nbd::{self, ExportChange};
 use millrace_machine::{CpuId, Native};
 
-use super::{ReloadOptions, VolumeQueues, drive_names, parents_first};
+use super::{ReloadPlan, VolumeQueues, drive_names, parents_first};
 use crate::assemble::SetupError;
 use crate::config::{ConfigPart, OpenConfig, StartError, VolumeConfig};
 use crate::opening::Opened;
 use crate::serve::Server;
-use crate::serve::config::ServeConfig;
-use crate::serve::difference::ConfigDifference;
 use crate::serve::groups::ServedGroups;
 use crate::serve::servers::{NbdParts, failed};
 
@@ -43,22 +41,12 @@ pub(super) enum PreparedNbd {
 }
 
 impl Server {
-    pub(super) fn prepare(
-        &mut self,
-        new: &ServeConfig,
-        (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
-    ) -> Result<Prepared, StartError> {
+    pub(super) fn prepare(&mut self, plan: ReloadPlan<'_>) -> Result<Prepared, StartError> {
         let (controllers, mut groups) = (self.opened.controllers().len(), Vec::new());
-        let more = match self.open_more(new, (difference, options), &mut groups) {
-            Ok(more) => more,
-            Err(error) => {
-                let drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
-                self.opened.forget_drives(|name| drives.clone().any(|drive| drive.name == name));
-                self.close_groups(&groups);
-                self.opened.controllers().truncate(controllers);
-                return Err(error);
-            }
-        };
+        let more = self.open_more(plan, &mut groups).inspect_err(|_| {
+            self.close_groups(&groups);
+            self.opened.controllers().truncate(controllers);
+        })?;
         let mut prepared = Prepared {
             more,
             groups,
@@ -68,7 +56,7 @@ impl Server {
             nbd_places: Vec::new(),
             groups_before: None,
         };
-        match self.prepare_servers(new, (difference, options), &mut prepared) {
+        match self.prepare_servers(plan, &mut prepared) {
             Ok(()) => Ok(prepared),
             Err(error) => {
                 self.undo(prepared);
@@ -79,10 +67,10 @@ impl Server {
 
     fn open_more(
         &mut self,
-        new: &ServeConfig,
-        (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
+        plan: ReloadPlan<'_>,
         groups: &mut Vec<String>,
     ) -> Result<Opened, StartError> {
+        let ReloadPlan { new, difference, options } = plan;
         for config in &new.controllers {
             if difference.added_controllers.contains(&config.name) {
                 self.opened.controllers().push(Controller::new(config.clone())?);
@@ -103,58 +91,17 @@ impl Server {
         };
         let until = Instant::now() + DRY_RUN_PATIENCE;
         let dry_run = options.dry_run.then_some(DryRun { until, new_folder: None });
-        self.opened
-            .open_more(&config, None, dry_run)
-            .map_err(|error| self.renumbered(new, difference, error))
-    }
-
-    /// Maps the index of an added volume or drive in `error` to the index in the whole of `new`.
-    fn renumbered(
-        &self,
-        new: &ServeConfig,
-        difference: &ConfigDifference,
-        error: StartError,
-    ) -> StartError {
-        let drive_of = |name: &str| new.drives().position(|drive| drive.name == name);
-        let part = match error.part {
-            ConfigPart::Volume(at) => {
-                let name = difference.added_volumes.get(at).map(|volume| &volume.name);
-                let number = name.and_then(|name| new.volume_number(name));
-                number.map_or(ConfigPart::Whole, ConfigPart::Volume)
-            }
-            ConfigPart::Drive(at) => {
-                let mut drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
-                let number = drives.nth(at).and_then(|drive| drive_of(&drive.name));
-                number.map_or(ConfigPart::Whole, ConfigPart::Drive)
-            }
-            part => part,
-        };
-        match *error.source {
-            SetupError::SameFile { name, other_name, .. } => match drive_of(&other_name) {
-                Some(other) => {
-                    let source = SetupError::SameFile { name, other, other_name };
-                    StartError { part, source: Box::new(source) }
-                }
-                None => {
-                    let text = format!(
-                        "drive {name}: its file, export or image is that of drive {other_name}, \
-                         which is open until this reload is done: remove that one, reload, and \
-                         add this one then"
-                    );
-                    StartError::invalid(part, text)
-                }
-            },
-            source => StartError { part, source: Box::new(source) },
-        }
+        let opened = self.opened.open_more(&config, None, dry_run);
+        opened.map_err(|error| plan.renumbered(error))
     }
 
     /// Starts the threads of added volumes and exports, and binds sockets. A dry run starts none.
     fn prepare_servers(
         &mut self,
-        new: &ServeConfig,
-        (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
+        plan: ReloadPlan<'_>,
         prepared: &mut Prepared,
     ) -> Result<(), StartError> {
+        let ReloadPlan { new, options, .. } = plan;
         let more = &prepared.more;
         (options.before_serving)(more)
             .map_err(|text| StartError::invalid(ConfigPart::Whole, text))?;
@@ -180,15 +127,16 @@ impl Server {
         // Sets the new groups before exports to virtual machines start, because the exports'
         // clients join the groups.
         prepared.groups_before = Some(std::mem::replace(&mut self.servers.groups, groups));
-        self.start_guests(new, (difference, &volumes), &mut prepared.guests)
+        self.start_guests(plan, &volumes, &mut prepared.guests)
     }
 
     fn start_guests(
         &mut self,
-        new: &ServeConfig,
-        (difference, volumes): (&ConfigDifference, &[Arc<Volume<Native>>]),
+        plan: ReloadPlan<'_>,
+        volumes: &[Arc<Volume<Native>>],
         started: &mut Vec<String>,
     ) -> Result<(), StartError> {
+        let ReloadPlan { new, difference, .. } = plan;
         let changed = difference.changed_exports.iter();
         let changed = changed.filter(|(before, _)| before.guests.is_none()).map(|(_, now)| now);
         let of_new = VolumeQueues::of(new);
@@ -241,6 +189,44 @@ impl Server {
         // `names` lists parent groups before their children, but children must be closed first.
         for name in names.iter().rev() {
             let _ = self.servers.groups.close(name);
+        }
+    }
+}
+
+impl ReloadPlan<'_> {
+    /// Maps the index of an added volume or drive in `error` to the index in the new configuration.
+    fn renumbered(self, error: StartError) -> StartError {
+        let ReloadPlan { new, difference, .. } = self;
+        let drive_of = |name: &str| new.drives().position(|drive| drive.name == name);
+        let part = match error.part {
+            ConfigPart::Volume(at) => {
+                let name = difference.added_volumes.get(at).map(|volume| &volume.name);
+                let number = name.and_then(|name| new.volume_number(name));
+                number.map_or(ConfigPart::Whole, ConfigPart::Volume)
+            }
+            ConfigPart::Drive(at) => {
+                let mut drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
+                let number = drives.nth(at).and_then(|drive| drive_of(&drive.name));
+                number.map_or(ConfigPart::Whole, ConfigPart::Drive)
+            }
+            part => part,
+        };
+        match *error.source {
+            SetupError::SameFile { name, other_name, .. } => match drive_of(&other_name) {
+                Some(other) => {
+                    let source = SetupError::SameFile { name, other, other_name };
+                    StartError { part, source: Box::new(source) }
+                }
+                None => {
+                    let text = format!(
+                        "drive {name}: its file, export or image is that of drive {other_name}, \
+                         which is open until this reload is done: remove that one, reload, and \
+                         add this one then"
+                    );
+                    StartError::invalid(part, text)
+                }
+            },
+            source => StartError { part, source: Box::new(source) },
         }
     }
 }

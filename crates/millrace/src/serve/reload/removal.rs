@@ -10,7 +10,7 @@ use millrace_exports::flush_volume;
 use millrace_machine::Native;
 use millrace_reactor::Config;
 
-use super::{ReloadOptions, Reloaded};
+use super::ReloadPlan;
 use crate::serve::Server;
 use crate::serve::config::{ExportConfig, ServeConfig};
 use crate::serve::servers::NbdParts;
@@ -22,18 +22,10 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Server {
-    /// Stops serving the removed volumes and flushes them. On a failure without `force`, serves
-    /// them again.
-    ///
-    /// # Errors
-    /// Returns the reason why a volume cannot be removed.
-    pub(super) fn let_go(
-        &mut self,
-        new: &ServeConfig,
-        reloaded: &mut Reloaded,
-        options: &ReloadOptions<'_>,
-    ) -> Result<(), Vec<String>> {
-        let difference = &reloaded.difference;
+    /// Stops serving the removed volumes and flushes them. Returns warnings about data that is lost
+    /// by `force`. On a failure without `force`, serves the volumes again and returns the reasons.
+    pub(super) fn let_go(&mut self, plan: ReloadPlan<'_>) -> Result<Vec<String>, Vec<String>> {
+        let ReloadPlan { new, difference, options } = plan;
         let is_removed =
             |name: &str| difference.removed_volumes.iter().any(|volume| volume.name == name);
         let is_gone = |export: &&ExportConfig| {
@@ -55,13 +47,12 @@ impl Server {
             }
         }
         if failures.is_empty() {
-            return Ok(());
+            return Ok(failures);
         }
         if options.force {
-            reloaded.warnings.append(&mut failures);
-            reloaded.warnings.extend(self.lost(new));
+            failures.extend(self.lost(new));
             self.cut_off(new);
-            return Ok(());
+            return Ok(failures);
         }
         if options.disconnect {
             failures.push(
@@ -112,16 +103,14 @@ impl Server {
     /// removed volumes are unused. Returns the errors.
     fn serve_nbd(&mut self, config: &ServeConfig, removed: &[Arc<Volume<Native>>]) -> Vec<String> {
         let Some(nbd) = &mut self.servers.nbd else { return Vec::new() };
-        let change = NbdParts::new(config, &self.opened.volumes, &self.servers.groups)
-            .map_err(|error| error.to_string())
-            .and_then(|parts| {
-                nbd.prepare(parts.exports, &parts.listeners).map_err(|error| error.to_string())
-            });
-        let change = match change {
-            Ok(change) => change,
+        let parts = NbdParts::new(config, &self.opened.volumes, &self.servers.groups);
+        let change = parts
+            .and_then(|parts| Ok(nbd.prepare(parts.exports, &parts.listeners)?))
+            .map_err(|error| error.to_string());
+        let gone = match change {
+            Ok(change) => nbd.apply(change),
             Err(text) => return vec![text],
         };
-        let gone = nbd.apply(change);
         let deadline = Instant::now() + REMOVAL_TIMEOUT;
         while !removed.is_empty() && !gone.are_unused() {
             if Instant::now() > deadline {
