@@ -7,7 +7,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Device and inode number of a file, which identify it.
 pub(crate) type FileId = (u64, u64);
 
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
@@ -52,7 +51,6 @@ impl Created {
 pub(crate) struct Unfinished(pub(crate) Created);
 
 impl Unfinished {
-    /// Notes the file of a drive that was opened at a free path.
     pub(crate) fn note(&mut self, path: Option<PathBuf>, opened: Option<FileId>) {
         self.0.files.extend(path.zip(opened));
     }

@@ -163,7 +163,7 @@ pub use serve::{
     VhostObserver, VhostSocket, VhostStats,
 };
 pub use serving::{check_serving, default_serving, needs_workers};
-pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};
+pub use space::{CHUNK_SECTORS, VolumeSpace, default_layout};
 pub use stripe::{STRIPE_THREADS, VolumeOptions, build_volume};
 
 /// Block layer, generic over the machine that it runs on.

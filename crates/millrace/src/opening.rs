@@ -147,7 +147,6 @@ pub struct DryOpened {
     pub warnings: Vec<String>,
 }
 
-/// Returns a note if the volume leaves a part of its drives unused.
 fn unused_space(volume: &Arc<Volume<Native>>) -> Option<String> {
     VolumeSpace::of(volume).note(volume.name())
 }
@@ -158,7 +157,6 @@ type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)
 /// that it created.
 pub struct Opening<'a> {
     config: &'a OpenConfig,
-    /// All drives in the order of opening, each with the number of its volume.
     drives: Vec<(&'a DriveConfig, usize)>,
     site: OpenSite,
     /// CPU of each drive's worker; `None` if the drive has no worker.
@@ -337,7 +335,6 @@ fn workers(config: &OpenConfig, site: &OpenSite, cpus: &mut WorkerCpus) -> Vec<O
     workers
 }
 
-/// Returns the CPUs for the drives' workers.
 fn free_cpus(config: &OpenConfig) -> Vec<CpuId> {
     worker_cpus(&Native::topology(), &config.pinned_cpus)
 }

@@ -20,24 +20,20 @@ pub fn default_layout(drives: usize) -> Layout {
     }
 }
 
-/// Name, total size and block size of a drive in a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DriveSpace {
-    /// Name of the drive.
-    pub name: String,
-    /// Size of the drive in bytes.
-    pub size_bytes: u64,
-    /// Logical block size of the drive in bytes.
-    pub block_bytes: u32,
+struct DriveSpace {
+    name: String,
+    size_bytes: u64,
+    /// Logical block size.
+    block_bytes: u32,
 }
 
 /// Sizes of a volume's drives, and their layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpace {
-    /// Layout of the volume.
-    pub layout: Layout,
+    layout: Layout,
     /// Drives in the order in which the volume uses them.
-    pub drives: Vec<DriveSpace>,
+    drives: Vec<DriveSpace>,
 }
 
 impl VolumeSpace {
@@ -56,9 +52,7 @@ impl VolumeSpace {
         self.drives.iter().map(|drive| u64::from(drive.block_bytes)).max().unwrap_or(512).max(512)
     }
 
-    /// Returns the size of a volume of these drives in bytes.
-    #[must_use]
-    pub fn used_bytes(&self) -> u64 {
+    fn used_bytes(&self) -> u64 {
         let sizes: Vec<Sector> =
             self.drives.iter().map(|drive| drive.size_bytes >> SECTOR_SHIFT).collect();
         let block_sectors = (self.block_bytes() >> SECTOR_SHIFT) as u32;
@@ -74,8 +68,7 @@ impl VolumeSpace {
     }
 
     /// Describes the space that the volume `name` does not use, or returns `None` if it uses all.
-    #[must_use]
-    pub fn note(&self, name: &str) -> Option<String> {
+    pub(crate) fn note(&self, name: &str) -> Option<String> {
         let unused = self.unused_bytes();
         if unused == 0 {
             return None;

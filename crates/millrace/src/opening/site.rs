@@ -41,8 +41,6 @@ pub(crate) struct OpenedDisk {
 }
 
 impl OpenSite {
-    /// Creates the storage controllers, with all tags free. Fails if a setting of one is invalid on
-    /// this machine.
     pub(crate) fn new(controllers: &[ControllerConfig]) -> Result<OpenSite, Error> {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;

@@ -226,7 +226,6 @@ impl ConfigDifference {
     }
 }
 
-/// Sections of one kind in two configurations.
 struct Compared<'a, T> {
     added: Vec<T>,
     removed: Vec<T>,

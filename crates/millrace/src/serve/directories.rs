@@ -57,9 +57,6 @@ impl ExportDirectory {
     }
 
     /// Checks that the path is a directory.
-    ///
-    /// # Errors
-    /// Returns a text that describes the problem and contains the path.
     pub(super) fn check(&self) -> Result<(), String> {
         self.open().map(drop).map_err(|error| self.failure(error))
     }
@@ -73,10 +70,8 @@ impl ExportDirectory {
         format!("directory {}: {}", self.path.display(), io::Error::from(error))
     }
 
-    /// Finds the file with this name. Returns `None` if there is no such file.
-    ///
-    /// # Errors
-    /// Returns a text that says why a client cannot use the entry of that name.
+    /// Finds the file with this name. Returns `None` if there is no such file, and an error if a
+    /// client cannot use the entry of that name.
     pub(super) fn find(&self, name: &str) -> Result<Option<FoundFile>, String> {
         if !is_file_name(name) {
             return Ok(None);
@@ -106,9 +101,6 @@ impl ExportDirectory {
     }
 
     /// Lists the files. Opens and locks none of them.
-    ///
-    /// # Errors
-    /// Returns a text that says why the directory cannot be read.
     pub(super) fn list(&self) -> Result<FileList, String> {
         let failed = |error: io::Error| format!("directory {}: {error}", self.path.display());
         let directory = self.open().map_err(|error| self.failure(error))?;

@@ -47,7 +47,6 @@ impl OpenFiles {
         self.lists.get(key).map(|(_, list)| Arc::clone(list))
     }
 
-    /// Keeps a file open for another client, even if it was about to be closed.
     fn keep_open(&mut self, key: &str) -> Result<(), String> {
         let file = self
             .files

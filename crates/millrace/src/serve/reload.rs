@@ -285,7 +285,6 @@ impl Server {
         warnings
     }
 
-    /// Changes the settings of groups and drives, and closes removed groups.
     fn change_settings(&mut self, difference: &ConfigDifference) -> Vec<String> {
         let mut warnings = Vec::new();
         let changed: Vec<GroupConfig> =

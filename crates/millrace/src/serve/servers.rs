@@ -36,7 +36,6 @@ pub struct Servers {
     tenants: u16,
 }
 
-/// Export to virtual machines.
 struct RunningGuests {
     export: ExportConfig,
     /// Range of hardware queue numbers, on each drive, that the export's I/O threads own.
@@ -301,9 +300,7 @@ impl Servers {
         self.exports = config.exports.len();
     }
 
-    /// Does what [`Server::halt`](super::Server::halt) does.
-    #[must_use]
-    pub fn halt(&mut self, timeout: Duration) -> StopReport {
+    pub(super) fn halt(&mut self, timeout: Duration) -> StopReport {
         let Servers { nbd, vhost, .. } = self;
         let vhost = Mutex::new(vhost);
         let stop_vhost = || vhost.lock().unwrap_or_else(PoisonError::into_inner).halt(timeout);
@@ -317,11 +314,9 @@ impl Servers {
         })
     }
 
-    /// Waits some seconds for the threads of halted servers to end.
-    ///
-    /// # Errors
-    /// Returns a text that says which thread panicked, or hangs and is abandoned.
-    pub fn join(&mut self) -> Result<(), String> {
+    /// Waits some seconds for the threads of halted servers to end. The error says which thread
+    /// panicked, or hangs and is abandoned.
+    pub(super) fn join(&mut self) -> Result<(), String> {
         self.nbd.take().map_or(Ok(()), |mut server| server.join())
     }
 }
