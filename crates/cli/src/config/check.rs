@@ -1,14 +1,12 @@
 //! Second step of loading a configuration: resolves names and checks the rules between sections.
 //!
-//! Names are unique, drives and controllers exist, a drive is in one volume, and export names
-//! differ on a listener. `--check` and a start share this step: it opens no socket, and no file
-//! except sysfs for NUMA nodes.
+//! This step opens no socket, and no file except sysfs for NUMA nodes.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use millrace::{Listen, ListenerConfig, ListenerTls, ServeConfig};
+use millrace::{Listen, ServeConfig, VolumeConfig};
 use millrace_console::words::nearest;
 
 use super::controller;
@@ -42,7 +40,10 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     }
     let names = drives.iter().map(|(one, lines)| (&one.name, lines));
     let names = SectionNames::new("drive", names, &lost, problems);
-    let unused = self::volumes(&volumes, (&drives, &names), (&mut config, &mut lines), problems);
+    let mut table = DriveTable { drives: &drives, names, users: vec![None; drives.len()] };
+    (config.volumes, lines.drives) = table.assign(&volumes, problems);
+    lines.volumes = volumes.iter().map(|(_, lines)| lines.clone()).collect();
+    let unused = table.unused();
     let listeners = listeners(&config, &lines, problems);
     for (number, text) in config.directory_problems() {
         problems.add(lines.exports[number].at("directory"), text);
@@ -59,41 +60,54 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     ServePlan { warnings, ..plan }
 }
 
-fn volumes<'a>(
-    volumes: &'a [(VolumeDraft, KeyLines)],
-    (drives, names): (&'a [LocatedDrive], &SectionNames<'_>),
-    (config, all_lines): (&mut ServeConfig, &mut PlanLines),
-    problems: &mut Problems,
-) -> Vec<&'a LocatedDrive> {
-    let mut users: Vec<Option<&str>> = vec![None; drives.len()];
-    for (draft, lines) in volumes {
-        let mut volume = draft.config.clone();
-        for (item, wanted) in draft.drives.iter().enumerate() {
-            let place = names.find(wanted).and_then(|place| match place.and_then(|at| users[at]) {
-                Some(user) => Err(format!(
-                    "drive \"{wanted}\" is in volume \"{user}\" already; a drive is in one \
-                     volume, once"
-                )),
-                None => Ok(place),
-            });
-            match place {
-                Ok(Some(place)) => {
-                    users[place] = Some(&draft.config.name);
-                    let (drive, lines) = &drives[place];
-                    all_lines.drives.push(lines.clone());
-                    volume.drives.push(drive.clone());
-                }
-                Ok(None) => {}
-                Err(text) => {
-                    problems.add(lines.at_item("drives", item), format!("drives: {text}"));
+struct DriveTable<'a> {
+    drives: &'a [LocatedDrive],
+    names: SectionNames<'a>,
+    users: Vec<Option<&'a str>>,
+}
+
+impl<'a> DriveTable<'a> {
+    /// Gives volumes the drives that they name. Returns the volumes, and the lines of their drives.
+    fn assign(
+        &mut self,
+        volumes: &'a [(VolumeDraft, KeyLines)],
+        problems: &mut Problems,
+    ) -> (Vec<VolumeConfig>, Vec<KeyLines>) {
+        let (mut all, mut drive_lines) = (Vec::new(), Vec::new());
+        for (draft, lines) in volumes {
+            let mut volume = draft.config.clone();
+            for (item, wanted) in draft.drives.iter().enumerate() {
+                match self.take(wanted, &draft.config.name) {
+                    Ok(Some((drive, lines))) => {
+                        drive_lines.push(lines.clone());
+                        volume.drives.push(drive.clone());
+                    }
+                    Ok(None) => {}
+                    Err(text) => {
+                        problems.add(lines.at_item("drives", item), format!("drives: {text}"));
+                    }
                 }
             }
+            all.push(volume);
         }
-        all_lines.volumes.push(lines.clone());
-        config.volumes.push(volume);
+        (all, drive_lines)
     }
-    let unused = drives.iter().zip(users).filter(|(_, user)| user.is_none());
-    unused.map(|(drive, _)| drive).collect()
+
+    fn take(&mut self, wanted: &str, volume: &'a str) -> Result<Option<&'a LocatedDrive>, String> {
+        let Some(place) = self.names.find(wanted)? else { return Ok(None) };
+        if let Some(user) = self.users[place].replace(volume) {
+            self.users[place] = Some(user);
+            return Err(format!(
+                "drive \"{wanted}\" is in volume \"{user}\" already; a drive is in one volume, once"
+            ));
+        }
+        Ok(Some(&self.drives[place]))
+    }
+
+    fn unused(&self) -> Vec<&'a LocatedDrive> {
+        let unused = self.drives.iter().zip(&self.users).filter(|(_, user)| user.is_none());
+        unused.map(|(drive, _)| drive).collect()
+    }
 }
 
 fn listeners(
@@ -111,15 +125,15 @@ fn listeners(
             all[place].1.push(number);
         }
     }
-    let mut settings: HashMap<&Listen, (&ListenerConfig, &KeyLines)> = HashMap::new();
+    let mut settings: HashMap<&Listen, &KeyLines> = HashMap::new();
     for (own, lines) in config.listener_settings.iter().zip(&lines.listeners) {
         let (address, line) = (&own.listen, lines.at("address"));
-        if let Some((_, first)) = settings.get(address) {
+        if let Some(first) = settings.get(address) {
             let first = first.at("address");
             let text = format!("address: {address} has a [[listener]] at line {first} already");
             problems.add(line, text);
         }
-        settings.entry(address).or_insert((own, lines));
+        settings.entry(address).or_insert(lines);
         if !places.contains_key(address) {
             let text = address.to_string();
             let names: Vec<String> = all.iter().map(|(one, _)| one.to_string()).collect();
@@ -141,27 +155,20 @@ fn listeners(
             }
         }
         let own = settings.get(address).copied();
-        let at_server = if lines.server.has("tls") { lines.server.at("tls") } else { line };
-        let (tls, tls_line) = match own.map(|(own, lines)| (&own.tls, lines)) {
-            Some((ListenerTls::Off, _)) => (None, at_server),
-            Some((ListenerTls::Own(tls), lines)) => (Some(tls), lines.at("tls")),
-            Some((ListenerTls::OfServer, _)) | None => (config.server.tls.as_ref(), at_server),
-        };
+        let own_tls = own.filter(|own| own.has("tls")).or(Some(&lines.server));
         let of_access = ["mode", "owner", "group", "allow-users", "allow-groups"];
-        let access_line = own.and_then(|(_, lines)| lines.first(&of_access)).unwrap_or(line);
         ListenerPlan {
             address: address.clone(),
             line,
             exports,
-            tls: tls.cloned(),
-            tls_line,
-            access_line,
+            tls: config.tls_of(address).cloned(),
+            tls_line: own_tls.and_then(|lines| lines.first(&["tls"])).unwrap_or(line),
+            access_line: own.and_then(|lines| lines.first(&of_access)).unwrap_or(line),
         }
     };
     all.into_iter().map(plan).collect()
 }
 
-/// Checks that each socket for virtual machines has one export, and is not an NBD socket.
 fn check_guests(plan: &ServePlan, problems: &mut Problems) {
     let nbd = plan.listeners.iter().filter_map(|one| Some((one.unix_path()?, one.line)));
     let mut taken: HashMap<&Path, usize> = nbd.collect();

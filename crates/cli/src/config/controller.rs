@@ -1,8 +1,7 @@
 //! `[[controller]]`: a storage controller with one set of tags that several drives share.
 //!
-//! The section configures tag sharing in the block layer. A different key, `controller` in a
-//! `model:` drive spec, describes simulated hardware and is not handled here. No file is read
-//! except sysfs, for the machine's NUMA nodes.
+//! A different key, `controller` in a `model:` drive spec, describes simulated hardware and is not
+//! handled here.
 
 use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};

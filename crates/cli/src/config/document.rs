@@ -1,8 +1,5 @@
 //! Sections of a TOML document with the line of each key, and the tables of functions that read
 //! keys.
-//!
-//! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
-//! function that reads the value into the settings. Errors list these rows as the known keys.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -17,7 +14,6 @@ use super::line_index::LineIndex;
 use super::problem::Problems;
 use super::words::refusal;
 
-/// Key of a section, and the function that reads the key's value into the settings.
 pub struct KeyReader<T> {
     pub name: &'static str,
     pub is_list: bool,
@@ -34,7 +30,6 @@ pub const fn list<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> 
 
 pub struct Document<'a> {
     pub lines: LineIndex,
-    /// Directory that relative paths start from.
     pub base: &'a Path,
     pub sections_of: fn(&str) -> Vec<&'static str>,
     pub problems: RefCell<Problems>,
@@ -63,7 +58,6 @@ impl Document<'_> {
 }
 
 pub struct Section<'a> {
-    /// Name of the section in messages, such as `[[drive]]`.
     title: String,
     /// Prefix of the keys in messages, such as `cost.`; empty for most sections.
     prefix: String,
@@ -241,7 +235,6 @@ impl<'a> Section<'a> {
         self.document.problem(self.begin, format!("{}: {what}", self.title));
     }
 
-    /// Reports each remaining key as unknown. Returns the lines of the keys that were read.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
             // If another section has exactly this key, the error suggests that section. Otherwise,

@@ -1,7 +1,5 @@
-//! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os.
-//!
-//! Keys of queues may also be set in a volume, for all its drives. The keys of a driver come from
-//! millrace-drives.
+//! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os. The keys of a driver
+//! come from millrace-drives.
 
 use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;
@@ -221,7 +219,6 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the timeout of a request; 0 disables it.
 fn timeout(text: &str) -> Result<Duration, String> {
     words::duration(text, &(0..=24 * 3600 * SECOND_NS))
 }

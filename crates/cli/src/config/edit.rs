@@ -1,7 +1,7 @@
 //! Adds, removes and changes sections of a configuration, and keeps its comments.
 //!
-//! Pure functions from text to text, with toml_edit. `serve` calls them for a daemon whose
-//! configuration is changed at runtime, and `millrace ctl save` to write the result.
+//! Pure functions from text to text, for a daemon whose configuration is changed at runtime, and
+//! for `millrace ctl save`.
 
 use std::collections::BTreeMap;
 

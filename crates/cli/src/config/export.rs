@@ -1,9 +1,7 @@
 //! `[[export]]`: a volume that clients use over NBD or as a virtual machine's disk.
 //!
-//! The key tables are here, and the code that combines an export's keys for virtual machines into
-//! one setting. Without `cpus` no thread is pinned: only the kernel knows where the guest's own
-//! threads run, and a pinned thread that shares a CPU with its guest could not move away.
-//! sections.rs calls this module.
+//! Without `cpus` no thread is pinned: only the kernel knows where the guest's own threads run, and
+//! a pinned thread that shares a CPU with its guest could not move away.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,9 +1,5 @@
 //! `[[group]]` sections, and the same keys for `ctl set group`: groups of clients that share
-//! drives.
-//!
-//! This module owns the only table of a group's keys, with a parser and a formatter for each.
-//! Configurations (read by sections.rs) and changes of a running daemon use it. group/members.rs
-//! checks the parents of groups and the groups that exports name. All functions are pure.
+//! drives. All functions are pure.
 
 pub mod members;
 pub mod targets;
@@ -27,8 +23,6 @@ const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 /// Word that removes a limit, target or parent.
 const NONE: &str = "none";
 
-/// Row of the key table: the key, the function that parses its text into the settings, and the
-/// function that formats the current setting.
 type SettingRow =
     (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 

@@ -1,7 +1,4 @@
-//! `LineIndex`: converts byte offsets in a text to line numbers.
-//!
-//! The index is built once for each configuration, so that finding a line takes equally long
-//! anywhere in the text. document.rs and sections.rs use it.
+//! `LineIndex`: converts byte offsets in a text to line numbers, equally fast anywhere in the text.
 
 #[derive(Debug)]
 pub struct LineIndex {

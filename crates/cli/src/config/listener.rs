@@ -1,8 +1,6 @@
 //! `[[listener]]` sections, TLS settings, and access to Unix sockets.
 //!
-//! This module owns the key tables of listeners and of TLS settings. sections.rs calls it, and so
-//! do other sections that have keys for TLS or for a Unix socket. User and group names are resolved
-//! to numbers here; certificates are read only at the start.
+//! User and group names are resolved to numbers here; certificates are read only at the start.
 
 use std::path::{Path, PathBuf};
 

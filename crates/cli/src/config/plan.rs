@@ -1,7 +1,4 @@
 //! `ServePlan`: a checked configuration with all names resolved, and the line numbers of its keys.
-//!
-//! Plain data that check.rs creates. `serve` opens and serves the plan, and gives the line numbers
-//! in errors.
 
 use std::path::Path;
 
@@ -30,8 +27,6 @@ pub struct PlanLines {
     pub server: KeyLines,
     pub controllers: Vec<KeyLines>,
     pub groups: Vec<KeyLines>,
-    /// Line numbers of the keys of each `[[drive]]` section, in the order in which drives are
-    /// opened.
     pub drives: Vec<KeyLines>,
     pub volumes: Vec<KeyLines>,
     pub exports: Vec<KeyLines>,

@@ -1,7 +1,5 @@
-//! Problems of a configuration, as texts that say how to fix them.
-//!
-//! A problem states the position (file and line, or the flag used instead), the key and value, and
-//! the remedy. All problems that can be found in one pass are reported together.
+//! Problems of a configuration: the position (file and line, or the flag used instead), the key and
+//! value, and how to fix it.
 
 use std::fmt;
 
@@ -17,7 +15,6 @@ pub const RUNNING: &str = "running configuration";
 pub enum Position {
     Flag(&'static str),
     File,
-    /// Line of the file, from 1.
     Line(usize),
 }
 

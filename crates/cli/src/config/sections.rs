@@ -1,8 +1,7 @@
 //! First step of loading a configuration: parses a TOML text into the library's settings.
 //!
-//! Each section has a file of its own with the table of its keys. This step checks each value
-//! alone; check.rs checks the rules between them. Reading continues after a problem, so that all
-//! problems are reported at once. `config::load` calls this module.
+//! This step checks each value alone; check.rs checks the rules between them. Reading continues
+//! after a problem, so that all problems are reported at once.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

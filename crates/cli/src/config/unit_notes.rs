@@ -1,7 +1,7 @@
 //! Notes about values of drive specs whose units earlier versions read differently.
 //!
-//! check.rs calls this module. Bandwidths with k, m or g used to be powers of 1000, and sizes with
-//! kB, MB or GB powers of 1024. Delete this file, and its line in check.rs, after the next release.
+//! Bandwidths with k, m or g used to be powers of 1000, and sizes with kB, MB or GB powers of 1024.
+//! Delete this file, and its line in check.rs, after the next release.
 
 use super::plan::LocatedDrive;
 use super::words::{bytes_for_people, rate_bytes_per_s, size};

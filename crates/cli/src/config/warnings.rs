@@ -1,6 +1,4 @@
 //! Warnings about settings that are allowed but probably mistakes: one line of text each.
-//!
-//! check.rs calls this module. All functions are pure.
 
 use std::collections::HashSet;
 
@@ -12,7 +10,6 @@ use super::group::targets::{TargetQuery, by_cache};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
-/// Returns the warnings about a plan. `unused` are the drives that no volume names.
 pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
     let mut found = without_effect(plan);
     found.extend(idle_controllers(plan, unused));

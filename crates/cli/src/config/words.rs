@@ -1,9 +1,8 @@
-//! Grammar of values in a configuration: sizes, times, addresses and fixed sets of words.
+//! Grammar of values in a configuration and on the command line: sizes, times, addresses and fixed
+//! sets of words.
 //!
 //! Pure functions that parse a text into a value, or into an error that states the rule and a valid
-//! text. Grammar shared with the laboratory's command line is in millrace-console. sections.rs
-//! calls them through `Section`, which adds file, line and key; the command line calls them
-//! directly.
+//! text. Grammar shared with the laboratory's command line is in millrace-console.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -211,7 +210,6 @@ pub fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Parses `ADDRESS:PORT`, or a port on loopback.
 pub fn metrics(text: &str) -> Result<SocketAddr, String> {
     tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
 }

@@ -1,7 +1,4 @@
 //! Rules between groups, and between groups and the exports that name them.
-//!
-//! Second step of loading, for `[[group]]` sections and for the keys `group` and `group-each` of an
-//! export. check.rs calls this module.
 
 use std::collections::{HashMap, HashSet};
 
@@ -53,7 +50,6 @@ impl<'a> Members<'a> {
         self.names.find(name).ok().flatten().map(|number| &self.config.groups[number])
     }
 
-    /// Checks that groups have at most two levels and no cycle.
     fn check_parent(&self, name: &str, parent: &str) -> Result<(), String> {
         if parent == DEFAULT_GROUP || name == DEFAULT_GROUP {
             return Err(
@@ -82,7 +78,6 @@ impl<'a> Members<'a> {
         ))
     }
 
-    /// Checks that clients can have groups of their own below a group.
     fn check_each(&self, wanted: &str) -> Result<(), String> {
         if wanted == DEFAULT_GROUP {
             return Err(

@@ -1,8 +1,7 @@
 //! Warnings about latency targets that a drive cannot keep.
 //!
 //! All texts about such targets are here, so that a configuration, `ctl set` and a running daemon
-//! use the same words. config/warnings.rs calls this module for facts known before the start, and
-//! live/latency_targets.rs for measurements. All functions are pure.
+//! use the same words. All functions are pure.
 
 use millrace::{GroupConfig, LatencyTarget, SchedulerKind};
 use millrace_block::Snapshot;
