@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -124,9 +124,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(&source.text);
         return Ok(ExitCode::SUCCESS);
     }
-    let server = &mut plan.config.server;
-    server.threads = args.threads.unwrap_or(server.threads);
-    server.backend = args.backend.unwrap_or(server.backend);
+    let flags = StartFlags { threads: args.threads, backend: args.backend, metrics: args.metrics };
+    flags.apply(&mut plan.config.server);
     if args.check {
         logging::report_on(&source.name);
         if let Some(checked) = running::check(&plan, source.file.as_deref())? {
@@ -137,25 +136,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    // `install` blocks the signals in this thread. Threads started later inherit that, so only the
-    // signal thread gets signals.
-    let mut signals = Signals::install().context("cannot install signal handlers")?;
-    output_queue::start(lost_output).context(FEW_THREADS)?;
-    let startup = Arc::new(Startup::default());
-    let (alive, done) = std::sync::mpsc::channel::<()>();
-    let theirs = Arc::clone(&startup);
-    let (give_back, given_back) = std::sync::mpsc::channel();
-    let waiting = move || {
-        signals.wait(&theirs);
-        drop(alive);
-        // Sending fails if the start has failed, because the main thread then no longer receives.
-        let _ = give_back.send(signals);
-    };
-    Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
-    let flags = StartFlags { threads: args.threads, backend: args.backend, metrics: args.metrics };
-    let reloader = ConfigReloader::new(&source, &plan, flags);
-    let served = serve((plan, reloader), &source, args.metrics, (&startup, &given_back, &done));
-    match startup.undo() {
+    let signals = StartSignals::install()?;
+    let served = serve(plan, &source, flags, &signals);
+    match signals.startup.undo() {
         Some(said) if served.is_err() => {
             tracing::info!("{said}");
             Ok(ExitCode::SUCCESS)
@@ -164,12 +147,45 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The thread that waits for signals, as the main thread sees it.
+struct StartSignals {
+    startup: Arc<Startup>,
+    /// Disconnected by the first stop signal.
+    stopped: Receiver<()>,
+    /// Receives the signals after the first stop signal.
+    signals: Receiver<Signals>,
+}
+
+impl StartSignals {
+    fn install() -> anyhow::Result<StartSignals> {
+        // `install` blocks the signals in this thread. Threads started later inherit that, so only
+        // the signal thread gets signals.
+        let mut signals = Signals::install().context("cannot install signal handlers")?;
+        output_queue::start(lost_output).context(FEW_THREADS)?;
+        let startup = Arc::new(Startup::default());
+        let (alive, stopped) = channel::<()>();
+        let (give_back, given_back) = channel();
+        let theirs = Arc::clone(&startup);
+        let waiting = move || {
+            signals.wait(&theirs);
+            drop(alive);
+            // Sending fails if the start has failed, because the main thread then no longer
+            // receives.
+            let _ = give_back.send(signals);
+        };
+        Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
+        Ok(StartSignals { startup, stopped, signals: given_back })
+    }
+}
+
 fn serve(
-    (mut plan, reloader): (ServePlan, ConfigReloader),
+    mut plan: ServePlan,
     source: &Source,
-    metrics: Option<SocketAddr>,
-    (startup, signals, done): (&Startup, &Receiver<Signals>, &Receiver<()>),
+    flags: StartFlags,
+    signals: &StartSignals,
 ) -> anyhow::Result<ExitCode> {
+    let startup = &*signals.startup;
+    let reloader = ConfigReloader::new(source, &plan, flags);
     raise_descriptor_limit();
     view_sockets::refuse_unused_sockets(&plan)?;
     if let Some(folder) = &source.data_dir {
@@ -184,14 +200,14 @@ fn serve(
         .start_workers(plan.config.server.backend)
         .context("cannot start the drives' workers; serving = \"inline\" needs none")?;
     startup.step("binding sockets and starting the servers' threads")?;
-    let sockets = view_sockets::bind(&plan, metrics)?;
+    let sockets = view_sockets::bind(&plan, flags.metrics)?;
     let warn = Arc::new(|text: &str| tracing::warn!("{text}"));
     let server = Servers::start(&plan.config, &opened, warn);
     let server = server.map_err(|error| start_error::to_problems(&plan, &error))?;
     startup.serves()?;
     take_real_ports(&mut plan, &server);
     opened.notes.extend(server.notes());
-    warnings::on_plan(&plan, metrics);
+    warnings::on_plan(&plan, flags.metrics);
     warnings::on_start(&plan, &opened, &workers);
     tracing::debug!("{}", huge_pages::allowed());
     marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
@@ -206,8 +222,8 @@ fn serve(
     signals::tell_manager(NotifyState::Ready);
     say(&format!("ready {}\n", std::process::id()));
     let mut watch = DaemonWatch::new(&daemon);
-    watch.watch(done);
-    let signals = signals.recv().context("the thread of signals panicked")?;
+    watch.watch(&signals.stopped);
+    let signals = signals.signals.recv().context("the thread of signals panicked")?;
     let code = stop(signals, (watch, daemon, marks));
     // The control socket closes last, so that its clients can watch the stop.
     drop(views);
@@ -220,7 +236,7 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
     let is_dirtied =
         |one: &&VolumeConfig| one.cache.is_some_and(|cache| cache.mode == CacheMode::WriteBack);
     let volumes = plan.config.volumes.iter().filter(is_dirtied);
-    let marks = DirtyMarks::open(Some(state), volumes.map(|volume| volume.name.as_str()));
+    let marks = DirtyMarks::open(state, volumes.map(|volume| volume.name.as_str()));
     marks.map_err(|error| {
         plan.problem(plan.lines.server.at("state"), format!("state: {error:#}")).into()
     })
@@ -263,7 +279,7 @@ fn stop(
         }
     });
     let Some(mut server) = daemon.server().take() else { return ExitCode::FAILURE };
-    let (stopping, done) = std::sync::mpsc::channel::<()>();
+    let (stopping, done) = channel::<()>();
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;

@@ -1,8 +1,8 @@
 //! Switches a daemon to another configuration: `millrace ctl reload`, and SIGHUP.
 //!
 //! This module reads the file, refuses changes that need a restart, lets the library do the rest
-//! (`millrace::Server::reload`), and replaces the lists that the views read. The daemon calls it on
-//! the thread of the control socket or of signals, one reload at a time.
+//! (`millrace::Server::reload`), and replaces the lists that the views read. One reload runs at a
+//! time, on the thread of the control socket or of signals.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace::{
-    ConfigDifference, ExportConfig, Listen, OnDemand, ReloadError, ReloadOptions, ReloadRefusal,
-    ServeConfig, Server, Spec, VhostSocket, VolumeConfig, Words,
+    ConfigDifference, ExportConfig, Listen, ReloadError, ReloadOptions, ReloadRefusal, ServeConfig,
+    Server, ServerConfig, Spec, VhostSocket, VolumeConfig, Words,
 };
 use millrace_console::say;
 use millrace_drives::file_place;
@@ -54,6 +54,14 @@ struct RunningText {
     as_read: Option<String>,
     base: PathBuf,
     text: String,
+}
+
+impl StartFlags {
+    /// Replaces settings of the configuration by those of the command line.
+    pub fn apply(self, server: &mut ServerConfig) {
+        server.threads = self.threads.unwrap_or(server.threads);
+        server.backend = self.backend.unwrap_or(server.backend);
+    }
 }
 
 /// Returns the keys that differ between two plans and take effect only after a restart.
@@ -104,9 +112,7 @@ impl ConfigReloader {
     fn plan(&self, name: &str, text: &str, base: &Path) -> Result<ServePlan, Refusal> {
         let plan = config::load(name, text, base);
         let mut plan = plan.map_err(|problems| Refusal::new("bad-config", problems.to_string()))?;
-        let server = &mut plan.config.server;
-        server.threads = self.flags.threads.unwrap_or(server.threads);
-        server.backend = self.flags.backend.unwrap_or(server.backend);
+        self.flags.apply(&mut plan.config.server);
         Ok(plan)
     }
 
@@ -239,10 +245,8 @@ impl ConfigReloader {
         adopt_spelling(&mut plan.config, &served);
         let in_file = server.with_open_files(&plan.config);
         let mut changes = changes(&ConfigDifference::new(&in_file, &served));
-        let is_open_file = |name: &str| {
-            let mut exports = served.exports.iter();
-            exports.any(|one| one.name == name && matches!(one.on_demand, Some(OnDemand::File(_))))
-        };
+        let is_open_file =
+            |name: &str| served.exports.iter().any(|one| one.name == name && one.is_open_file());
         changes.retain(|one| one.section != "listener" && !is_open_file(&one.name));
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());
@@ -392,38 +396,28 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let mut place_of = |path: &Path| {
         places.entry(path.to_owned()).or_insert_with(|| place_of_socket(path)).clone()
     };
-    let sockets: HashMap<PathBuf, &PathBuf> = served
-        .exports
-        .iter()
-        .flat_map(|export| {
-            let nbd = export.nbd.iter().filter_map(|listen| match listen {
-                Listen::Unix(path) => Some(path),
-                _ => None,
-            });
-            let guests = export.guests.as_ref().map(|guests| match &guests.socket {
-                VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => path,
-            });
-            nbd.chain(guests)
-        })
-        .map(|path| (place_of(path), path))
-        .collect();
-    let mut adopt = |path: &mut PathBuf| {
+    let mut served = served.clone();
+    let sockets: HashMap<PathBuf, PathBuf> =
+        socket_paths(&mut served).map(|path| (place_of(path), path.clone())).collect();
+    for path in socket_paths(config) {
         if let Some(known) = sockets.get(&place_of(path)) {
             path.clone_from(known);
         }
-    };
-    let of_nbd = config.exports.iter_mut().flat_map(|export| &mut export.nbd);
-    let of_listeners = config.listener_settings.iter_mut().map(|one| &mut one.listen);
-    for listen in of_nbd.chain(of_listeners) {
-        if let Listen::Unix(path) = listen {
-            adopt(path);
-        }
     }
-    for guests in config.exports.iter_mut().filter_map(|export| export.guests.as_mut()) {
-        match &mut guests.socket {
-            VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => adopt(path),
-        }
+}
+
+fn socket_paths(config: &mut ServeConfig) -> impl Iterator<Item = &mut PathBuf> {
+    fn unix(listen: &mut Listen) -> Option<&mut PathBuf> {
+        if let Listen::Unix(path) = listen { Some(path) } else { None }
     }
+    let of_exports = config.exports.iter_mut().flat_map(|export| {
+        let guests = export.guests.as_mut().map(|guests| match &mut guests.socket {
+            VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => path,
+        });
+        export.nbd.iter_mut().filter_map(unix).chain(guests)
+    });
+    let listeners = config.listener_settings.iter_mut().map(|one| &mut one.listen);
+    of_exports.chain(listeners.filter_map(unix))
 }
 
 fn place_of_socket(path: &Path) -> PathBuf {
@@ -473,8 +467,7 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
         lines.extend(names.into_iter().map(|name| ReloadChange::new(change, section, name)));
     };
     let drives = |volumes: &[VolumeConfig]| -> Vec<String> {
-        let drives = volumes.iter().flat_map(|volume| &volume.drives);
-        drives.map(|drive| drive.name.clone()).collect()
+        volumes.iter().flat_map(|volume| names(&volume.drives, |one| &one.name)).collect()
     };
     let listens = |all: &[Listen]| all.iter().map(ToString::to_string).collect();
     add('+', "controller", difference.added_controllers.clone());
@@ -489,27 +482,28 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     add('-', "volume", names(removed_volumes, |one| &one.name));
     add('-', "drive", drives(removed_volumes));
     add('-', "controller", difference.removed_controllers.clone());
-    lines.extend(difference.changed_listeners.iter().map(|listen| ReloadChange {
-        detail: "TLS for its next clients".to_owned(),
-        ..ReloadChange::new('~', "listener", listen.to_string())
-    }));
-    lines.extend(difference.changed_exports.iter().map(|(before, now)| ReloadChange {
-        detail: export_changes(before, now).join(", "),
-        ..ReloadChange::new('~', "export", &now.name)
-    }));
-    lines.extend(difference.schedulers.iter().map(|one| ReloadChange {
-        detail: format!("scheduler {} -> {}", one.before.word(), one.now.word()),
-        ..ReloadChange::new('~', "drive", &one.drive)
-    }));
+    for listen in &difference.changed_listeners {
+        let detail = "TLS for its next clients".to_owned();
+        lines.push(changed("listener", &listen.to_string(), detail));
+    }
+    for (before, now) in &difference.changed_exports {
+        lines.push(changed("export", &now.name, export_changes(before, now).join(", ")));
+    }
+    for one in &difference.schedulers {
+        let detail = format!("scheduler {} -> {}", one.before.word(), one.now.word());
+        lines.push(changed("drive", &one.drive, detail));
+    }
     for (before, now) in &difference.changed_groups {
-        let words = |key: &&str| [group::word(before, key), group::word(now, key)];
-        let changed = group::keys().map(|key| (key, words(&key)));
-        let changed = changed.filter(|(_, [before, now])| before != now);
-        let changed = changed.map(|(key, [before, now])| format!("{key} {before} -> {now}"));
-        let detail = changed.collect::<Vec<_>>().join(", ");
-        lines.push(ReloadChange { detail, ..ReloadChange::new('~', "group", &now.name) });
+        let words = group::keys().map(|key| (key, group::word(before, key), group::word(now, key)));
+        let words = words.filter(|(_, before, now)| before != now);
+        let words = words.map(|(key, before, now)| format!("{key} {before} -> {now}"));
+        lines.push(changed("group", &now.name, words.collect::<Vec<_>>().join(", ")));
     }
     lines
+}
+
+fn changed(section: &str, name: &str, detail: String) -> ReloadChange {
+    ReloadChange { detail, ..ReloadChange::new('~', section, name) }
 }
 
 fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> Option<ReloadChange> {
@@ -517,8 +511,7 @@ fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> Option
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())
     };
     let detail = format!("{} -> {}", word(before), word(now));
-    let change = ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") };
-    (before != now).then_some(change)
+    (before != now).then(|| changed("server", "metrics", detail))
 }
 
 fn export_changes(before: &ExportConfig, now: &ExportConfig) -> Vec<String> {

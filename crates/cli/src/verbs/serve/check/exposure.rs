@@ -3,9 +3,9 @@
 //!
 //! Every key and flag that can open access has a warning. Such access is allowed and may be
 //! intended. A warning states where it is configured, who gets access, what they may do, and how to
-//! prevent it. All functions are pure, except for reading file modes and the umask. warnings.rs
-//! calls them for `--check` and for a start, so that both agree.
+//! prevent it.
 
+use std::collections::HashSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -24,8 +24,6 @@ const OTHERS_READ: u32 = 0o004;
 
 type Warning = (Position, String);
 
-/// Returns warnings about access that a configuration gives to other users or hosts. `metrics_flag`
-/// (--metrics) replaces the configured address of the metrics page.
 pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<String> {
     let mut list: Vec<Warning> = Vec::new();
     list.extend(plan.listeners.iter().filter_map(|listener| of_listener(plan, listener)));
@@ -191,37 +189,29 @@ fn of_metrics(plan: &ServePlan, flag: Option<SocketAddr>) -> Option<Warning> {
     })
 }
 
-fn of_keys(plan: &ServePlan) -> Vec<Warning> {
-    let mut files: Vec<(PathBuf, Warning)> = Vec::new();
-    let mut add = |key: &str, path: PathBuf, line: usize| {
-        let mode = fs::metadata(&path).map(|meta| meta.permissions().mode());
-        let is_known = files.iter().any(|(known, _)| *known == path);
-        if is_known || mode.is_ok_and(|mode| mode & OTHERS_READ == 0) || !path.exists() {
-            return;
+fn of_keys(plan: &ServePlan) -> impl Iterator<Item = Warning> {
+    let of_listeners = plan.listeners.iter().filter_map(|listener| {
+        let key = listener.tls.as_ref()?.files.identity.key.clone();
+        Some(("tls", key, listener.tls_line))
+    });
+    let of_drives = plan.drives().flat_map(|(drive, lines)| keys_of_drive(drive, lines));
+    let mut known = HashSet::new();
+    of_listeners.chain(of_drives).filter_map(move |(key, path, line)| {
+        let mode = fs::metadata(&path).ok()?.permissions().mode();
+        if mode & OTHERS_READ == 0 || !known.insert(path.clone()) {
+            return None;
         }
         let shown = path.display();
         let text =
             format!("{key}: every user of this host can read the key in {shown}; chmod o= {shown}");
-        files.push((path, (Position::Line(line), text)));
-    };
-    for listener in &plan.listeners {
-        if let Some(tls) = &listener.tls {
-            add("tls", tls.files.identity.key.clone(), listener.tls_line);
-        }
-    }
-    for (drive, lines) in plan.drives() {
-        keys_of_drive(drive, lines).into_iter().for_each(|(key, path, line)| add(key, path, line));
-    }
-    files.into_iter().map(|(_, warning)| warning).collect()
+        Some((Position::Line(line), text))
+    })
 }
 
 fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, PathBuf, usize)> {
     let spec = drive.spec.innermost();
     let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.at("tls-key")));
-    let keyrings = match spec.driver.as_str() {
-        "rbd" => keyrings(&spec),
-        _ => Vec::new(),
-    };
+    let keyrings = (spec.driver == "rbd").then(|| keyrings(&spec)).unwrap_or_default();
     let of_ceph = keyrings.into_iter().map(|path| ("keyring", path, lines.at("conf")));
     tls.into_iter().chain(of_ceph).collect()
 }

@@ -1,6 +1,5 @@
 //! Findings of `--check`: sizes of volumes, and everything that a start would refuse.
 //!
-//! `serve` calls this module, which uses probe.rs; start/report.rs converts the findings to text.
 //! Files, devices and sockets are only examined, never created or changed. A drive or socket that
 //! is missing or in use is logged as an error, and the verdict is then that the configuration is
 //! valid but cannot start on this host.
@@ -27,7 +26,6 @@ use crate::verbs::serve::live::dirty_marks;
 #[derive(Debug, Clone)]
 pub struct Findings {
     pub starts: bool,
-    /// Text to print, with a line for each volume whose drives exist.
     pub volumes: String,
     deadline: Instant,
 }

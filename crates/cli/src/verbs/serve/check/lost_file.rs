@@ -2,8 +2,8 @@
 //!
 //! A missing file with a configured size is created. But if other drives of its volume have been
 //! written, the file was lost or its file system is not mounted, and an empty file in its place
-//! would be served as zeroes. A start, a reload and `--check` call this module before any drive is
-//! opened.
+//! would be served as zeroes. So a start, a reload and `--check` look for such files before any
+//! drive is opened.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -16,7 +16,6 @@ use crate::config::{KeyLines, Problems, ServePlan};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
-    /// The file is missing or empty.
     Missing,
     /// The file exists, but no byte was ever written to it.
     Fresh,

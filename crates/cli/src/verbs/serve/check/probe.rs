@@ -1,9 +1,8 @@
 //! Finds out why a socket cannot be created or a port cannot be used, without creating anything.
 //!
-//! `--check` must report everything that a start would report but change nothing, so this module
-//! creates no file and connects to nobody. A start calls this module, too, to name the socket at
-//! fault or the process that locked a drive. Locks are tried and released at once; a daemon that
-//! starts meanwhile retries by itself. Callers: findings.rs, view_sockets.rs, start/drives.rs.
+//! `--check` must report everything that a start would report but change nothing. A start names the
+//! socket at fault or the process that locked a drive by the same functions. Locks are tried and
+//! released at once; a daemon that starts meanwhile retries by itself.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -15,14 +14,13 @@ use std::time::{Duration, Instant};
 use millrace_drives::{Spec, flock_holder, open_store};
 use millrace_exports::{socket_holder, socket_refusal};
 
-/// Longest time that a check waits for locks that other processes hold.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Returns the time until which a check waits for locks of other processes. A process that was just
 /// killed releases its locks a little later.
 pub fn deadline() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + LOCK_WAIT_MAX
 }
 
 /// Calls `held`, which returns the current holder, until nobody holds the resource or the deadline
@@ -134,6 +132,6 @@ mod tests {
         let began = Instant::now();
         let _file = lock();
         assert!(look(deadline()).is_some());
-        assert!(began.elapsed() >= PATIENCE);
+        assert!(began.elapsed() >= LOCK_WAIT_MAX);
     }
 }

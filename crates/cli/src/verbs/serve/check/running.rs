@@ -2,8 +2,7 @@
 //! can.
 //!
 //! The running daemon itself holds the locks and sockets, so a check of the host would find them in
-//! use. Instead, the daemon does a dry run of a reload. The daemon is found by the control socket
-//! in the configuration.
+//! use. Instead, the daemon does a dry run of a reload.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,7 +1,4 @@
 //! Converts errors of a start to problems at the line of the drive, key, listener or export.
-//!
-//! Pure functions. findings.rs, start/drives.rs and `serve` call them, so that `--check` and a
-//! start agree.
 
 use millrace::{ConfigPart, SetupError, StartError};
 use millrace_drives::SpecError;
@@ -41,7 +38,6 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
     plan.problem(line.map_or(Position::File, Position::Line), text)
 }
 
-/// Returns the text of an error with its causes, without the prefix "cannot open drive".
 fn text_of(error: &SetupError) -> String {
     match error {
         SetupError::Drive { name, cause } => format!("drive {name}: {cause}"),
@@ -49,7 +45,6 @@ fn text_of(error: &SetupError) -> String {
     }
 }
 
-/// Returns line and text of an error about a drive, with the line of the wrong key if known.
 fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize, String) {
     let lines = &plan.lines.drives[number];
     let text = text_of(error);

@@ -1,9 +1,5 @@
 //! Paths and addresses of the control socket and of the metrics page. A start binds both just
 //! before it binds the sockets of clients.
-//!
-//! The module owns the rule for the default path of the control socket. If an address is in use,
-//! the module reports the line of the configuration that names the address. `serve` calls the
-//! module.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -24,7 +20,6 @@ use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
 pub struct ControlSocket<'a> {
     pub path: Option<PathBuf>,
-    /// Line of the configuration that determines the path.
     pub line: usize,
     /// Client socket of the daemon, from whose path the default path of the control socket is
     /// derived. `None` if the configuration sets the path, or if another program creates the client

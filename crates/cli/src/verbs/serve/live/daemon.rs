@@ -15,8 +15,7 @@ use rustix::system::uname;
 
 use super::dirty_marks::DirtyMarks;
 use super::failed_requests::{FailedRequests, drive_problem};
-use super::group_counts;
-use super::group_settings;
+use super::groups;
 use super::heap_trim::HeapTrim;
 use super::huge_pages::HugePages;
 use super::lock_statistics::LockStatistics;
@@ -37,8 +36,7 @@ use crate::views::{
     AddSection, HistoryRange, Refusal, Reload, RemoveSection, SetGroup, StatsQuery, report,
 };
 
-/// Default number of seconds in an answer to `history`.
-const HISTORY_S: usize = 120;
+const HISTORY_DEFAULT_S: usize = 120;
 /// Maximum time for which a reload waits until the former `ServedLists` are unused.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
@@ -55,8 +53,6 @@ pub trait Reloader: Send + Sync {
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
-/// State of a running daemon. Requests on the control socket and the metrics page reach drives and
-/// volumes through the current `ServedLists`.
 pub struct LiveDaemon {
     started: Instant,
     pub reloader: Box<dyn Reloader>,
@@ -138,8 +134,6 @@ impl LiveDaemon {
         failed.or_else(|| server.workers().failure().map(|error| error.to_string()))
     }
 
-    /// Does the periodic work, once per second: ends lock statistics of a lost client, checks
-    /// latency targets and failures, and takes a sample of all counters.
     pub fn tick(&self) {
         let lists = self.lists();
         self.failed_last_minute(&lists);
@@ -186,8 +180,8 @@ impl LiveDaemon {
             drives: drives.collect(),
             volumes: shown.volumes.iter().map(|one| volume(one)).collect(),
             idle,
-            groups: group_settings::list(groups, lists.targets.said(groups)),
-            group_counts: group_counts::counts(groups, &shown.volumes),
+            groups: groups::list(groups, lists.targets.said(groups)),
+            group_counts: groups::counts(groups, &shown.volumes),
             caches: lists.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
             unacknowledged: self.marks.lost(),
             exports,
@@ -199,15 +193,13 @@ impl LiveDaemon {
             },
         }
     }
-}
 
-impl LiveDaemon {
     pub fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
         self.lists().volumes.clone()
     }
 
     pub fn history(&self, range: &HistoryRange) -> History {
-        self.sampler.last(range.seconds.unwrap_or(HISTORY_S))
+        self.sampler.last(range.seconds.unwrap_or(HISTORY_DEFAULT_S))
     }
 
     pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
@@ -215,13 +207,13 @@ impl LiveDaemon {
         let groups = &lists.servers.groups;
         let sets = |key: &str| asked.settings.contains_key(key);
         let warn = |config: &_| {
-            let mut said = group_settings::ignored_by_caches(&lists.cached, config, sets);
+            let mut said = groups::ignored_by_caches(&lists.cached, config, sets);
             if sets("latency-target") {
                 said.extend(lists.targets.at_once(groups, &lists.volumes, config));
             }
             said
         };
-        group_settings::set(groups, asked, warn)
+        groups::set(groups, asked, warn)
     }
 
     fn failed_last_minute(&self, lists: &ServedLists) -> Vec<u64> {

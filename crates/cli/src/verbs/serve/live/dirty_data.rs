@@ -1,7 +1,5 @@
 //! Messages about data that exists only in a cache's memory: how much, on which drives, why, and
 //! the remedy.
-//!
-//! watch.rs calls this module when a write-back has failed, while the daemon stops, and at its end.
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
@@ -79,7 +77,6 @@ pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
     caches.iter().any(|cache| owes(cache)) || !failures.iter().all(|text| is_others(text))
 }
 
-/// Dirty data of a cache at one time, and the number of I/Os that each of its drives has completed.
 #[derive(Debug, Default)]
 pub struct DirtySnapshot {
     risk: Option<AtRisk>,

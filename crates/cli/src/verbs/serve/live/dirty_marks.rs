@@ -26,9 +26,8 @@ use crate::views::Refusal;
 
 const FILE: &str = "caches";
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// Number of attempts at a lock that another process holds, and the pause between two attempts.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(25);
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 /// Maximum number of bytes read from the file `caches`: enough for a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
@@ -36,8 +35,6 @@ const BYTES_MAX: u64 = 16 << 20;
 enum CacheMark {
     Clean,
     Dirty,
-    /// The cache was dirty when an earlier daemon died. The operator has not acknowledged this with
-    /// `millrace ctl acknowledge` yet.
     Lost,
 }
 
@@ -53,8 +50,6 @@ impl CacheMark {
     }
 }
 
-/// Marks that say which of the daemon's caches are dirty. `None` if the configuration has no
-/// directory `state` for the marks.
 #[derive(Debug, Default)]
 pub struct DirtyMarks(Option<Mutex<MarkFile>>);
 
@@ -95,27 +90,6 @@ impl MarkFile {
         self.file = replace(&self.path, &self.folder, &self.volumes)?;
         self.is_current = true;
         Ok(())
-    }
-
-    /// Writes the file `caches` again if it was removed or not updated. Logs a failure once.
-    fn look(&mut self) {
-        if self.is_settled || self.is_kept() {
-            return;
-        }
-        let (was_current, path) = (self.is_current, self.path.display().to_string());
-        match self.write() {
-            Ok(()) if was_current => tracing::warn!(
-                "{path}: this file was removed or replaced while the daemon runs; it is created \
-                 again, with the marks of all volumes"
-            ),
-            Ok(()) => tracing::info!("{path}: up to date again"),
-            Err(error) if was_current => tracing::error!(
-                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next \
-                 one will not warn that writes may be lost; restore the directory, or restart the \
-                 daemon with another one"
-            ),
-            Err(_) => {}
-        }
     }
 
     fn settle(&mut self, is_lost: impl Fn(&str) -> bool) {
@@ -160,14 +134,12 @@ impl MarkFile {
 }
 
 impl DirtyMarks {
-    /// Locks the directory `folder`, where the file `caches` says which caches were dirty when the
+    /// Locks the directory `path`, where the file `caches` says which caches were dirty when the
     /// last daemon died. Keeps these entries and adds one for each of `volumes`, marked as clean.
-    /// Does nothing if `folder` is `None`.
     pub fn open<'a>(
-        folder: Option<&Path>,
+        path: &Path,
         volumes: impl Iterator<Item = &'a str>,
     ) -> anyhow::Result<DirtyMarks> {
-        let Some(path) = folder else { return Ok(DirtyMarks(None)) };
         let folder = locked(path)?;
         let path = path.join(FILE);
         let mut all = earlier(&path)?;
@@ -212,14 +184,10 @@ impl DirtyMarks {
 
     /// Makes each cache mark its volume before the cache becomes dirty for the first time.
     pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
-        for cache in caches.filter(|_| self.is_kept()) {
+        for cache in caches.filter(|_| self.0.is_some()) {
             let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());
             cache.before_first_dirty(Arc::new(move || marks.mark(&volume)));
         }
-    }
-
-    fn is_kept(&self) -> bool {
-        self.0.is_some()
     }
 
     /// Marks a volume as dirty, durably, unless it is marked already.
@@ -248,9 +216,24 @@ impl DirtyMarks {
         }
     }
 
+    /// Writes the file `caches` again if it was removed or not updated. Logs a failure once.
     pub fn look(&self) {
-        if let Some(mut marks) = self.lock() {
-            marks.look();
+        let Some(mut marks) = self.lock().filter(|it| !it.is_settled && !it.is_kept()) else {
+            return;
+        };
+        let (was_current, path) = (marks.is_current, marks.path.display().to_string());
+        match marks.write() {
+            Ok(()) if was_current => tracing::warn!(
+                "{path}: this file was removed or replaced while the daemon runs; it is created \
+                 again, with the marks of all volumes"
+            ),
+            Ok(()) => tracing::info!("{path}: up to date again"),
+            Err(error) if was_current => tracing::error!(
+                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next \
+                 one will not warn that writes may be lost; restore the directory, or restart the \
+                 daemon with another one"
+            ),
+            Err(_) => {}
         }
     }
 
@@ -266,15 +249,13 @@ impl DirtyMarks {
             };
             Refusal::new("bad-request", text)
         };
-        if !self.lost().iter().any(|name| name == volume) {
-            return Err(unknown());
-        }
-        let Some(mut marks) = self.lock() else { return Err(unknown()) };
         let is_it = |(name, mark): &(String, CacheMark)| name == volume && *mark == CacheMark::Lost;
-        let rest: Vec<_> = marks.volumes.iter().filter(|one| !is_it(one)).cloned().collect();
-        let all = std::mem::replace(&mut marks.volumes, rest);
+        let marks = self.lock().filter(|marks| marks.volumes.iter().any(is_it));
+        let mut marks = marks.ok_or_else(unknown)?;
+        let before = marks.volumes.clone();
+        marks.volumes.retain(|one| !is_it(one));
         marks.write().map_err(|error| {
-            marks.volumes = all;
+            marks.volumes = before;
             Refusal::new("io", format!("{error:#}"))
         })
     }
@@ -331,12 +312,9 @@ fn locked(path: &Path) -> anyhow::Result<File> {
     let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
     // A `--check` in another process locks the directory only briefly, so a busy lock is tried
     // again.
-    let mut done = lock();
-    for _ in 0..TRIES {
-        if done != Err(rustix::io::Errno::WOULDBLOCK) {
-            break;
-        }
-        thread::sleep(PAUSE);
+    let (mut done, mut tries) = (lock(), 0..LOCK_TRIES);
+    while done == Err(rustix::io::Errno::WOULDBLOCK) && tries.next().is_some() {
+        thread::sleep(LOCK_PAUSE);
         done = lock();
     }
     match done {
@@ -449,7 +427,7 @@ mod tests {
     use super::*;
 
     fn open_in(folder: &Path, volumes: &[&str]) -> anyhow::Result<DirtyMarks> {
-        DirtyMarks::open(Some(folder), volumes.iter().copied())
+        DirtyMarks::open(folder, volumes.iter().copied())
     }
 
     #[test]
@@ -584,7 +562,7 @@ mod tests {
 
     #[test]
     fn without_a_folder_nothing_is_kept() {
-        let marks = DirtyMarks::open(None, ["a"].into_iter()).unwrap();
+        let marks = DirtyMarks::default();
         marks.mark("a");
         marks.settle(|_| true);
         assert!(marks.lost().is_empty() && marks.acknowledge("a").is_err());

@@ -1,8 +1,7 @@
 //! Number of requests that each drive failed in the last minute.
 //!
-//! This module owns a sliding window for each drive. The drive's failure count is recorded in it
-//! once per second and with each report. A drive without failures has an empty window. The kernel
-//! has no such count, and SMART has only totals, which stay high after a drive has recovered.
+//! The kernel has no such count, and SMART has only totals, which stay high after a drive has
+//! recovered.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

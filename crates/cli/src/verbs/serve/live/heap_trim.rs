@@ -1,7 +1,7 @@
 //! `HeapTrim`: returns the memory of disks without clients to the operating system.
 //!
 //! The block layer frees its per-disk tables some seconds after the last client of a disk has left,
-//! but the allocator keeps the memory. daemon.rs calls this module once per second.
+//! but the allocator keeps the memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

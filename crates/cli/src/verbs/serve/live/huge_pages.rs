@@ -1,25 +1,23 @@
 //! Amount of payload memory in huge pages.
 //!
-//! Each report needs this number. To compute it, the kernel walks the page tables of the process,
-//! so the number is read at most every ten seconds.
+//! The kernel walks the page tables of the process to compute it, so it is read at most every ten
+//! seconds.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_machine::payload::huge_bytes;
 
-/// Time for which the last measured number of bytes in huge pages is reused.
-const FRESH: Duration = Duration::from_secs(10);
+const REUSE_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub struct HugePages(Mutex<Option<(Instant, u64)>>);
 
 impl HugePages {
-    /// Returns the bytes of this process's payload memory in huge pages; 0 if unknown.
     pub fn bytes(&self, now: Instant) -> u64 {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {
-            Some((at, bytes)) if now.duration_since(at) < FRESH => bytes,
+            Some((at, bytes)) if now.duration_since(at) < REUSE_TIME => bytes,
             _ => {
                 let bytes = huge_bytes().map_or(0, |bytes| bytes as u64);
                 *last = Some((now, bytes));
@@ -54,8 +52,8 @@ mod tests {
     fn an_answer_holds_for_ten_seconds() {
         let (pages, now) = (HugePages::default(), Instant::now());
         *pages.0.lock().unwrap() = Some((now, 7));
-        assert_eq!(pages.bytes(now + FRESH - Duration::from_millis(1)), 7);
-        let bytes = pages.bytes(now + FRESH);
-        assert_eq!(*pages.0.lock().unwrap(), Some((now + FRESH, bytes)), "it was asked again");
+        assert_eq!(pages.bytes(now + REUSE_TIME - Duration::from_millis(1)), 7);
+        let bytes = pages.bytes(now + REUSE_TIME);
+        assert_eq!(*pages.0.lock().unwrap(), Some((now + REUSE_TIME, bytes)), "it was asked again");
     }
 }

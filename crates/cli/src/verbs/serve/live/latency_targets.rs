@@ -17,8 +17,7 @@ use millrace_machine::Native;
 
 use crate::config::group::targets::TargetQuery;
 
-/// Time for which a target must be missed before it is reported.
-const PATIENCE: Duration = Duration::from_secs(3);
+const MISSED_MIN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
 /// Minimum number of I/Os in a time window that is compared with a target. `LEAST_ABOVE`: minimum
 /// number of I/Os above the percentile that is compared; otherwise a lower percentile is compared.
@@ -52,7 +51,7 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// The target was missed for `PATIENCE`. Contains the service times of the group's I/Os in the
+    /// The target was missed for `MISSED_MIN`. Contains the service times of the group's I/Os in the
     /// last time window, and the mean numbers of I/Os in the drive: of the group, and of other
     /// groups.
     Missed(Snapshot, (f64, f64)),
@@ -92,7 +91,7 @@ impl DriveTarget {
             return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
         }
         let missed_since = *self.missed_since.get_or_insert(from);
-        match self.says.is_none() && now.duration_since(missed_since) >= PATIENCE {
+        match self.says.is_none() && now.duration_since(missed_since) >= MISSED_MIN {
             true => TargetChange::Missed(window, there),
             false => TargetChange::None,
         }

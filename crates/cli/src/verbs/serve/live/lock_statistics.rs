@@ -1,8 +1,6 @@
 //! The daemon's part of `millrace locks`: lock statistics of all its drives, on request.
 //!
-//! This module owns the process's lock meter while statistics are taken. If a client dies, the next
-//! request or periodic check finds that it has sent no request for ten seconds, and ends the
-//! statistics. verbs/ctl.rs calls this module for the control socket, and daemon.rs for the checks.
+//! If a client dies, the next request or periodic check ends the statistics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +11,6 @@ use millrace_machine::{Deadline, LockMeter, Machine, Native};
 use crate::views::Refusal;
 use crate::views::locks::{LockCounters, LockReport};
 
-/// Longest time without a request from the client before the statistics end.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]

@@ -11,9 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use millrace::{
-    ClosingFile, ExportConfig, ExportRequests, FileChanges, FileTask, OnDemand, Server,
-};
+use millrace::{ClosingFile, ExportRequests, FileChanges, FileTask, Server};
 use millrace_console::visible;
 use millrace_machine::Native;
 
@@ -22,8 +20,7 @@ use super::dirty_marks::mark_caches;
 
 const LOOK: Duration = Duration::from_secs(1);
 const IDLE_LOOK: Duration = Duration::from_secs(60);
-/// Time for which the same warning is not repeated.
-const QUIET: Duration = Duration::from_secs(60);
+const REPEAT_AFTER: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
@@ -53,9 +50,7 @@ impl OpenFilesThreads {
     }
 
     pub fn start_if_needed(&self, server: &Server) {
-        let is_directory =
-            |one: &ExportConfig| matches!(one.on_demand, Some(OnDemand::Directory(_)));
-        if !server.configured().exports.iter().any(is_directory) {
+        if server.configured().exports.iter().all(|one| one.directory().is_none()) {
             return;
         }
         self.started.get_or_init(|| {
@@ -160,14 +155,14 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
     let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };
-        let job = match to_do.recv_timeout(wait) {
+        let mut job = match to_do.recv_timeout(wait) {
             Ok(job) => Some(job),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let is_last = job.is_none();
-        let (task, closing) = match job {
-            Some(FileJob::Task(mut task)) => {
+        match &mut job {
+            Some(FileJob::Task(task)) => {
                 {
                     let Some(daemon) = daemon.upgrade() else { return };
                     let server = daemon.server();
@@ -179,25 +174,22 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
                     task.prepare_step(server);
                 }
                 task.step();
-                (Some(task), None)
             }
-            Some(FileJob::Close(mut closing)) => {
-                closing.flush();
-                (None, Some(closing))
-            }
-            None => (None, None),
-        };
+            Some(FileJob::Close(closing)) => closing.flush(),
+            None => {}
+        }
         let Some(daemon) = daemon.upgrade() else { return };
         let mut server = daemon.server();
         let Some(server) = server.as_mut() else { return };
         let open_before = server.configured().exports.len();
-        if let Some(task) = task {
-            next_step(&daemon, *task, server);
-        }
-        if let Some(closing) = closing {
-            let changes = server.close(closing);
-            keep_drives |= !changes.closed.is_empty();
-            daemon.open_files.log(&changes);
+        match job {
+            Some(FileJob::Task(task)) => next_step(&daemon, *task, server),
+            Some(FileJob::Close(closing)) => {
+                let changes = server.close(closing);
+                keep_drives |= !changes.closed.is_empty();
+                daemon.open_files.log(&changes);
+            }
+            None => {}
         }
         if server.configured().exports.len() != open_before {
             behind.get_or_insert(Instant::now());
@@ -219,7 +211,7 @@ struct RecentWarnings(Vec<(String, Instant)>);
 
 impl RecentWarnings {
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
-        self.0.retain(|(_, since)| now - *since < QUIET);
+        self.0.retain(|(_, since)| now - *since < REPEAT_AFTER);
         let is_new = self.0.len() < WARNINGS_MAX && !self.0.iter().any(|(known, _)| known == text);
         if is_new {
             self.0.push((text.to_owned(), now));
@@ -235,7 +227,7 @@ mod tests {
     #[test]
     fn a_warning_is_logged_once_a_minute() {
         let (mut warnings, start) = (RecentWarnings::default(), Instant::now());
-        let later = start + QUIET;
+        let later = start + REPEAT_AFTER;
         assert!(warnings.is_new("a", start) && !warnings.is_new("a", start));
         assert!(warnings.is_new("b", start) && warnings.is_new("a", later));
         let many = (0..WARNINGS_MAX).filter(|n| warnings.is_new(&n.to_string(), later));

@@ -1,6 +1,5 @@
-//! CPU time of the daemon's threads, and time that they waited for a CPU.
-//!
-//! This module reads `/proc/self/task/*/schedstat`. daemon.rs calls it for each report.
+//! CPU time of the daemon's threads, and time that they waited for a CPU
+//! (`/proc/self/task/*/schedstat`).
 
 use std::fs;
 use std::path::Path;

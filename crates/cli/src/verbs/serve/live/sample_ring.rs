@@ -1,9 +1,8 @@
 //! One hour of one-second samples: totals, and series of the busiest volumes, drives and groups.
 //!
-//! `SampleRing` owns the memory, at most 4 MiB: one sample per second for an hour, and up to 32
-//! series of each kind with 8 bytes per second. If there are more names than series, a busier name
-//! takes over the series of the least busy one, which then starts empty. All functions are pure:
-//! sampler.rs reads the counters.
+//! The memory is at most 4 MiB: one sample per second, and up to 32 series of each kind with 8
+//! bytes per second. If there are more names than series, a busier name takes over the series of
+//! the least busy one, which then starts empty.
 
 use std::collections::{HashMap, VecDeque};
 

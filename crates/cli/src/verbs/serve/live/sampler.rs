@@ -1,9 +1,8 @@
 //! Samples all counters once per second, for one hour.
 //!
-//! `Sampler` owns the counters of the last sample, from which the next sample takes the difference.
 //! For a volume that was never used, a sample costs one check of each drive and no memory. For a
 //! volume with idle clients, a sample only adds up the clients' counters. So an idle daemon stays
-//! idle even with 10,000 disks. daemon.rs calls this module; sample_ring.rs keeps the samples.
+//! idle even with 10,000 disks.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -84,8 +83,8 @@ impl Sampler {
         let now: Vec<UsedVolume> = volumes.iter().zip(&*last).map(read).collect();
         let since = last_at.elapsed();
         *last_at += since;
-        let readings = readings(volumes, groups, (last, &now), since);
-        ring.push(sample(last, &now, since), readings);
+        let interval = Interval { last, now: &now, since };
+        ring.push(interval.sample(), interval.readings(volumes, groups));
         last.iter_mut().zip(now).for_each(|(last, now)| *last = now);
     }
 
@@ -144,47 +143,101 @@ impl DriveCounters {
     }
 }
 
+/// Counters of the volumes at two samples.
+struct Interval<'a> {
+    last: &'a [UsedVolume],
+    now: &'a [UsedVolume],
+    since: Duration,
+}
+
 fn rate(count: u64, since: Duration) -> u64 {
     (count as f64 / since.as_secs_f64().max(1e-3)).round() as u64
 }
 
-fn sample(last: &[UsedVolume], now: &[UsedVolume], since: Duration) -> Sample {
-    let mut sample = Sample { unix_ms: unix_ms(), ..Sample::default() };
-    let (mut latency, mut timed) = (Snapshot::default(), 0);
-    let empty = VolumeCounters::default();
-    for (volume, before) in now.iter().zip(last) {
-        let Some(volume) = volume else { continue };
-        let before = before.as_ref().unwrap_or(&empty);
-        for (op, (is, was)) in
-            Op::ALL.into_iter().zip(volume.clients.ops.iter().zip(&before.clients.ops))
-        {
-            let ios = rate(is.ios.saturating_sub(was.ios), since);
-            let bytes = rate(is.sectors.saturating_sub(was.sectors) << SECTOR_SHIFT, since);
-            match op {
-                Op::Read => {
-                    sample.reads += ios;
-                    sample.read_bytes += bytes;
+impl Interval<'_> {
+    fn sample(&self) -> Sample {
+        let Interval { last, now, since } = *self;
+        let mut sample = Sample { unix_ms: unix_ms(), ..Sample::default() };
+        let (mut latency, mut timed) = (Snapshot::default(), 0);
+        let empty = VolumeCounters::default();
+        for (volume, before) in now.iter().zip(last) {
+            let Some(volume) = volume else { continue };
+            let before = before.as_ref().unwrap_or(&empty);
+            let ops = volume.clients.ops.iter().zip(&before.clients.ops);
+            for (op, (is, was)) in Op::ALL.into_iter().zip(ops) {
+                let ios = rate(is.ios.saturating_sub(was.ios), since);
+                let bytes = rate(is.sectors.saturating_sub(was.sectors) << SECTOR_SHIFT, since);
+                match op {
+                    Op::Read => {
+                        sample.reads += ios;
+                        sample.read_bytes += bytes;
+                    }
+                    Op::Write => {
+                        sample.writes += ios;
+                        sample.write_bytes += bytes;
+                    }
+                    _ => {}
                 }
-                Op::Write => {
-                    sample.writes += ios;
-                    sample.write_bytes += bytes;
+                latency.merge(&is.total.since(&was.total));
+            }
+            for (at, drive) in volume.drives.iter().enumerate() {
+                let before = before.drives.get(at).copied().unwrap_or_default();
+                timed += drive.timed.saturating_sub(before.timed);
+                for (stage, sum) in sample.stage_ns.iter_mut().enumerate() {
+                    *sum += drive.stage_ns[stage].saturating_sub(before.stage_ns[stage]);
                 }
-                _ => {}
-            }
-            latency.merge(&is.total.since(&was.total));
-        }
-        for (at, drive) in volume.drives.iter().enumerate() {
-            let before = before.drives.get(at).copied().unwrap_or_default();
-            timed += drive.timed.saturating_sub(before.timed);
-            for (stage, sum) in sample.stage_ns.iter_mut().enumerate() {
-                *sum += drive.stage_ns[stage].saturating_sub(before.stage_ns[stage]);
             }
         }
+        sample.stage_ns = sample.stage_ns.map(|ns| ns / timed.max(1));
+        (sample.p50_ns, sample.p99_ns) = (latency.quantile_ns(0.5), latency.quantile_ns(0.99));
+        sample.heat = heat(&latency, since);
+        sample
     }
-    sample.stage_ns = sample.stage_ns.map(|ns| ns / timed.max(1));
-    (sample.p50_ns, sample.p99_ns) = (latency.quantile_ns(0.5), latency.quantile_ns(0.99));
-    sample.heat = heat(&latency, since);
-    sample
+
+    /// Returns the I/Os of volumes, drives and groups between two samples. Leaves out unused volumes if
+    /// there are more than `SERIES_MAX` volumes, because only the busiest get a series.
+    fn readings(
+        &self,
+        volumes: &[Arc<Volume<Native>>],
+        groups: &ServedGroups,
+    ) -> [Vec<Reading>; 3] {
+        let Interval { last, now, since } = *self;
+        let per_second = |is: u64, was: u64| rate(is.saturating_sub(was), since) as u32;
+        let (mut of_volumes, mut of_drives) = (Vec::new(), Vec::new());
+        let mut of_groups: HashMap<GroupId, u64> = HashMap::new();
+        let empty = VolumeCounters::default();
+        for (volume, (is, was)) in volumes.iter().zip(now.iter().zip(last)) {
+            let Some(is) = is else {
+                if volumes.len() <= SERIES_MAX {
+                    of_volumes.push((volume.name().to_owned(), 0, 0));
+                    let drives = volume.drives().iter();
+                    of_drives.extend(drives.map(|disk| (disk.name().to_owned(), 0, 0)));
+                }
+                continue;
+            };
+            let was = was.as_ref().unwrap_or(&empty);
+            let mut in_flight = 0;
+            for (at, (disk, drive)) in volume.drives().iter().zip(&is.drives).enumerate() {
+                let before = was.drives.get(at).copied().unwrap_or_default();
+                let ios = per_second(drive.ios, before.ios);
+                in_flight += drive.in_flight as u32;
+                of_drives.push((disk.name().to_owned(), ios, drive.in_flight as u32));
+            }
+            let ios = per_second(is.clients.ios(), was.clients.ios());
+            of_volumes.push((volume.name().to_owned(), ios, in_flight));
+            let before: HashMap<GroupId, u64> = was.groups.iter().copied().collect();
+            for (group, ios) in &is.groups {
+                let before = before.get(group).copied().unwrap_or(0);
+                *of_groups.entry(*group).or_default() += ios.saturating_sub(before);
+            }
+        }
+        let group = |(id, config): (GroupId, millrace_block::GroupConfig)| {
+            let ios = of_groups.get(&id).copied().unwrap_or(0);
+            (config.name, rate(ios, since) as u32, 0)
+        };
+        let of_groups = groups.table().list().into_iter().map(group).collect();
+        [of_volumes, of_drives, of_groups]
+    }
 }
 
 fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
@@ -195,51 +248,6 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     }
     let rows = rows.into_iter().enumerate().filter(|(_, count)| *count > 0);
     rows.map(|(row, count)| (row as u8, rate(count, since).max(1) as u32)).collect()
-}
-
-/// Returns the I/Os of volumes, drives and groups between two samples. Leaves out unused volumes if
-/// there are more than `SERIES_MAX` volumes, because only the busiest get a series.
-fn readings(
-    volumes: &[Arc<Volume<Native>>],
-    groups: &ServedGroups,
-    (last, now): (&[UsedVolume], &[UsedVolume]),
-    since: Duration,
-) -> [Vec<Reading>; 3] {
-    let per_second = |is: u64, was: u64| rate(is.saturating_sub(was), since) as u32;
-    let (mut of_volumes, mut of_drives) = (Vec::new(), Vec::new());
-    let mut of_groups: HashMap<GroupId, u64> = HashMap::new();
-    let empty = VolumeCounters::default();
-    for (volume, (is, was)) in volumes.iter().zip(now.iter().zip(last)) {
-        let Some(is) = is else {
-            if volumes.len() <= SERIES_MAX {
-                of_volumes.push((volume.name().to_owned(), 0, 0));
-                let drives = volume.drives().iter();
-                of_drives.extend(drives.map(|disk| (disk.name().to_owned(), 0, 0)));
-            }
-            continue;
-        };
-        let was = was.as_ref().unwrap_or(&empty);
-        let mut in_flight = 0;
-        for (at, (disk, drive)) in volume.drives().iter().zip(&is.drives).enumerate() {
-            let before = was.drives.get(at).copied().unwrap_or_default();
-            let ios = per_second(drive.ios, before.ios);
-            in_flight += drive.in_flight as u32;
-            of_drives.push((disk.name().to_owned(), ios, drive.in_flight as u32));
-        }
-        let ios = per_second(is.clients.ios(), was.clients.ios());
-        of_volumes.push((volume.name().to_owned(), ios, in_flight));
-        let before: HashMap<GroupId, u64> = was.groups.iter().copied().collect();
-        for (group, ios) in &is.groups {
-            let before = before.get(group).copied().unwrap_or(0);
-            *of_groups.entry(*group).or_default() += ios.saturating_sub(before);
-        }
-    }
-    let group = |(id, config): (GroupId, millrace_block::GroupConfig)| {
-        let ios = of_groups.get(&id).copied().unwrap_or(0);
-        (config.name, rate(ios, since) as u32, 0)
-    };
-    let of_groups = groups.table().list().into_iter().map(group).collect();
-    [of_volumes, of_drives, of_groups]
 }
 
 pub fn unix_ms() -> u64 {
@@ -276,7 +284,8 @@ mod tests {
                 VolumeCounters { clients, drives: vec![drive], ..VolumeCounters::default() };
             [None, Some(volume)]
         };
-        let sample = sample(&look(100), &look(300), Duration::from_secs(2));
+        let (last, now) = (look(100), look(300));
+        let sample = Interval { last: &last, now: &now, since: Duration::from_secs(2) }.sample();
         assert_eq!((sample.reads, sample.writes, sample.read_bytes), (100, 0, 100 * 4096));
         assert_eq!((sample.stage_ns, &sample.heat[..]), ([0, 1, 2, 3], &[(2, 100)][..]));
         assert!((4_000..6_000).contains(&sample.p50_ns), "{sample:?}");

@@ -1,9 +1,8 @@
 //! `ServedLists`: the current volumes, caches and exports, for the control socket and the metrics
 //! page.
 //!
-//! A reload creates new lists and never changes old ones. A request takes the current lists and
-//! reads counters through them. Lists keep their drives open, so no request may keep them for long.
-//! daemon.rs and reload.rs use this module.
+//! A reload creates new lists and never changes old ones. Lists keep their drives open, so no
+//! request may keep them for long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use millrace::{Cache, Observers, Server, Words};
 use millrace_block::{Disk, Volume};
 use millrace_machine::Native;
 
-use super::group_settings;
+use super::groups;
 use super::latency_targets::LatencyTargets;
 use crate::views::report;
 
@@ -46,7 +45,7 @@ impl ServedLists {
             caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
             servers: server.servers().observers(),
             targets: LatencyTargets::new(config),
-            cached: group_settings::cached(config),
+            cached: groups::cached(config),
         }
     }
 

@@ -1,8 +1,6 @@
-//! Selects the volumes that a report contains. If there are many volumes, those that were never
-//! used are left out.
+//! Selects the volumes that a report contains.
 //!
 //! A report of a thousand idle disks would be megabytes of zeroes and take seconds to create.
-//! daemon.rs calls this module for each report.
 
 use std::collections::HashSet;
 use std::sync::Arc;

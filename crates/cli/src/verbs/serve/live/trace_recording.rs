@@ -1,9 +1,7 @@
 //! The daemon's part of `millrace trace record`: one recording at a time, on request.
 //!
-//! `TraceRecording` owns the current recorder. If its client dies, the recording ends after ten
-//! seconds without a request. The requested volumes and drives must exist, and the requested files
-//! must not, so that the daemon never overwrites anything. verbs/ctl.rs calls this module for the
-//! control socket.
+//! If its client dies, the recording ends after ten seconds without a request. The requested files
+//! must not exist, so that the daemon never overwrites anything.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +16,6 @@ use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, tra
 use crate::views::report::TraceStatus;
 use crate::views::{Refusal, TraceStart};
 
-/// Longest time without a request from the client before a recording ends.
 const LEASE: Duration = Duration::from_secs(10);
 const CPUS_MAX: u32 = 4096;
 

@@ -1,7 +1,6 @@
 //! The daemon's part of `millrace ctl set`: changes settings of a served volume.
 //!
-//! verbs/ctl.rs calls this module for the control socket. Either all drives of the volume get the
-//! setting, or none. The change is printed to standard output.
+//! Either all drives of the volume get the setting, or none.
 
 use std::sync::Arc;
 

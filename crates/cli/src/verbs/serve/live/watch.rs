@@ -1,9 +1,9 @@
 //! `DaemonWatch`: logs events of a running daemon: failed I/Os, lost and recovered servers of
 //! drives, and the stop of the daemon.
 //!
-//! `DaemonWatch` runs on the main thread and wakes once per second, while another thread waits for
-//! signals. An idle daemon does nothing else. Each drive and each export gets at most one line in
-//! five checks, with the count since the last line, and another line when the daemon stops.
+//! It runs on the main thread and wakes once per second. Each drive and each export gets at most
+//! one line in five checks, with the count since the last line, and another line when the daemon
+//! stops.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -79,10 +79,14 @@ impl FailureLog {
 
 impl DaemonWatch {
     pub fn new(daemon: &Arc<LiveDaemon>) -> DaemonWatch {
-        let daemon = Arc::clone(daemon);
-        let (exports, drives) = (NamedStates::default(), NamedStates::default());
-        let (caches, stuck) = (NamedStates::default(), NamedStates::default());
-        DaemonWatch { daemon, exports, drives, caches, stuck, is_stopping: false }
+        DaemonWatch {
+            daemon: Arc::clone(daemon),
+            exports: NamedStates::default(),
+            drives: NamedStates::default(),
+            caches: NamedStates::default(),
+            stuck: NamedStates::default(),
+            is_stopping: false,
+        }
     }
 
     /// Checks the server once per second until the sender of `done` is dropped. If the server has
@@ -118,16 +122,12 @@ impl DaemonWatch {
         let exports = self.exports.of(names).iter_mut();
         for (said, failures) in exports.zip(lists.servers.failures()) {
             let (export, last) = (failures.export, failures.last);
-            match said.news(failures.count) {
-                0 => {}
-                1 => tracing::warn!(export, "export {export}: a request failed: {last}"),
-                new => {
-                    tracing::warn!(
-                        export,
-                        "export {export}: {new} requests failed; the last: {last}"
-                    );
-                }
-            }
+            let what = match said.news(failures.count) {
+                0 => continue,
+                1 => "a request failed".to_owned(),
+                new => format!("{new} requests failed; the last"),
+            };
+            tracing::warn!(export, "export {export}: {what}: {last}");
         }
     }
 
@@ -200,11 +200,9 @@ impl DaemonWatch {
     }
 
     pub fn last_look(&mut self) {
-        self.drives
-            .states
-            .iter_mut()
-            .chain(&mut self.exports.states)
-            .for_each(|said| said.quiet = 0);
+        for said in self.drives.states.iter_mut().chain(&mut self.exports.states) {
+            said.quiet = 0;
+        }
         self.look();
         log_lost(&self.daemon, DaemonEnd::Stopped);
     }

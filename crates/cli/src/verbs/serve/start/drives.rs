@@ -1,8 +1,7 @@
 //! Opens the drives of a plan and creates its volumes. The first failure undoes everything.
 //!
-//! `serve` calls this module after the checks and before binding sockets. In addition to
-//! `millrace::Opening`, this module records created files, and logs which drive waits for a file
-//! that another process has locked.
+//! In addition to `millrace::Opening`, this module records created files, and logs which drive
+//! waits for a file that another process has locked.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};

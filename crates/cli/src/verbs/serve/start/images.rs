@@ -3,6 +3,7 @@
 //! This module generates the equivalent configuration, so that all starts take the same path, and
 //! `--print-config` prints a configuration to start from. The files must exist: none is created.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -89,9 +90,7 @@ pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<Stri
     refuse_an_address_twice(args)?;
     let images = files.iter().map(|file| image(file, args));
     let mut images = images.collect::<anyhow::Result<Vec<ImageDrive>>>()?;
-    let mut names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names: HashSet<&str> = images.iter().map(|image| image.name.as_str()).collect();
     if names.len() < images.len() {
         images.iter_mut().zip(0..).for_each(|(image, number)| image.name = format!("d{number}"));
     }
@@ -206,8 +205,9 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
     if args.read_only {
         what.push_str("read-only = true\n");
     }
-    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("disk");
-    Ok(ImageDrive { name: printable(stem), what })
+    let stem = file.file_stem().and_then(|stem| stem.to_str());
+    let stem = stem.filter(|stem| !stem.contains(char::is_control)).unwrap_or("disk");
+    Ok(ImageDrive { name: stem.to_owned(), what })
 }
 
 /// Returns true for a text that begins with a driver, as in `ram:size=1g`, or with a driver and a
@@ -238,30 +238,20 @@ fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     if is_url(file) {
         return anyhow!("{shown}: {URL_ADVICE}");
     }
-    match error.kind() {
-        ErrorKind::NotFound => {
-            let text = shown.to_string();
-            let driver = text.split_once(':').and_then(|(word, keys)| {
-                let nearest = millrace_drives::nearest(word, millrace_drives::drivers());
-                match nearest {
-                    Some(driver) => Some(format!(
-                        "did you mean the driver `{driver}`, as in {driver}:key=value?"
-                    )),
-                    None if keys.contains('=') && !word.contains('/') => {
-                        let known: Vec<&str> = millrace_drives::drivers().collect();
-                        Some(format!(
-                            "if `{word}` is meant as a driver, choose one of {}",
-                            known.join(", ")
-                        ))
-                    }
-                    None => None,
-                }
-            });
-            let advice = driver.unwrap_or_else(|| to_make(file));
-            anyhow!("{shown}: there is no such file or device; {advice}")
-        }
-        _ => anyhow!("{shown}: {error}"),
+    if error.kind() != ErrorKind::NotFound {
+        return anyhow!("{shown}: {error}");
     }
+    let text = shown.to_string();
+    let of_driver = text.split_once(':').and_then(|(word, keys)| {
+        if let Some(driver) = millrace_drives::nearest(word, millrace_drives::drivers()) {
+            return Some(format!("did you mean the driver `{driver}`, as in {driver}:key=value?"));
+        }
+        let known = millrace_drives::drivers().collect::<Vec<_>>().join(", ");
+        let is_spec = keys.contains('=') && !word.contains('/');
+        is_spec.then(|| format!("if `{word}` is meant as a driver, choose one of {known}"))
+    });
+    let advice = of_driver.unwrap_or_else(|| to_make(file));
+    anyhow!("{shown}: there is no such file or device; {advice}")
 }
 
 fn is_url(file: &Path) -> bool {
@@ -298,13 +288,6 @@ fn is_configuration(file: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(file) else { return false };
     let sections = ["[[drive]]", "[[volume]]", "[[export]]"];
     text.lines().any(|line| sections.contains(&line.trim()))
-}
-
-fn printable(stem: &str) -> String {
-    match stem.chars().any(char::is_control) {
-        true => "disk".to_owned(),
-        false => stem.to_owned(),
-    }
 }
 
 fn as_file_name(name: &str) -> String {

@@ -1,17 +1,15 @@
 //! Reports that `serve` prints: volumes and drives, commands to paste, and the outcome of the stop.
 //!
-//! Functions convert a plan and open volumes to text; they are pure except for names in
-//! certificates (tls_host.rs). Commands to paste work in the directory in which the daemon was
-//! started: paths are as in the plan, quoted for a shell, and names and sockets are percent-encoded
-//! for NBD URIs. `serve` calls this module.
+//! Commands to paste work in the directory in which the daemon was started: paths are as in the
+//! plan, quoted for a shell, and names and sockets are percent-encoded for NBD URIs.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 
 use millrace::{
-    CacheMode, DriveConfig, DriveWorkers, ExportConfig, Listen, OnDemand, Opened, StopReport,
-    VhostSocket, Volume,
+    CacheMode, DriveConfig, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket,
+    Volume,
 };
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
 use millrace_console::cache::mode_word;
@@ -82,19 +80,16 @@ pub fn serving(
     text.push_str(&controllers(plan));
     let named = opened.volumes.iter().map(|volume| (volume.name(), &**volume)).collect();
     for (listener, export) in pairs(plan) {
-        if let Some(OnDemand::Directory(directory)) = &export.on_demand {
-            let (access, group) =
-                (if export.read_only { ", read-only" } else { "" }, membership(export));
-            let file = ExportConfig { name: "FILE".to_owned(), ..export.clone() };
-            let (name, path, uri) =
-                (&export.name, directory.path.display(), uri(listener, &file, None));
+        let (name, group) = (&export.name, membership(export));
+        if let Some(directory) = export.directory() {
+            let access = if export.read_only { ", read-only" } else { "" };
+            let (path, uri) = (directory.path.display(), uri(listener, "FILE", None));
             let _ =
                 writeln!(text, "export \"{name}\": each FILE in {path} at {uri}{access}{group}");
             continue;
         }
-        let access = access(export, &named);
-        let (uri, group) = (uri(listener, export, None), membership(export));
-        let _ = writeln!(text, "export \"{}\" at {uri}{access}{group}", export.name);
+        let (uri, access) = (uri(listener, name, None), access(export, &named));
+        let _ = writeln!(text, "export \"{name}\" at {uri}{access}{group}");
     }
     text.push_str(&machines(plan, &named));
     if workers.threads() > 0 {
@@ -102,15 +97,13 @@ pub fn serving(
     }
     let mut with_uri = pairs(plan).filter(|(listener, _)| has_uri(listener));
     if let Some((listener, export)) = with_uri.find(|(_, export)| export.on_demand.is_none()) {
-        let volume = volume_of(export, &named);
-        let size_bytes = volume.capacity() << SECTOR_SHIFT;
-        let named = tls_host::of(listener);
-        if !named.remark.is_empty() {
-            let _ = writeln!(text, "\n{}", named.remark);
+        let host = tls_host::of(listener);
+        if !host.remark.is_empty() {
+            let _ = writeln!(text, "\n{}", host.remark);
         }
-        let uri = uri(listener, export, named.host.as_deref());
-        let block_bytes = volume.limits().logical_block_size.max(TRY_BLOCK);
-        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), data_dir));
+        let uri = uri(listener, &export.name, host.host.as_deref());
+        let volume = volume_of(export, &named);
+        text.push_str(&lines_to_paste(&uri, export, volume, data_dir));
     }
     text
 }
@@ -278,13 +271,14 @@ fn queues(disk: &Disk<Native>, design: &str) -> String {
 fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,
-    (size_bytes, block_bytes): (u64, u32),
+    volume: &Volume,
     data_dir: Option<&Path>,
 ) -> String {
     let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
     let rw = if data_dir.is_some() && !export.read_only { "randrw" } else { "randread" };
-    let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
-    let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
+    let block_bytes = u64::from(volume.limits().logical_block_size.max(TRY_BLOCK));
+    let size_bytes = (volume.capacity() << SECTOR_SHIFT).min(TRY_BYTES);
+    let (bs, size) = (size_text(block_bytes), size_text(size_bytes / block_bytes * block_bytes));
     if uri.starts_with("'nbds") {
         // QEMU and fio take no certificates from a URI, so their commands are left out here.
         let with = if uri.contains('?') { '&' } else { '?' };
@@ -315,8 +309,8 @@ fn has_uri(listener: &ListenerPlan) -> bool {
 }
 
 /// Returns the NBD URI of an export, with `host` in place of a TCP address if it is given.
-fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> String {
-    let name = encoded(&export.name);
+fn uri(listener: &ListenerPlan, export: &str, host: Option<&str>) -> String {
+    let name = encoded(export);
     let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
     match &listener.address {
         Listen::Unix(path) => {
@@ -370,10 +364,6 @@ pub fn stopped(report: &StopReport) -> String {
 mod tests {
     use super::*;
 
-    fn export(name: &str) -> ExportConfig {
-        ExportConfig { name: name.into(), ..ExportConfig::default() }
-    }
-
     #[test]
     fn uris_are_encoded_and_quoted_for_a_shell() {
         let unix = |path: &str| ListenerPlan {
@@ -384,9 +374,9 @@ mod tests {
             tls_line: 1,
             access_line: 1,
         };
-        let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"), None);
+        let plain = uri(&unix("millrace-data/vol0.sock"), "vol0", None);
         assert_eq!(plain, "nbd+unix:///vol0?socket=millrace-data/vol0.sock");
-        let odd = uri(&unix("a b/s&x"), &export("v 1?"), Some("not.for.it"));
+        let odd = uri(&unix("a b/s&x"), "v 1?", Some("not.for.it"));
         assert_eq!(odd, "nbd+unix:///v%201%3F?socket=a%20b/s%26x");
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(file_name("a/b c"), "a_b_c");
@@ -402,7 +392,7 @@ mod tests {
             tls_line: 1,
             access_line: 1,
         };
-        let at = |text: &str, host| uri(&tcp(text), &export("v"), host);
+        let at = |text: &str, host| uri(&tcp(text), "v", host);
         assert_eq!(at("127.0.0.1:7", None), "nbd://127.0.0.1:7/v");
         assert_eq!(at("[::1]:7", None), "nbd://[::1]:7/v");
         assert_eq!(at("0.0.0.0:7", None), "nbd://localhost:7/v");

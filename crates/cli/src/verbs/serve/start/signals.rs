@@ -2,8 +2,7 @@
 //!
 //! The handlers are installed before any drive is opened, so that a signal never interrupts a start
 //! half-way. One thread waits for signals; all other threads block them. Otherwise a signal might
-//! be delivered to the main thread while it hangs in an open. The service manager is notified by
-//! the protocol of sd_notify(3) if NOTIFY_SOCKET is set.
+//! be delivered to the main thread while it hangs in an open.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,15 +24,6 @@ const TAKEN: [i32; 6] = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
 const QUIET: Duration = Duration::from_secs(5);
 
 pub struct Signals(signal_hook::iterator::Signals);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SignalRequest {
-    Stop,
-    PowerCut,
-    Reload,
-    /// Do nothing, except log that the signal has no function.
-    Nothing,
-}
 
 #[derive(Debug, Default)]
 struct IgnoredSignal {
@@ -69,35 +59,27 @@ impl Signals {
         let _ = set().thread_unblock();
     }
 
-    fn next(&mut self) -> SignalRequest {
-        match self.0.forever().next() {
-            Some(SIGUSR1) => SignalRequest::PowerCut,
-            Some(SIGHUP) => SignalRequest::Reload,
-            Some(SIGUSR2) => SignalRequest::Nothing,
-            _ => SignalRequest::Stop,
-        }
-    }
-
     /// Waits for a stop signal, and ends the start if it is still in progress. Handles other
     /// signals meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
         Self::unblock();
         let (mut cuts, mut ignored) = (0, IgnoredSignal::default());
-        loop {
-            match self.next() {
-                SignalRequest::Stop => return startup.stop(),
-                SignalRequest::Nothing => {
+        for signal in self.0.forever() {
+            match signal {
+                SIGUSR2 => {
                     let said = "SIGUSR2 is ignored: it has no function";
                     let line = ignored.line(said, Instant::now());
                     line.iter().for_each(|line| tracing::info!("{line}"));
                 }
-                SignalRequest::Reload => startup.reload(),
-                SignalRequest::PowerCut => {
+                SIGHUP => startup.reload(),
+                SIGUSR1 => {
                     cuts += 1;
                     say(&cut_power(cuts));
                 }
+                _ => break,
             }
         }
+        startup.stop();
     }
 
     /// Makes the next stop signal call `last_words` and end the process with status 1. Stop signals
@@ -106,7 +88,8 @@ impl Signals {
         let body = move || {
             Self::unblock();
             let since = Instant::now();
-            while self.next() != SignalRequest::Stop || since.elapsed() < SAME_REQUEST {}
+            let is_stop = |signal: &i32| !matches!(*signal, SIGUSR1 | SIGUSR2 | SIGHUP);
+            self.0.forever().find(|one| is_stop(one) && since.elapsed() >= SAME_REQUEST);
             last_words();
             remove_socket_files();
             output_queue::finish();

@@ -1,10 +1,8 @@
 //! Finds the source of the configuration: a file, standard input, files to serve, or the built-in
 //! default.
 //!
-//! This module owns the default configuration, and the rule that distinguishes a configuration from
-//! a disk image: a configuration has a name that ends with `.toml`, or is given with `--config`.
-//! Only regular files of limited length are read as a configuration, so that a disk is never
-//! mistaken for one. `serve` calls this module; images.rs creates the text for files to serve.
+//! A configuration has a name that ends with `.toml`, or is given with `--config`. Only regular
+//! files of limited length are read as a configuration, so that a disk is never mistaken for one.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -20,7 +18,7 @@ const DEFAULT_FOLDER: &str = "millrace-data";
 /// volume and an export. A longer file is a disk named by mistake.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Source {
     /// Name of the configuration in messages; empty if it was made from the command line.
     pub name: String,
@@ -66,13 +64,9 @@ impl Source {
         match config {
             Some(file) if file == Path::new("-") => Source::standard_input(),
             Some(file) => Source::file(file),
-            None if images => Ok(Source {
-                name: String::new(),
-                text: images::configuration(files, args)?,
-                file: None,
-                base: PathBuf::new(),
-                data_dir: None,
-            }),
+            None if images => {
+                Ok(Source { text: images::configuration(files, args)?, ..Source::default() })
+            }
             None => Ok(Source::embedded(data_dir.unwrap_or(DEFAULT_FOLDER))),
         }
     }
@@ -111,20 +105,18 @@ impl Source {
     fn standard_input() -> anyhow::Result<Source> {
         let name = "standard input".to_owned();
         let text = bounded(std::io::stdin().lock(), &name)?;
-        Ok(Source { name, text, file: None, base: PathBuf::new(), data_dir: None })
+        Ok(Source { name, text, ..Source::default() })
     }
 
     fn embedded(folder: &str) -> Source {
-        let escaped = folder.replace('\\', "\\\\").replace('"', "\\\"");
-        let text = match folder {
-            DEFAULT_FOLDER => DEFAULT.to_owned(),
-            _ => DEFAULT.replace(DEFAULT_FOLDER, escaped.trim_end_matches('/')),
-        };
-        let name = match folder {
-            DEFAULT_FOLDER => BUILT_IN.to_owned(),
-            _ => format!("{BUILT_IN} with --data-dir {folder}"),
-        };
-        Source { name, text, file: None, base: PathBuf::new(), data_dir: Some(folder.into()) }
+        let mut name = BUILT_IN.to_owned();
+        let mut text = DEFAULT.to_owned();
+        if folder != DEFAULT_FOLDER {
+            let escaped = folder.replace('\\', "\\\\").replace('"', "\\\"");
+            text = text.replace(DEFAULT_FOLDER, escaped.trim_end_matches('/'));
+            name.push_str(&format!(" with --data-dir {folder}"));
+        }
+        Source { name, text, data_dir: Some(folder.into()), ..Source::default() }
     }
 }
 

@@ -54,12 +54,14 @@ impl Startup {
 
     /// Records the step that the main thread begins. Fails if a signal has ended the start.
     pub fn step(&self, step: impl Into<String>) -> anyhow::Result<()> {
+        self.begin(step.into()).map(drop)
+    }
+
+    fn begin(&self, step: String) -> anyhow::Result<MutexGuard<'_, StartState>> {
         let mut state = self.lock();
-        state.step = step.into();
-        match state.phase {
-            StartPhase::Opening => Ok(()),
-            _ => Err(anyhow::anyhow!("the start was stopped by a signal")),
-        }
+        state.step = step;
+        anyhow::ensure!(state.phase == StartPhase::Opening, "the start was stopped by a signal");
+        Ok(state)
     }
 
     /// Creates a directory if it is missing. Its parent must exist.
@@ -83,10 +85,7 @@ impl Startup {
 
     /// Ends the start successfully: created files stay, and a signal now stops a running daemon.
     pub fn serves(&self) -> anyhow::Result<()> {
-        self.step("serving")?;
-        let mut state = self.lock();
-        // A signal may have ended the start since the last step.
-        anyhow::ensure!(state.phase == StartPhase::Opening, "the start was stopped by a signal");
+        let mut state = self.begin("serving".to_owned())?;
         state.phase = StartPhase::Serving;
         (state.files, state.folder) = (Created::default(), None);
         Ok(())

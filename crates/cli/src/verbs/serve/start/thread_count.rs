@@ -1,12 +1,10 @@
 //! Computes the number of threads that a configuration needs, and tries to start as many before
-//! anything is served. A system limit that is too low thus ends the start.
+//! anything is served, so that a system limit that is too low ends the start.
 //!
-//! The count includes the threads of the servers, the drives' workers, the caches, the control
-//! socket and the metrics page. It also includes helpers of file drives: with io_uring a kernel
-//! worker for each I/O thread, otherwise the threads of the process's pool. docs/operations.md has
-//! the same sum.
+//! The helpers of file drives count, too: with io_uring a kernel worker for each I/O thread,
+//! otherwise the threads of the process's pool. docs/operations.md has the same sum.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use millrace::{DriveConfig, Opened};
 use millrace_machine::{Native, thread_limits};
@@ -71,17 +69,15 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
         (needed.io, needed.others) = (needed.io + threads, needed.others + 1);
         with_files += if has_files(&export.volume) { threads } else { 0 };
     }
-    let mut cpus = Vec::new();
+    let mut cpus = HashMap::new();
     for (volume, settings) in opened.volumes.iter().zip(&config.volumes) {
         for (disk, drive) in volume.drives().iter().zip(&settings.drives) {
-            let Some(cpu) = disk.worker_cpu() else { continue };
-            match cpus.iter_mut().find(|(known, _)| *known == cpu) {
-                Some((_, files)) => *files |= on_ring(drive),
-                None => cpus.push((cpu, on_ring(drive))),
+            if let Some(cpu) = disk.worker_cpu() {
+                *cpus.entry(cpu).or_insert(false) |= on_ring(drive);
             }
         }
     }
-    with_files += cpus.iter().filter(|(_, files)| *files).count();
+    with_files += cpus.values().filter(|files| **files).count();
     let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();

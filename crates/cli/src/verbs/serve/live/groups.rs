@@ -1,17 +1,20 @@
 //! The daemon's part of `millrace ctl set group`, and groups in `stats`.
 //!
-//! daemon.rs calls this module for the control socket. A change is made completely or not at all:
-//! the table of configuration keys (config/group.rs) parses the values into a copy of the settings,
-//! and then the copy takes effect. The change is printed to standard output.
+//! A change is made completely or not at all: the values are parsed into a copy of the settings,
+//! and then the copy takes effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use millrace::{DEFAULT_GROUP, GroupConfig, ServeConfig, ServedGroups};
+use millrace::{DEFAULT_GROUP, GroupConfig, Priority, ServeConfig, ServedGroups};
+use millrace_block::{GroupId, TenantSnapshot, Volume, WaitSnapshot};
 use millrace_console::{say, visible};
+use millrace_machine::Native;
 
 use crate::config::group;
 use crate::config::group::members::volumes_by_group;
 use crate::config::group::targets::by_cache;
+use crate::views::groups::{GroupCounts, OnVolume};
 use crate::views::settings::{GroupChange, GroupSetting, GroupState};
 use crate::views::{Refusal, SetGroup};
 
@@ -48,7 +51,6 @@ pub fn set(
     Ok(GroupChange { group: asked.group.clone(), settings, warnings: warn(&now) })
 }
 
-/// Returns the groups that use cached volumes, each with the name of such a volume.
 pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
     let names = config.groups.iter().map(|group| group.name.as_str()).chain([DEFAULT_GROUP]);
     let used = volumes_by_group(config);
@@ -77,4 +79,41 @@ pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> V
         warnings: said.remove(&config.name).unwrap_or_default(),
     };
     groups.list().iter().map(one).collect()
+}
+
+pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<GroupCounts> {
+    let table = groups.table();
+    let listed = table.list();
+    // A group's id is its index in `listed`.
+    let name_of = |id: GroupId| listed.get(usize::from(id.0)).map(|(_, group)| group.name.clone());
+    let booked: HashMap<GroupId, u64> = table.booked().into_iter().collect();
+    let mut counts: HashMap<GroupId, Vec<OnVolume>> = HashMap::new();
+    for volume in volumes {
+        for (group, on) in on_volume(volume) {
+            counts.entry(group).or_default().push(on);
+        }
+    }
+    let one = |(id, config): &(GroupId, millrace_block::GroupConfig)| GroupCounts {
+        name: config.name.clone(),
+        parent: config.parent.and_then(name_of),
+        weight: config.weight,
+        idle: config.priority == Priority::Idle,
+        booked_ns: booked.get(id).copied().unwrap_or(0),
+        volumes: counts.remove(id).unwrap_or_default(),
+    };
+    listed.iter().map(one).collect()
+}
+
+fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
+    let mut held: HashMap<GroupId, WaitSnapshot> = volume.held().into_iter().collect();
+    let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();
+    // A group whose first I/O still waits has no counters of completed I/Os yet.
+    held.keys().for_each(|group| {
+        stats.entry(*group).or_default();
+    });
+    let on = |(group, stats): (GroupId, TenantSnapshot)| {
+        let held = held.remove(&group).unwrap_or_default();
+        OnVolume::new(volume.name(), &stats, &held, volume.cost()).map(|on| (group, on))
+    };
+    stats.into_iter().filter_map(on).collect()
 }
