@@ -30,12 +30,12 @@ use std::path::Path;
 
 pub use key_lines::KeyLines;
 pub use plan::{ListenerPlan, ServePlan};
-pub use problem::{BUILT_IN, Position, Problems, RUNNING};
+pub use problem::{BUILT_IN, ConfigProblems, Position, RUNNING};
 pub use server::DaemonConfig;
 
 /// Loads a configuration. `file` is its name in messages; relative paths start from `base`.
-pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, Problems> {
-    let (sections, mut problems) = sections::read(text, base, Problems::new(file));
+pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, ConfigProblems> {
+    let (sections, mut problems) = sections::read(text, base, ConfigProblems::new(file));
     let checked = check::check(file, sections, &mut problems);
     problems.unless_any(checked)
 }

@@ -48,9 +48,9 @@ impl Created {
 
 /// Files created while drives are being opened. Dropping this value removes the files.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(pub(crate) Created);
+pub(crate) struct UnfinishedFiles(pub(crate) Created);
 
-impl Unfinished {
+impl UnfinishedFiles {
     pub(crate) fn note(&mut self, path: Option<PathBuf>, opened: Option<FileId>) {
         self.0.files.extend(path.zip(opened));
     }
@@ -60,7 +60,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedFiles {
     fn drop(&mut self) {
         self.0.remove();
     }
@@ -104,7 +104,7 @@ mod tests {
     fn a_file_in_the_place_of_one_that_was_made_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
-        let mut files = Unfinished::default();
+        let mut files = UnfinishedFiles::default();
         fs::write(&path, "made").unwrap();
         files.note(Some(path.clone()), file_id(&path));
         fs::rename(&path, dir.path().join("kept")).unwrap();

@@ -38,7 +38,7 @@ pub struct DeviceCursor {
     block: Vec<u8>,
 }
 
-enum Piece {
+enum TransferPiece {
     /// The next bytes of the transfer form whole blocks. The value is their total length in bytes.
     Blocks(usize),
     /// The next `len` bytes of the transfer lie in a single block, from byte `from` of the block
@@ -73,15 +73,15 @@ impl DeviceCursor {
 
     /// Returns the next piece of a transfer of `len` bytes, or `None` at the end of the transfer or
     /// of the device.
-    fn piece(&self, len: usize) -> Option<Piece> {
+    fn piece(&self, len: usize) -> Option<TransferPiece> {
         let block_bytes = self.block.len();
         let left = self.device.size_bytes().saturating_sub(self.position_bytes);
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         let from = (self.position_bytes % block_bytes as u64) as usize;
         match (from, len) {
             (_, 0) => None,
-            (0, len) if len >= block_bytes => Some(Piece::Blocks(len - len % block_bytes)),
-            _ => Some(Piece::PartOfBlock { from, len: len.min(block_bytes - from) }),
+            (0, len) if len >= block_bytes => Some(TransferPiece::Blocks(len - len % block_bytes)),
+            _ => Some(TransferPiece::PartOfBlock { from, len: len.min(block_bytes - from) }),
         }
     }
 
@@ -102,11 +102,11 @@ impl Read for DeviceCursor {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let len = match self.piece(into.len()) {
             None => 0,
-            Some(Piece::Blocks(len)) => {
+            Some(TransferPiece::Blocks(len)) => {
                 self.device.read_at(self.position_bytes, &mut into[..len])?;
                 len
             }
-            Some(Piece::PartOfBlock { from, len }) => {
+            Some(TransferPiece::PartOfBlock { from, len }) => {
                 self.read_block()?;
                 into[..len].copy_from_slice(&self.block[from..from + len]);
                 len
@@ -120,11 +120,11 @@ impl Write for DeviceCursor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = match self.piece(bytes.len()) {
             None => 0,
-            Some(Piece::Blocks(len)) => {
+            Some(TransferPiece::Blocks(len)) => {
                 self.device.write_at(self.position_bytes, &bytes[..len])?;
                 len
             }
-            Some(Piece::PartOfBlock { from, len }) => {
+            Some(TransferPiece::PartOfBlock { from, len }) => {
                 let offset_bytes = self.read_block()?;
                 self.block[from..from + len].copy_from_slice(&bytes[..len]);
                 self.device.write_at(offset_bytes, &self.block)?;

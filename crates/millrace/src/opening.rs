@@ -20,7 +20,7 @@ use self::site::OpenSite;
 use crate::assemble::DriveOptions;
 use crate::cache::cache_over;
 use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError};
-use crate::created::{Created, Unfinished};
+use crate::created::{Created, UnfinishedFiles};
 use crate::groups::open_groups;
 use crate::space::VolumeSpace;
 
@@ -164,7 +164,7 @@ pub struct Opening<'a> {
     /// Block-layer object (`Disk`) of each drive opened so far. `None` for a drive that failed to
     /// open; only a dry run continues after that.
     disks: Vec<Option<Arc<Disk<Native>>>>,
-    created: Unfinished,
+    created: UnfinishedFiles,
     groups: Arc<Groups<Native>>,
     pinning: Pinning,
     notes: Vec<String>,
@@ -202,7 +202,7 @@ impl<'a> Opening<'a> {
             site,
             workers,
             disks: Vec::new(),
-            created: Unfinished::default(),
+            created: UnfinishedFiles::default(),
             groups,
             pinning: pinning(&topology, &config.pinned_cpus),
             notes: Vec::new(),
@@ -395,7 +395,7 @@ mod tests {
         let mut site = OpenSite::new(&controllers).unwrap();
         let mut open = |text: &str| {
             let drive = DriveConfig::new("d", text.parse().unwrap());
-            site.open(&drive, &mut Unfinished::default())
+            site.open(&drive, &mut UnfinishedFiles::default())
         };
         let hung = ["null@a:", "null@a:", "null@b:", "null:"].map(|text| open(text).unwrap().disk);
         let error = open("null@c:").err().unwrap();

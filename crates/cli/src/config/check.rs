@@ -10,17 +10,17 @@ use millrace::{Listen, ServeConfig, VolumeConfig};
 use millrace_console::words::nearest;
 
 use super::controller;
-use super::group::members::Members;
+use super::group::members::GroupRules;
 use super::key_lines::KeyLines;
 use super::names::SectionNames;
 use super::plan::{ListenerPlan, LocatedDrive, PlanLines, ServePlan};
-use super::problem::Problems;
+use super::problem::ConfigProblems;
 use super::sections::Sections;
 use super::unit_notes;
 use super::volume::VolumeDraft;
 use super::warnings;
 
-pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePlan {
+pub fn check(file: &str, sections: Sections, problems: &mut ConfigProblems) -> ServePlan {
     let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
     let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
     let names = SectionNames::new("controller", names, &lost, problems);
@@ -28,7 +28,7 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     controller::check(controllers, &names, &drives, problems);
     let names = config.groups.iter().map(|one| &one.name).zip(&lines.groups);
     let names = SectionNames::new("group", names, &lost, problems);
-    Members { config: &config, lines: &lines, names: &names }.check(problems);
+    GroupRules { config: &config, lines: &lines, names: &names }.check(problems);
     let names = volumes.iter().map(|(one, lines)| (&one.config.name, lines));
     let names = SectionNames::new("volume", names, &lost, problems);
     for (export, lines) in config.exports.iter().zip(&lines.exports) {
@@ -71,7 +71,7 @@ impl<'a> DriveTable<'a> {
     fn assign(
         &mut self,
         volumes: &'a [(VolumeDraft, KeyLines)],
-        problems: &mut Problems,
+        problems: &mut ConfigProblems,
     ) -> (Vec<VolumeConfig>, Vec<KeyLines>) {
         let (mut all, mut drive_lines) = (Vec::new(), Vec::new());
         for (draft, lines) in volumes {
@@ -113,7 +113,7 @@ impl<'a> DriveTable<'a> {
 fn listeners(
     config: &ServeConfig,
     lines: &PlanLines,
-    problems: &mut Problems,
+    problems: &mut ConfigProblems,
 ) -> Vec<ListenerPlan> {
     let (mut all, mut places) = (Vec::<(&Listen, Vec<usize>)>::new(), HashMap::new());
     for (number, export) in config.exports.iter().enumerate() {
@@ -169,7 +169,7 @@ fn listeners(
     all.into_iter().map(plan).collect()
 }
 
-fn check_guests(plan: &ServePlan, problems: &mut Problems) {
+fn check_guests(plan: &ServePlan, problems: &mut ConfigProblems) {
     let nbd = plan.listeners.iter().filter_map(|one| Some((one.unix_path()?, one.line)));
     let mut taken: HashMap<&Path, usize> = nbd.collect();
     for (_, guests, line) in plan.guests() {

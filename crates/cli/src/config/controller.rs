@@ -10,7 +10,7 @@ use millrace_machine::{Machine, Native, NodeId};
 use super::document::{KeyReader, Section, key};
 use super::key_lines::KeyLines;
 use super::names::SectionNames;
-use super::problem::Problems;
+use super::problem::ConfigProblems;
 use super::words;
 
 pub const KEYS: &[KeyReader<ControllerConfig>] = &[
@@ -38,7 +38,7 @@ pub fn check<'a>(
     controllers: impl Iterator<Item = (&'a ControllerConfig, &'a KeyLines)>,
     names: &SectionNames<'_>,
     drives: &[(DriveConfig, KeyLines)],
-    problems: &mut Problems,
+    problems: &mut ConfigProblems,
 ) {
     let topology = Native::topology();
     for (controller, lines) in controllers {

@@ -11,7 +11,7 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
-use super::problem::Problems;
+use super::problem::ConfigProblems;
 use super::words::refusal;
 
 pub struct KeyReader<T> {
@@ -32,7 +32,7 @@ pub struct Document<'a> {
     pub lines: LineIndex,
     pub base: &'a Path,
     pub sections_of: fn(&str) -> Vec<&'static str>,
-    pub problems: RefCell<Problems>,
+    pub problems: RefCell<ConfigProblems>,
     /// Names of unknown sections and of sections that could not be read. References to these
     /// sections are not reported as further problems.
     pub lost: RefCell<HashSet<String>>,
@@ -76,7 +76,7 @@ struct SectionEntry<'a> {
     value: &'a TomlValue<'a>,
 }
 
-pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTable<'a>>> {
+pub fn parse<'a>(text: &'a str, problems: &mut ConfigProblems) -> Option<Spanned<DeTable<'a>>> {
     let wrong = |error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start);
         let what = error.message().replace('\n', "; ");

@@ -6,7 +6,7 @@ use millrace::DEFAULT_GROUP;
 use millrace_console::words::nearest;
 
 use super::key_lines::KeyLines;
-use super::problem::Problems;
+use super::problem::ConfigProblems;
 
 pub struct SectionNames<'a> {
     kind: &'static str,
@@ -21,7 +21,7 @@ impl<'a> SectionNames<'a> {
         kind: &'static str,
         sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
         lost: &'a HashSet<String>,
-        problems: &mut Problems,
+        problems: &mut ConfigProblems,
     ) -> SectionNames<'a> {
         let (mut list, mut first) = (Vec::new(), HashMap::new());
         for (number, (name, lines)) in sections.enumerate() {

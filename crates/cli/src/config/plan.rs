@@ -5,7 +5,7 @@ use std::path::Path;
 use millrace::{DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig};
 
 use super::key_lines::KeyLines;
-use super::problem::{Position, Problems};
+use super::problem::{ConfigProblems, Position};
 use super::server::DaemonConfig;
 
 pub type LocatedDrive = (DriveConfig, KeyLines);
@@ -41,8 +41,8 @@ impl PlanLines {
 }
 
 impl ServePlan {
-    pub fn problem(&self, place: impl Into<Position>, text: impl Into<String>) -> Problems {
-        let mut problems = Problems::new(&self.file);
+    pub fn problem(&self, place: impl Into<Position>, text: impl Into<String>) -> ConfigProblems {
+        let mut problems = ConfigProblems::new(&self.file);
         problems.add(place, text);
         problems
     }

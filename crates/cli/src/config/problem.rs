@@ -27,14 +27,14 @@ impl From<usize> for Position {
 /// All problems of one file. The file's name is empty for a configuration made from the command
 /// line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problems {
+pub struct ConfigProblems {
     file: String,
     list: Vec<(Position, String)>,
 }
 
-impl Problems {
+impl ConfigProblems {
     pub fn new(file: &str) -> Self {
-        Problems { file: visible(file).into_owned(), list: Vec::new() }
+        ConfigProblems { file: visible(file).into_owned(), list: Vec::new() }
     }
 
     /// Adds a problem. Control characters in quoted parts of the file are escaped.
@@ -42,7 +42,7 @@ impl Problems {
         self.list.push((place.into(), visible(&text.into()).into_owned()));
     }
 
-    pub fn unless_any<T>(mut self, value: T) -> Result<T, Problems> {
+    pub fn unless_any<T>(mut self, value: T) -> Result<T, ConfigProblems> {
         if self.list.is_empty() {
             return Ok(value);
         }
@@ -63,7 +63,7 @@ impl Problems {
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = &self.file;
         for (index, (place, text)) in self.list.iter().enumerate() {
@@ -118,7 +118,7 @@ fn with_flag(text: &str) -> String {
     }
 }
 
-impl std::error::Error for Problems {}
+impl std::error::Error for ConfigProblems {}
 
 #[cfg(test)]
 mod tests {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn problems_are_listed_by_line_with_the_file_in_front() {
-        let mut problems = Problems::new("a.toml");
+        let mut problems = ConfigProblems::new("a.toml");
         problems.add(7, "second");
         problems.add(2, "first");
         let error = problems.unless_any(()).unwrap_err();
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_not_of_the_file_names_its_flag() {
-        let mut problems = Problems::new("built in");
+        let mut problems = ConfigProblems::new("built in");
         problems.add(Position::File, "no memory");
         problems.add(Position::Flag("--metrics"), "9100: in use");
         let error = problems.unless_any(()).unwrap_err();
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn without_a_file_there_are_flags_and_no_lines() {
-        let mut problems = Problems::new("");
+        let mut problems = ConfigProblems::new("");
         problems.add(7, "drive a: not there");
         problems.add(9, "nbd: unix:s: in use");
         let error = problems.unless_any(()).unwrap_err().to_string();
         assert_eq!(error, "drive a: not there\n--nbd unix:s: in use");
         let said = |text: &str| {
-            let mut problems = Problems::new("");
+            let mut problems = ConfigProblems::new("");
             problems.add(7, text);
             problems.to_string()
         };
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_built_in_configuration_has_a_folder_and_no_lines() {
-        let mut problems = Problems::new("built-in configuration");
+        let mut problems = ConfigProblems::new("built-in configuration");
         problems.add(41, "control: unix:x/c: taken; move it away, or choose another path");
         let said = "built-in configuration: control: unix:x/c: taken; move it away, or choose \
                     another directory with --data-dir DIR";

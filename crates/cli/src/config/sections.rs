@@ -13,7 +13,7 @@ use super::document::{Document, KeyReader, Section, parse};
 use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
 use super::plan::PlanLines;
-use super::problem::Problems;
+use super::problem::ConfigProblems;
 use super::server::{DAEMON, DaemonConfig, SERVER};
 use super::volume::VolumeDraft;
 use super::{controller, drive, export, group, listener, server, volume};
@@ -33,7 +33,7 @@ pub struct Sections {
     pub has_exports: bool,
 }
 
-pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Problems) {
+pub fn read(text: &str, base: &Path, mut problems: ConfigProblems) -> (Sections, ConfigProblems) {
     let mut all = Sections { has_exports: true, ..Sections::default() };
     let Some(table) = parse(text, &mut problems) else { return (all, problems) };
     let (lines, problems, lost) = (LineIndex::new(text), problems.into(), RefCell::default());

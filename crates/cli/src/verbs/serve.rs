@@ -43,7 +43,7 @@ use start::images::ImageArgs;
 use start::report;
 use start::signals::{self, Signals};
 use start::source::Source;
-use start::startup::Startup;
+use start::startup::StartProgress;
 use start::{drives, thread_count};
 
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The thread that waits for signals, as the main thread sees it.
 struct StartSignals {
-    startup: Arc<Startup>,
+    startup: Arc<StartProgress>,
     /// Disconnected by the first stop signal.
     stopped: Receiver<()>,
     /// Receives the signals after the first stop signal.
@@ -162,7 +162,7 @@ impl StartSignals {
         // the signal thread gets signals.
         let mut signals = Signals::install().context("cannot install signal handlers")?;
         output_queue::start(lost_output).context(FEW_THREADS)?;
-        let startup = Arc::new(Startup::default());
+        let startup = Arc::new(StartProgress::default());
         let (alive, stopped) = channel::<()>();
         let (give_back, given_back) = channel();
         let theirs = Arc::clone(&startup);
@@ -230,7 +230,7 @@ fn serve(
     Ok(code)
 }
 
-fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
+fn open_marks(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.daemon.state else { return Ok(DirtyMarks::default()) };
     startup.step(format!("opening the directory of state = \"{}\"", state.display()))?;
     let is_dirtied =

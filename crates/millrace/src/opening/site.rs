@@ -15,7 +15,7 @@ use millrace_machine::{Native, NodeId, nanoseconds};
 use crate::assemble::places::Places;
 use crate::assemble::{SetupError, drive_device};
 use crate::config::DriveConfig;
-use crate::created::{Unfinished, file_id};
+use crate::created::{UnfinishedFiles, file_id};
 
 #[derive(Default)]
 pub(crate) struct OpenSite {
@@ -58,7 +58,7 @@ impl OpenSite {
     pub(crate) fn open(
         &mut self,
         drive: &DriveConfig,
-        created: &mut Unfinished,
+        created: &mut UnfinishedFiles,
     ) -> Result<OpenedDisk, SetupError> {
         let (name, spec) = (drive.name.as_str(), &drive.spec);
         let opened = match self.driver.take() {
@@ -83,7 +83,7 @@ impl OpenSite {
     fn open_driver(
         &self,
         drive: &DriveConfig,
-        created: &mut Unfinished,
+        created: &mut UnfinishedFiles,
     ) -> Result<Opened, SetupError> {
         // A drive's worker thread needs a queue of its own, besides the queues of the I/O threads.
         let has_worker = drive.options.worker.is_some();

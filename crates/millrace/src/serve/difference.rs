@@ -106,7 +106,7 @@ impl ConfigDifference {
             config.listeners().into_iter().map(|one| one.listen).collect()
         };
         let (before, now) = (listens(served), listens(other));
-        let listeners = Compared::new(&before, &now, |listen| listen);
+        let listeners = ComparedSections::new(&before, &now, |listen| listen);
         let is_changed = |listen: &Listen| served.tls_of(listen) != other.tls_of(listen);
         let both = listeners.both.into_iter().map(|(_, listen)| listen);
         found.changed_listeners = both.filter(|listen| is_changed(listen)).cloned().collect();
@@ -142,7 +142,7 @@ impl ConfigDifference {
     }
 
     fn compare_controllers(&mut self, served: &ServeConfig, other: &ServeConfig) {
-        let found = Compared::new(&served.controllers, &other.controllers, |one| &one.name);
+        let found = ComparedSections::new(&served.controllers, &other.controllers, |one| &one.name);
         for (_, one) in found.both.iter().filter(|(before, now)| before != now) {
             self.refuse(format!(
                 "controller {}: it cannot change while drives use it: give the new one another name",
@@ -155,7 +155,7 @@ impl ConfigDifference {
     }
 
     fn compare_volumes(&mut self, served: &ServeConfig, other: &ServeConfig) {
-        let found = Compared::new(&served.volumes, &other.volumes, |one| &one.name);
+        let found = ComparedSections::new(&served.volumes, &other.volumes, |one| &one.name);
         for (before, volume) in found.both {
             let fixed = fixed_keys(before, volume);
             if !fixed.is_empty() {
@@ -196,7 +196,7 @@ impl ConfigDifference {
             config.groups.iter().cloned().chain(default).collect()
         };
         let (served, other) = (all(served), all(other));
-        let found = Compared::new(&served, &other, |group| &group.name);
+        let found = ComparedSections::new(&served, &other, |group| &group.name);
         let changed = found.both.into_iter().filter(|(before, now)| before != now);
         self.changed_groups = changed.map(|(before, now)| (before.clone(), now.clone())).collect();
         (self.added_groups, self.removed_groups) = (found.added, found.removed);
@@ -209,7 +209,7 @@ impl ConfigDifference {
         };
         let as_guests_see =
             |one: &ExportConfig| (one.guests.clone(), one.group.clone(), one.group_each);
-        let found = Compared::new(&served.exports, &other.exports, key);
+        let found = ComparedSections::new(&served.exports, &other.exports, key);
         for (before, export) in found.both.into_iter().filter(|(before, now)| before != now) {
             let is_of_guests = before.guests.is_some() && export.guests.is_some();
             if is_of_guests && as_guests_see(before) != as_guests_see(export) {
@@ -226,21 +226,21 @@ impl ConfigDifference {
     }
 }
 
-struct Compared<'a, T> {
+struct ComparedSections<'a, T> {
     added: Vec<T>,
     removed: Vec<T>,
     /// Sections that both configurations have, as pairs of the current and the new one.
     both: Vec<(&'a T, &'a T)>,
 }
 
-impl<'a, T: Clone> Compared<'a, T> {
+impl<'a, T: Clone> ComparedSections<'a, T> {
     /// Compares two lists. Items with the same `key` belong together; of several with the same key,
     /// the first ones do.
     fn new<K: Eq + Hash>(
         before: &'a [T],
         now: &'a [T],
         key: impl Fn(&'a T) -> K,
-    ) -> Compared<'a, T> {
+    ) -> ComparedSections<'a, T> {
         let (mut added, mut both) = (Vec::new(), Vec::new());
         let mut known: HashMap<K, &T> = before.iter().rev().map(|one| (key(one), one)).collect();
         for one in now {
@@ -250,7 +250,7 @@ impl<'a, T: Clone> Compared<'a, T> {
             }
         }
         let removed = before.iter().filter(|one| known.contains_key(&key(one)));
-        Compared { added, removed: removed.cloned().collect(), both }
+        ComparedSections { added, removed: removed.cloned().collect(), both }
     }
 }
 

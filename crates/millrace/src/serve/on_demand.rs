@@ -84,7 +84,7 @@ pub struct FileChanges {
 /// Client's request that requires a search in directories.
 pub struct FileTask {
     request: ExportRequest,
-    directories: Vec<Candidate>,
+    directories: Vec<DirectoryCandidate>,
     queues: u16,
     /// Key under which the client's list of file names is cached: the NBD address, and the
     /// directories that the client may use.
@@ -96,7 +96,7 @@ pub struct FileTask {
 
 /// Directory in which to look for an export's file. `open` is the device and inode of the file that
 /// is already open under the export's name.
-struct Candidate {
+struct DirectoryCandidate {
     parent: ExportConfig,
     directory: ExportDirectory,
     open: Option<(u64, u64)>,
@@ -109,7 +109,7 @@ enum FoundExport {
 }
 
 struct NewFile {
-    at: Candidate,
+    at: DirectoryCandidate,
     volume: VolumeConfig,
     identity: (u64, u64),
     driver: millrace_drives::Opened,
@@ -157,7 +157,7 @@ impl FileTask {
         }
     }
 
-    fn list(&mut self, one: &Candidate) {
+    fn list(&mut self, one: &DirectoryCandidate) {
         let name = &one.parent.name;
         match one.directory.list() {
             Ok(list) => {
@@ -175,7 +175,7 @@ impl FileTask {
     }
 }
 
-impl Candidate {
+impl DirectoryCandidate {
     /// Opens the file with this name, unless it is open already. Returns `None` if there is no such
     /// file.
     fn open_file(self, name: &str, queues: u16) -> Result<Option<FoundExport>, String> {
@@ -184,7 +184,7 @@ impl Candidate {
         if self.open == Some(found.identity) {
             return Ok(Some(FoundExport::Open(key)));
         }
-        let Candidate { parent, directory, .. } = &self;
+        let DirectoryCandidate { parent, directory, .. } = &self;
         let spec = directory.spec(&directory.path.join(name), parent.file_access());
         let spec = spec.map_err(|error| error.to_string())?;
         let options = OpenOptions { file_at: Some(found.path()), ..OpenOptions::default() };
@@ -236,13 +236,16 @@ impl Server {
         let exports = exports.filter(|export| export.nbd.contains(&request.listen));
         let directories =
             exports.filter_map(|export| Some((export.directory()?.clone(), export.clone())));
-        let directories =
-            directories.map(|(directory, parent)| Candidate { parent, directory, open: None });
+        let directories = directories.map(|(directory, parent)| DirectoryCandidate {
+            parent,
+            directory,
+            open: None,
+        });
         let (directories, denied): (Vec<_>, Vec<_>) =
             directories.partition(|one| may_use(&one.parent, request.peer.as_ref()));
         let mut failures = Vec::new();
         if directories.is_empty()
-            && let Some(Candidate { parent: denied, .. }) = denied.last()
+            && let Some(DirectoryCandidate { parent: denied, .. }) = denied.last()
         {
             let peer = request.peer.as_ref().map(ToString::to_string);
             let who = peer.unwrap_or_else(|| "a client without a certificate".to_owned());
@@ -405,7 +408,8 @@ impl Server {
         before_serving: BeforeServing<'_>,
         changes: &mut FileChanges,
     ) -> Result<String, String> {
-        let NewFile { at: Candidate { parent, directory, .. }, volume, identity, driver } = new;
+        let NewFile { at: DirectoryCandidate { parent, directory, .. }, volume, identity, driver } =
+            new;
         let key = volume.name.clone();
         if !self.config.exports.contains(&parent) {
             return Err("the export's directory has changed; connect again".to_owned());

@@ -18,7 +18,7 @@ use millrace_exports::ClientReport;
 use millrace_machine::{Native, debug_fields};
 use millrace_reactor::Config;
 
-use self::prepare::{Prepared, PreparedNbd};
+use self::prepare::{PreparedNbd, PreparedReload};
 pub(super) use self::removal::flush_and_wait;
 use super::Server;
 use super::config::{ExportConfig, ServeConfig};
@@ -250,9 +250,9 @@ impl Server {
     }
 
     /// Makes the changes, which cannot fail. Returns warnings.
-    fn switch(&mut self, plan: ReloadPlan<'_>, prepared: Prepared) -> Vec<String> {
+    fn switch(&mut self, plan: ReloadPlan<'_>, prepared: PreparedReload) -> Vec<String> {
         let ReloadPlan { new, difference, .. } = plan;
-        let Prepared { more, nbd, nbd_places, groups_before, .. } = prepared;
+        let PreparedReload { more, nbd, nbd_places, groups_before, .. } = prepared;
         match (nbd, &mut self.servers.nbd) {
             (PreparedNbd::Change(change), Some(nbd)) => drop(nbd.apply(change)),
             (PreparedNbd::Start(server), place) => *place = Some(server),

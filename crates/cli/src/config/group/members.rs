@@ -7,15 +7,15 @@ use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig, VolumeConf
 use crate::config::key_lines::KeyLines;
 use crate::config::names::SectionNames;
 use crate::config::plan::PlanLines;
-use crate::config::problem::Problems;
+use crate::config::problem::ConfigProblems;
 
-pub struct Members<'a> {
+pub struct GroupRules<'a> {
     pub config: &'a ServeConfig,
     pub lines: &'a PlanLines,
     pub names: &'a SectionNames<'a>,
 }
 
-impl<'a> Members<'a> {
+impl<'a> GroupRules<'a> {
     fn groups(&self) -> impl Iterator<Item = (&'a GroupConfig, &'a KeyLines)> {
         self.config.groups.iter().zip(&self.lines.groups)
     }
@@ -24,7 +24,7 @@ impl<'a> Members<'a> {
         self.config.exports.iter().zip(&self.lines.exports)
     }
 
-    pub fn check(&self, problems: &mut Problems) {
+    pub fn check(&self, problems: &mut ConfigProblems) {
         for (group, lines) in self.groups() {
             let Some(parent) = &group.parent else { continue };
             if let Err(text) = self.check_parent(&group.name, parent) {

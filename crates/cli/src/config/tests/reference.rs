@@ -9,7 +9,7 @@ use std::path::Path;
 
 use millrace::ServeConfig;
 
-use crate::config::{Problems, load};
+use crate::config::{ConfigProblems, load};
 
 const REFERENCE: &str = concat!(
     include_str!("../../../../../docs/configuration.md"),
@@ -120,7 +120,7 @@ const HEADINGS: [&str; 8] = [
 ];
 
 /// Loads the configuration with one additional key, whose value is written as in the document.
-fn with(heading: &str, key: &str, value: &str) -> Result<ServeConfig, Problems> {
+fn with(heading: &str, key: &str, value: &str) -> Result<ServeConfig, ConfigProblems> {
     let is_toml =
         value.starts_with('"') || value.starts_with("0o") || matches!(value, "true" | "false");
     let quoted = if is_toml { value.to_owned() } else { format!("\"{value}\"") };

@@ -22,7 +22,7 @@ use crate::serve::servers::{NbdParts, failed};
 /// Time for which a dry run waits for files that other processes have locked.
 const DRY_RUN_PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) struct Prepared {
+pub(super) struct PreparedReload {
     pub(super) more: Opened,
     pub(super) groups: Vec<String>,
     /// Number of storage controllers before the reload; a failed reload removes the later ones.
@@ -41,13 +41,13 @@ pub(super) enum PreparedNbd {
 }
 
 impl Server {
-    pub(super) fn prepare(&mut self, plan: ReloadPlan<'_>) -> Result<Prepared, StartError> {
+    pub(super) fn prepare(&mut self, plan: ReloadPlan<'_>) -> Result<PreparedReload, StartError> {
         let (controllers, mut groups) = (self.opened.controllers().len(), Vec::new());
         let more = self.open_more(plan, &mut groups).inspect_err(|_| {
             self.close_groups(&groups);
             self.opened.controllers().truncate(controllers);
         })?;
-        let mut prepared = Prepared {
+        let mut prepared = PreparedReload {
             more,
             groups,
             controllers,
@@ -99,7 +99,7 @@ impl Server {
     fn prepare_servers(
         &mut self,
         plan: ReloadPlan<'_>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedReload,
     ) -> Result<(), StartError> {
         let ReloadPlan { new, options, .. } = plan;
         let more = &prepared.more;
@@ -152,8 +152,8 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn undo(&mut self, prepared: Prepared) {
-        let Prepared { more, groups, controllers, guests, nbd, groups_before, .. } = prepared;
+    pub(super) fn undo(&mut self, prepared: PreparedReload) {
+        let PreparedReload { more, groups, controllers, guests, nbd, groups_before, .. } = prepared;
         drop(nbd);
         let names: Vec<&str> = guests.iter().map(String::as_str).collect();
         let _ = self.servers.remove_guests(&names, Duration::ZERO);

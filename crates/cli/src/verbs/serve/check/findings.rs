@@ -20,11 +20,11 @@ use super::start_error;
 use super::view_sockets::{client_sockets, control, metrics};
 use super::warnings;
 use crate::config::words::bytes_for_people;
-use crate::config::{Position, Problems, ServePlan};
+use crate::config::{ConfigProblems, Position, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
 #[derive(Debug, Clone)]
-pub struct Findings {
+pub struct CheckFindings {
     pub starts: bool,
     pub volumes: String,
     deadline: Instant,
@@ -36,8 +36,9 @@ pub fn measure(
     plan: &ServePlan,
     made: Option<&Path>,
     metrics_flag: Option<SocketAddr>,
-) -> Findings {
-    let mut found = Findings { starts: true, volumes: String::new(), deadline: probe::deadline() };
+) -> CheckFindings {
+    let mut found =
+        CheckFindings { starts: true, volumes: String::new(), deadline: probe::deadline() };
     let dry_run = DryRun { until: found.deadline, new_folder: made.map(Path::to_path_buf) };
     match Opened::dry_run(&plan.config.to_open(), dry_run) {
         Ok(DryOpened { volumes, errors, notes, warnings }) => {
@@ -80,7 +81,7 @@ fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     })
 }
 
-impl Findings {
+impl CheckFindings {
     fn state(&mut self, plan: &ServePlan) {
         let Some(state) = &plan.daemon.state else { return };
         match dirty_marks::check(state) {
@@ -94,7 +95,7 @@ impl Findings {
         }
     }
 
-    fn refuse(&mut self, problems: &Problems) {
+    fn refuse(&mut self, problems: &ConfigProblems) {
         problems.log();
         self.starts = false;
     }
@@ -144,7 +145,7 @@ impl Findings {
     }
 }
 
-pub fn not_valid(file: &str, problems: &Problems) -> String {
+pub fn not_valid(file: &str, problems: &ConfigProblems) -> String {
     problems.log();
     let name = if file.is_empty() { "command line" } else { file };
     format!("{}: not valid: {}\n", visible(name), counted(problems.count(), "error"))

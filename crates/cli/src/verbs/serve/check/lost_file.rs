@@ -12,7 +12,7 @@ use std::path::Path;
 use millrace::VolumeConfig;
 use millrace_block::Layout;
 
-use crate::config::{KeyLines, Problems, ServePlan};
+use crate::config::{ConfigProblems, KeyLines, ServePlan};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
@@ -40,7 +40,7 @@ fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> 
     (0..until).find(missing).map(|at| (at, last))
 }
 
-pub fn check(plan: &ServePlan) -> Result<(), Problems> {
+pub fn check(plan: &ServePlan) -> Result<(), ConfigProblems> {
     let mut lines = plan.lines.drives.as_slice();
     plan.config.volumes.iter().try_for_each(|volume| {
         let (own, rest) = lines.split_at(volume.drives.len());
@@ -53,7 +53,7 @@ fn check_volume(
     plan: &ServePlan,
     volume: &VolumeConfig,
     lines: &[KeyLines],
-) -> Result<(), Problems> {
+) -> Result<(), ConfigProblems> {
     let drives = &volume.drives;
     // A missing file counts as lost only if another drive of the volume has data, so a volume with
     // a single drive passes.

@@ -3,9 +3,9 @@
 use millrace::{ConfigPart, SetupError, StartError};
 use millrace_drives::SpecError;
 
-use crate::config::{KeyLines, Position, Problems, ServePlan};
+use crate::config::{ConfigProblems, KeyLines, Position, ServePlan};
 
-pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
+pub fn to_problems(plan: &ServePlan, error: &StartError) -> ConfigProblems {
     let text = text_of(&error.source);
     let lines = &plan.lines;
     // Drives, volumes and exports of files opened from a directory are not in the configuration

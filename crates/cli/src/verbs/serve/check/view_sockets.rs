@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 
 use super::probe;
 use crate::config::words::{ControlWord, control_beside};
-use crate::config::{Position, Problems, ServePlan};
+use crate::config::{ConfigProblems, Position, ServePlan};
 use crate::views::Sockets;
 use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
@@ -110,7 +110,7 @@ pub fn metrics(
 
 /// Refuses sockets from systemd that no export listens on, because their clients would connect and
 /// wait forever.
-pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
+pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), ConfigProblems> {
     let is_used = |name: &String| {
         let wanted = Listen::Inherited(name.clone());
         plan.listeners.iter().any(|listener| listener.address == wanted)
@@ -130,7 +130,7 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     Err(plan.problem(Position::File, text))
 }
 
-pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
+pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, ConfigProblems> {
     let ControlSocket { path, line, beside } = control(plan);
     // If the client socket cannot be created, neither can the default control socket beside it. The
     // error names the client socket, which is in the configuration.
@@ -152,7 +152,7 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
 pub fn bind_metrics(
     plan: &ServePlan,
     metrics_flag: Option<SocketAddr>,
-) -> Result<Option<BoundAddress>, Problems> {
+) -> Result<Option<BoundAddress>, ConfigProblems> {
     let Some((address, place, key)) = metrics(plan, metrics_flag) else { return Ok(None) };
     let refused = |error| plan.problem(place, format!("{key}{address}: {}", probe::no_tcp(&error)));
     BoundAddress::bind(address).map(Some).map_err(refused)

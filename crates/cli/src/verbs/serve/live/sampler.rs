@@ -19,10 +19,10 @@ use super::served_lists::NamedStates;
 use crate::views::history::{HEAT_ROWS, History, SERIES_MAX, Sample};
 
 #[derive(Debug)]
-pub struct Sampler(Mutex<Samples>);
+pub struct Sampler(Mutex<SamplerState>);
 
 #[derive(Debug)]
-struct Samples {
+struct SamplerState {
     ring: SampleRing,
     last_at: Instant,
     last: NamedStates<UsedVolume>,
@@ -55,7 +55,7 @@ struct DriveCounters {
 impl Sampler {
     pub fn new() -> Sampler {
         let (ring, last) = (SampleRing::default(), NamedStates::default());
-        Sampler(Mutex::new(Samples { ring, last_at: Instant::now(), last }))
+        Sampler(Mutex::new(SamplerState { ring, last_at: Instant::now(), last }))
     }
 
     pub fn look(
@@ -65,7 +65,7 @@ impl Sampler {
         groups: &ServedGroups,
     ) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Samples { ring, last_at, last } = &mut *samples;
+        let SamplerState { ring, last_at, last } = &mut *samples;
         let last = last.of(volumes.iter().map(|volume| volume.name()));
         for (volume, before) in volumes.iter().zip(&mut *last) {
             before.take_if(|before| !std::ptr::eq(before.of.as_ptr(), Arc::as_ptr(volume)));
@@ -83,7 +83,7 @@ impl Sampler {
         let now: Vec<UsedVolume> = volumes.iter().zip(&*last).map(read).collect();
         let since = last_at.elapsed();
         *last_at += since;
-        let interval = Interval { last, now: &now, since };
+        let interval = SampleInterval { last, now: &now, since };
         ring.push(interval.sample(), interval.readings(volumes, groups));
         last.iter_mut().zip(now).for_each(|(last, now)| *last = now);
     }
@@ -144,7 +144,7 @@ impl DriveCounters {
 }
 
 /// Counters of the volumes at two samples.
-struct Interval<'a> {
+struct SampleInterval<'a> {
     last: &'a [UsedVolume],
     now: &'a [UsedVolume],
     since: Duration,
@@ -154,9 +154,9 @@ fn rate(count: u64, since: Duration) -> u64 {
     (count as f64 / since.as_secs_f64().max(1e-3)).round() as u64
 }
 
-impl Interval<'_> {
+impl SampleInterval<'_> {
     fn sample(&self) -> Sample {
-        let Interval { last, now, since } = *self;
+        let SampleInterval { last, now, since } = *self;
         let mut sample = Sample { unix_ms: unix_ms(), ..Sample::default() };
         let (mut latency, mut timed) = (Snapshot::default(), 0);
         let empty = VolumeCounters::default();
@@ -201,7 +201,7 @@ impl Interval<'_> {
         volumes: &[Arc<Volume<Native>>],
         groups: &ServedGroups,
     ) -> [Vec<Reading>; 3] {
-        let Interval { last, now, since } = *self;
+        let SampleInterval { last, now, since } = *self;
         let per_second = |is: u64, was: u64| rate(is.saturating_sub(was), since) as u32;
         let (mut of_volumes, mut of_drives) = (Vec::new(), Vec::new());
         let mut of_groups: HashMap<GroupId, u64> = HashMap::new();
@@ -285,7 +285,8 @@ mod tests {
             [None, Some(volume)]
         };
         let (last, now) = (look(100), look(300));
-        let sample = Interval { last: &last, now: &now, since: Duration::from_secs(2) }.sample();
+        let sample =
+            SampleInterval { last: &last, now: &now, since: Duration::from_secs(2) }.sample();
         assert_eq!((sample.reads, sample.writes, sample.read_bytes), (100, 0, 100 * 4096));
         assert_eq!((sample.stage_ns, &sample.heat[..]), ([0, 1, 2, 3], &[(2, 100)][..]));
         assert!((4_000..6_000).contains(&sample.p50_ns), "{sample:?}");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use millrace::{DriveConfig, Opened, Opening};
 use millrace_console::visible;
 
-use super::startup::Startup;
+use super::startup::StartProgress;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
@@ -19,7 +19,7 @@ use crate::verbs::serve::check::{lost_file, probe, start_error};
 /// logged, with the process or cluster that its opening waits for.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
+pub fn open(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<Opened> {
     startup.step("examining the drives' files")?;
     lost_file::check(plan)?;
     let problem = |error| start_error::to_problems(plan, &error);
@@ -53,7 +53,11 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
 
 /// Logs the process or cluster for which the opening of a drive waits longer than `PATIENCE`. Ends
 /// when `open` drops the other end of `waiting`.
-fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, startup: &Startup) {
+fn watch(
+    current: &Mutex<Option<&DriveConfig>>,
+    waiting: &mpsc::Receiver<()>,
+    startup: &StartProgress,
+) {
     let mut seen: Option<(&DriveConfig, bool)> = None;
     while waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
         let Some(drive) = *current.lock().unwrap_or_else(PoisonError::into_inner) else { continue };
@@ -66,7 +70,7 @@ fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, st
 }
 
 /// Logs the process or cluster that a drive waits for. Returns false if that is unknown.
-fn say(drive: &DriveConfig, startup: &Startup) -> bool {
+fn say(drive: &DriveConfig, startup: &StartProgress) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
     // An error means that a signal has ended the start. The error is ignored, because the signal

@@ -21,13 +21,13 @@ use super::tls_host;
 use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{ListenerPlan, ServePlan};
-use crate::verbs::serve::check::findings::Findings;
+use crate::verbs::serve::check::findings::CheckFindings;
 
 /// Number of bytes of an export that the suggested fio command accesses at most.
 const TRY_BYTES: u64 = 256 << 20;
 const TRY_BLOCK: u32 = 4096;
 
-pub fn checked(plan: &ServePlan, found: &Findings) -> String {
+pub fn checked(plan: &ServePlan, found: &CheckFindings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
     let groups = plan.config.groups.len();

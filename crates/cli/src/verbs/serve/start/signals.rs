@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::startup::Startup;
+use super::startup::StartProgress;
 
 /// Time within which a second signal counts as the same request. timeout(1) signals the daemon and
 /// then its process group, which includes the daemon; a terminal or a supervisor may do the same.
@@ -61,7 +61,7 @@ impl Signals {
 
     /// Waits for a stop signal, and ends the start if it is still in progress. Handles other
     /// signals meanwhile.
-    pub fn wait(&mut self, startup: &Startup) {
+    pub fn wait(&mut self, startup: &StartProgress) {
         Self::unblock();
         let (mut cuts, mut ignored) = (0, IgnoredSignal::default());
         for signal in self.0.forever() {

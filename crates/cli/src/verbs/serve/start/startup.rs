@@ -1,4 +1,4 @@
-//! `Startup`: state of a start, which a signal may end at any time.
+//! `StartProgress`: state of a start, which a signal may end at any time.
 //!
 //! The main thread records each step and each file that it created. On a signal, the signal thread
 //! makes the opening of drives fail, then waits up to a second for the main thread to undo the
@@ -23,7 +23,7 @@ use crate::views::Reload;
 const UNDO: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub struct Startup {
+pub struct StartProgress {
     state: Mutex<StartState>,
     changed: Condvar,
     cancel: Cancel,
@@ -47,7 +47,7 @@ enum StartPhase {
     Over,
 }
 
-impl Startup {
+impl StartProgress {
     pub fn cancel(&self) -> &Cancel {
         &self.cancel
     }
@@ -168,7 +168,7 @@ mod tests {
     fn stopped_start_is_undone_and_names_its_step() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("data");
-        let startup = Startup::default();
+        let startup = StartProgress::default();
         startup.make_folder(&folder).unwrap();
         startup.step("opening drive d0").unwrap();
         std::thread::scope(|scope| {
@@ -189,7 +189,7 @@ mod tests {
     fn sockets_of_a_start_stay_and_a_failed_start_is_quiet() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("data");
-        let startup = Startup::default();
+        let startup = StartProgress::default();
         startup.make_folder(&folder).unwrap();
         startup.serves().unwrap();
         startup.stop();
