@@ -111,10 +111,6 @@ enum LayoutMap {
 /// Bit of `mode` that is set while a trace is recorded.
 const TRACED: u64 = 1 << 8;
 
-pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits) -> Sector {
-    layout.capacity(sizes, limits.logical_sectors())
-}
-
 /// Rounds a size down to whole logical blocks of the volume, the largest blocks of its drives.
 pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
     let block = u64::from(limits.logical_sectors());
@@ -122,16 +118,14 @@ pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
 }
 
 impl Arena {
-    /// Announces to the drives of a volume, before queues are opened, that requests will use the
-    /// memory of this arena.
+    /// Announces to a volume's drives, before queues are opened, that requests will use this arena.
     pub fn lend_to<M: Machine>(self: &Arc<Self>, volume: &Volume<M>) {
         volume.disks.iter().for_each(|disk| disk.driver.lend(self));
     }
 }
 
 impl Unwritten {
-    /// Returns how much unwritten data the caches of a volume hold. A cache is a disk over another
-    /// volume.
+    /// Returns how much unwritten data a volume's caches hold. A cache is a disk over a volume.
     #[must_use]
     pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
         volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
@@ -184,7 +178,7 @@ impl<M: Machine> Volume<M> {
         }
         let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
-        let capacity = capacity_of(layout, &sizes, &limits);
+        let capacity = layout.capacity(&sizes, limits.logical_sectors());
         if capacity > SECTORS_MAX {
             let text = "larger than the maximum of 16 EiB; use fewer or smaller drives";
             return wrong(text.into());
@@ -267,8 +261,7 @@ impl<M: Machine> Volume<M> {
         self.below.as_ref()
     }
 
-    /// Returns the disks of the lowest volume: those of the volume below, if there is one, else
-    /// this volume's own.
+    /// Returns the disks of the lowest volume: those of the volume below, if any, else its own.
     #[must_use]
     pub fn drives(&self) -> &[Arc<Disk<M>>] {
         self.below.as_ref().map_or(&self.disks, |below| below.drives())
@@ -320,8 +313,7 @@ impl<M: Machine> Volume<M> {
     /// and no trace is recorded.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
-        // Relaxed: a batch is served correctly in either serving mode, and a recording may miss its
-        // first events.
+        // Relaxed: a batch may be served in either mode, and a recording may miss its first events.
         self.mode.load(Order::Relaxed) == Serving::Inline as u64
     }
 
@@ -366,8 +358,7 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().for_each(|disk| disk.freeze());
         let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
         if drained {
-            // Relaxed: channels read the mode at each batch, and a batch is served correctly in
-            // either mode.
+            // Relaxed: channels read the mode at each batch, which may be served in either.
             self.mode.fetch_and(TRACED, Order::Relaxed);
             self.mode.fetch_or(serving as u64, Order::Relaxed);
         }
@@ -422,8 +413,7 @@ impl<M: Machine> Volume<M> {
         sum
     }
 
-    /// Returns the number of requests that wait for the drives' workers. Merged bios count as one
-    /// request.
+    /// Returns the number of requests that wait for the drives' workers; merged bios count as one.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.disks.iter().map(|disk| disk.waiting()).sum()
@@ -431,8 +421,7 @@ impl<M: Machine> Volume<M> {
 
     /// Returns the number of a channel's bio slots for parts of split bios. `depth` is the
     /// channel's maximum number of bios. Each bio needs one slot per drive. In `PerVolume` mode,
-    /// which splits bios by chunks, each bio gets 16 slots. A bio with more parts waits for free
-    /// slots.
+    /// which splits bios by chunks, each bio gets 16 slots. Bios with more parts wait for slots.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {
@@ -550,8 +539,7 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// Returns the extent at sector `place` of a drive. Looks in `known`, the result of the drive's
-/// last query, and otherwise queries the drive.
+/// Returns the extent at a drive's sector `place`, from its last answer `known`, or a new query.
 fn lookup(
     known: &mut (Sector, Vec<Extent>),
     place: Sector,

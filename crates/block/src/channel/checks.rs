@@ -49,7 +49,7 @@ impl BioChecks {
         let simple =
             disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
         let mut checks = BioChecks {
-            capacity: volume.size.made(),
+            capacity: volume.size.made,
             block_mask: u64::from(limits.logical_sectors()) - 1,
             plain_sectors: 0,
             plain_max: if simple { limits.max_sectors } else { 0 },

@@ -10,8 +10,7 @@ use crate::chain::slot::Stride;
 use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
 pub(crate) struct Linear {
-    /// First sector of each drive, followed by the largest possible sector, because the last drive
-    /// may grow.
+    /// First sector of each drive, then the largest possible sector: the last drive may grow.
     starts: Vec<Sector>,
 }
 
@@ -27,8 +26,7 @@ impl Linear {
         Linear { starts }
     }
 
-    /// Returns the size in sectors of a volume over drives of these sizes. Each drive counts in
-    /// whole blocks of `block_sectors`.
+    /// Returns the size in sectors of a volume over drives of these sizes, each in whole blocks.
     pub(crate) fn capacity(sizes: &[Sector], block_sectors: u64) -> Sector {
         sizes.iter().map(|size| size / block_sectors * block_sectors).sum()
     }

@@ -2,8 +2,7 @@
 //!
 //! Each layout has one implementation (linear.rs, stripe.rs). The volume calls the implementation,
 //! and channels split bios according to the results. A range of a volume is one contiguous range on
-//! each drive that it touches. Sectors are units of 512 bytes; a member is the index of a drive in
-//! the volume.
+//! each drive that it touches. Sectors have 512 bytes; a member is a drive's index in the volume.
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
@@ -16,19 +15,20 @@ pub(crate) trait Placement {
     /// round-robin order. `last` is the range's last sector.
     fn span(&self, sector: Sector, last: Sector) -> (u16, u16);
 
-    /// Returns the first and last chunk of a range, from which [`Placement::part_of`] computes the
-    /// range's part on each drive. `end` is the sector after the range.
+    /// Returns the first and last chunk of a range, from which [`Placement::part_of`] computes
+    /// the range's part on each drive. `end` is the sector after the range.
     fn range(&self, sector: Sector, end: Sector) -> VolumeRange;
 
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart>;
 
-    /// Returns the number of sectors, from `at` on, that are contiguous on the drive that holds
-    /// `at`.
+    /// Returns the number of sectors from `at` on that are contiguous on the drive of `at`.
     fn run_from(&self, at: Sector) -> u64;
 
     /// Finds a drive whose growth to its size in `sizes` would shift the data of the drives behind
     /// it. Returns the drive's index and present size. All sizes are in sectors of whole blocks.
-    fn moved(&self, sizes: &[Sector]) -> Option<(usize, Sector)>;
+    fn moved(&self, _sizes: &[Sector]) -> Option<(usize, Sector)> {
+        None
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +36,7 @@ pub(crate) struct DrivePart {
     pub(crate) member: u16,
     pub(crate) dev_sector: Sector,
     pub(crate) nr_sectors: SectorCount,
-    /// Sectors between the start of the volume's range and the start of the range's part on this
-    /// drive.
+    /// Sectors from the start of the volume's range to the start of its part on this drive.
     pub(crate) offset: SectorCount,
     pub(crate) stride: Stride,
 }

@@ -13,29 +13,26 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 
 use millrace_machine::{Lock, Machine, Order, Word, debug_fields};
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::{SECTOR_SHIFT, Sector};
 use crate::disk::Disk;
-use crate::volume::{Layout, Volume, capacity_of, whole_blocks};
+use crate::volume::{Layout, Volume, whole_blocks};
 
-type SizeCallback = Arc<dyn Fn(Sector) + Send + Sync>;
+type SizeCallback = dyn Fn(Sector) + Send + Sync;
 
 /// A volume's size, which only grows, and the callbacks that are called when it has grown.
 pub(crate) struct VolumeSize<M: Machine> {
-    /// Size in sectors when the volume was created.
-    made: Sector,
+    /// Size in sectors when the volume was created. The volume may have grown since.
+    pub(crate) made: Sector,
     now: M::Word,
     /// 1 while a thread changes the size.
     busy: M::Word,
-    watchers: M::Lock<SizeCallbacks>,
-}
-
-struct SizeCallbacks {
-    next: u64,
-    list: Vec<(u64, SizeCallback)>,
+    /// Callbacks in order of registration. Each [`SizeWatch`] keeps its callback alive.
+    watchers: M::Lock<Vec<Weak<SizeCallback>>>,
 }
 
 /// The result of asking a volume's drives for their sizes.
@@ -78,54 +75,43 @@ pub struct DriveResized {
 /// call begins, but a call in another thread may still be running.
 #[must_use = "dropping the watch unregisters its callback"]
 pub struct SizeWatch<M: Machine> {
-    volume: Weak<Volume<M>>,
-    number: u64,
+    _call: Arc<SizeCallback>,
+    _machine: PhantomData<fn() -> M>,
 }
 
-debug_fields!(SizeWatch<M: Machine>, number);
+debug_fields!(SizeWatch<M: Machine>);
 
 struct ResizeGuard<'a, M: Machine>(&'a VolumeSize<M>);
 
 impl<M: Machine> VolumeSize<M> {
     pub(crate) fn new(made: Sector) -> Self {
-        let watchers = SizeCallbacks { next: 0, list: Vec::new() };
         VolumeSize {
             made,
             now: M::Word::new(made),
             busy: M::Word::new(0),
-            watchers: M::Lock::new("size-watchers", watchers),
+            watchers: M::Lock::new("size-watchers", Vec::new()),
         }
     }
 
-    /// Returns the size at the volume's creation. The volume may have grown since, but this read
-    /// costs nothing.
-    pub(crate) fn made(&self) -> Sector {
-        self.made
-    }
-
     fn begin(&self) -> Option<ResizeGuard<'_, M>> {
-        // Acquire pairs with the Release in `drop`: the previous resize has changed all sizes and
-        // called all watchers.
+        // Acquire pairs with the Release in `drop`: the previous resize is complete.
         (self.busy.swap(1, Order::Acquire) == 0).then(|| ResizeGuard(self))
     }
 }
 
 impl<M: Machine> Drop for ResizeGuard<'_, M> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `VolumeSize::begin`: the next thread that resizes the
-        // volume sees all sizes that this resize has changed.
+        // Release pairs with the Acquire in `VolumeSize::begin`: the next resize sees all sizes.
         self.0.busy.store(0, Order::Release);
     }
 }
 
 fn raise<W: Word>(word: &W, size: Sector) {
-    // Relaxed: the old size is only compared with `size`. The exchange fails if another thread has
-    // changed the old size meanwhile.
+    // Relaxed: the old size is only compared with `size`. The exchange fails if it has changed.
     let mut old = word.load(Order::Relaxed);
     while old < size {
         // Release pairs with the Acquire of readers of the size: a thread that sees the size also
-        // sees the size that the driver has stored. Relaxed: a failed exchange only reads the size,
-        // to retry.
+        // sees the driver's size. Relaxed: a failed exchange is retried.
         match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,
@@ -168,7 +154,8 @@ impl<M: Machine> Volume<M> {
             DriveResized { name: String::from(disk.name()), old, new: *new }
         });
         let drives: Vec<DriveResized> = drives.collect();
-        let (old, new) = (self.capacity(), capacity_of(self.layout(), &sizes, self.limits()));
+        let old = self.capacity();
+        let new = self.layout().capacity(&sizes, self.limits().logical_sectors());
         let (drives, needs) = match below {
             Some(below) => (below.drives, below.needs),
             None if new > old => (drives, Vec::new()),
@@ -176,13 +163,10 @@ impl<M: Machine> Volume<M> {
         };
         raise(&self.size.now, new);
         if new > old {
-            let watchers = self.size.watchers.lock();
-            let list: Vec<SizeCallback> =
-                watchers.list.iter().map(|(_, call)| call.clone()).collect();
-            drop(watchers);
-            // `turn` keeps other threads from resizing the volume, so size watchers get all sizes
-            // in order.
-            list.iter().for_each(|call| call(new));
+            let calls: Vec<_> =
+                self.size.watchers.lock().iter().filter_map(Weak::upgrade).collect();
+            // No other thread resizes while `turn` exists, so watchers get all sizes in order.
+            calls.iter().for_each(|call| call(new));
         }
         drop(turn);
         Ok(Resized { old, new, drives, needs })
@@ -212,11 +196,11 @@ impl<M: Machine> Volume<M> {
         self: &Arc<Self>,
         call: impl Fn(Sector) + Send + Sync + 'static,
     ) -> SizeWatch<M> {
+        let call: Arc<SizeCallback> = Arc::new(call);
         let mut watchers = self.size.watchers.lock();
-        let number = watchers.next;
-        watchers.next += 1;
-        watchers.list.push((number, Arc::new(call)));
-        SizeWatch { volume: Arc::downgrade(self), number }
+        watchers.retain(|call| call.strong_count() > 0);
+        watchers.push(Arc::downgrade(&call));
+        SizeWatch { _call: call, _machine: PhantomData }
     }
 }
 
@@ -242,8 +226,7 @@ fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> 
     short.map(need).collect()
 }
 
-/// Asks a disk's driver for the drive's present size, in whole blocks, and changes nothing in the
-/// disk.
+/// Asks a disk's driver for the drive's size, in whole blocks. Changes nothing in the disk.
 fn revalidate<M: Machine>(disk: &Disk<M>) -> Result<Sector, Error> {
     let (old, new) = (disk.capacity(), whole_blocks(disk.driver.revalidate()?, &disk.limits));
     if new < old {
@@ -257,17 +240,4 @@ fn revalidate<M: Machine>(disk: &Disk<M>) -> Result<Sector, Error> {
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
     Ok(new)
-}
-
-impl<M: Machine> Drop for SizeWatch<M> {
-    fn drop(&mut self) {
-        let Some(volume) = self.volume.upgrade() else { return };
-        let mut watchers = volume.size.watchers.lock();
-        let place = watchers.list.iter().position(|(number, _)| *number == self.number);
-        let gone = place.map(|place| watchers.list.swap_remove(place));
-        // The list of watchers is unlocked first, because values that the removed callback has
-        // captured may take other locks when they are dropped.
-        drop(watchers);
-        drop(gone);
-    }
 }

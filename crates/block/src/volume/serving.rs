@@ -21,8 +21,7 @@ pub enum Serving {
     /// The submitting thread serves its I/O to completion.
     #[default]
     Inline,
-    /// A worker for each drive serves batches that reach the low watermark; the design of the
-    /// Falcon paper (Kumar et al., ATC 2017).
+    /// A worker for each drive serves batches from the low watermark on (Kumar et al., ATC 2017).
     PerDrive,
     /// The submitting thread serves the drives one after the other, from one list of requests for
     /// all drives. A request takes its tag when it enters the list, and later bios can merge with
@@ -66,8 +65,7 @@ pub struct ServingConfig {
     pub plug_low: u32,
     /// High pressure point: if more requests than this wait for workers, `submit` refuses bios.
     pub pressure_high: u32,
-    /// Low pressure point: if at most this many requests wait for workers, `submit` accepts bios
-    /// again.
+    /// Low pressure point: `submit` accepts bios again if at most this many requests wait.
     pub pressure_low: u32,
 }
 
@@ -124,23 +122,20 @@ const MEETING_NS: u64 = 250_000;
 /// channels, because channels that share CPUs run one after the other.
 const WINDOW_NS: u64 = 1_000_000;
 const WINDOW_NS_MAX: u64 = 50_000_000;
-/// Smallest number of batches that are served in a measuring window of a serving mode. Fewer
-/// batches would give a noisy throughput.
+/// Smallest number of batches in a measuring window; fewer would give a noisy throughput.
 const WINDOW_BATCHES: u64 = 8;
 /// Smallest number of bios in a measuring window, as a multiple of the number of bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
 /// Smallest number of batches that pass unmeasured after a change of the serving mode, while I/O of
 /// the old mode completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Smallest number of bios that pass unmeasured after a change of the serving mode, as a multiple
-/// of the number of bios in flight.
+/// Smallest number of bios unmeasured after a change of mode, as a multiple of those in flight.
 const SETTLE_ROUNDS: u64 = 1;
 /// Number of measuring windows before `auto` first tries the slower serving mode again.
 const STAY_FIRST: u32 = 32;
 /// Maximum number of measuring windows between two trials of the slower serving mode.
 const STAY_MOST: u32 = 1024;
-/// The trial of a slower serving mode ends early if it takes this many times as long as the faster
-/// mode would need for the same number of bios.
+/// A trial of the slower mode ends early after this many times the time that the faster would need.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers, which use extra CPUs, must be faster than submitters to be chosen.
 const MARGIN_PERCENT: u64 = 3;
@@ -182,8 +177,7 @@ impl Chooser {
         self.workers
     }
 
-    /// Adds the channel's I/O since its last update to the counts that all channels share. Then
-    /// takes over the serving mode that is in use now.
+    /// Adds the channel's new I/O to the shared counts, and takes over the present serving mode.
     #[inline(never)]
     fn meet(&mut self, choice: &mut ServingChoice, now_ns: u64) {
         self.meeting_ns = now_ns + MEETING_NS;
@@ -199,8 +193,7 @@ impl Chooser {
 pub(crate) struct ServingChoice {
     /// True while workers serve, false while submitters do.
     workers: bool,
-    /// Measured bios per second while submitters serve, and while workers serve; 0 if not measured
-    /// yet.
+    /// Measured bios per second while submitters and while workers serve; 0 if unknown.
     rates: [u64; 2],
     window: u64,
     /// Start of the current measuring window, in nanoseconds.
@@ -212,8 +205,7 @@ pub(crate) struct ServingChoice {
     settling: bool,
     /// Number of measuring windows left before `auto` changes between submitters and workers.
     stay: u32,
-    /// Length, in measuring windows, of the next stay in the faster serving mode. Doubles each
-    /// time.
+    /// Length, in windows, of the next stay in the faster serving mode. Doubles each time.
     patience: u32,
 }
 
@@ -275,8 +267,7 @@ impl ServingChoice {
         if is_trial { trial_ns } else { u64::MAX }
     }
 
-    /// Ends the trial of a serving mode early, because the mode is far too slow. The throughput
-    /// measured so far counts as the result of the trial.
+    /// Ends the trial of a far too slow mode early. The throughput measured so far is its result.
     #[cold]
     fn give_up(&mut self, now_ns: u64) {
         self.end_window(now_ns.saturating_sub(self.since_ns));
@@ -289,8 +280,7 @@ impl ServingChoice {
         self.channels = [0, self.channels[0]];
     }
 
-    /// Begins a new window if the present one has lasted long enough, or if the unmeasured time
-    /// after a change of mode (`settling`) is over.
+    /// Begins a new window after a long enough one, or after the unmeasured time (`settling`).
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {
@@ -315,8 +305,7 @@ impl ServingChoice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // Changes to the faster serving mode. The mode in use was only on trial, or has become
-            // slower.
+            // Changes to the faster mode: the other was only on trial, or has become slower.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);
