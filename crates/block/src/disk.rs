@@ -22,7 +22,6 @@ pub(crate) mod timeouts;
 pub(crate) mod trace;
 pub(crate) mod waiters;
 pub(crate) mod worker_drive;
-pub(crate) mod worker_state;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -45,8 +44,8 @@ use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::bio_set::{BioSet, BioSetRef};
-use crate::chain::slot::{BioList, WaitTimes};
-use crate::disk::worker_state::WorkerState;
+use crate::chain::slot::{BioList, BioSlot, WaitTimes};
+use crate::disk::handover::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::io_thread::IoThread;
@@ -55,7 +54,7 @@ use crate::queue::{HctxState, QueueRoute, Spread};
 
 use baseline::Baseline;
 use baseline::lanes::Lanes;
-use queues::{DiskQueues, LazyQueues, QueueShape, make_queues};
+use queues::{DiskQueues, LazyQueues, QueueShape, QueueUsers, make_queues};
 
 pub use config::DiskConfig;
 
@@ -65,9 +64,8 @@ pub(crate) struct FlushState<M: Machine> {
     pub(crate) pending: BioList<M>,
     /// Hardware queue of the next flush; the submitter of the first pending flush polls this queue.
     pub(crate) pending_hctx: u16,
-    /// Counts each start and each end of a move of waiting flushes to a software queue, so the
-    /// number is odd during a move. A thread that looks for flushes compares the numbers before and
-    /// after its search.
+    /// Counts each start and each end of a move of waiting flushes to a software queue, so it is
+    /// odd during a move. A thread that looks for flushes compares the numbers around its search.
     pub(crate) moves: u64,
 }
 
@@ -119,8 +117,9 @@ impl<M: Machine> DiskAccounts<M> {
     }
 
     #[cold]
-    pub(crate) fn note_failure(&self, failure: Failure) {
-        self.rare.lock().failures.note(failure);
+    pub(crate) fn note_failure(&self, bio: &BioSlot<M>, status: Status) {
+        let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
+        self.rare.lock().failures.note(Failure { op, sector, nr_sectors, status });
     }
 
     pub(crate) fn is_unused(&self) -> bool {
@@ -132,8 +131,7 @@ impl<M: Machine> DiskAccounts<M> {
     }
 }
 
-/// Value of [`LiveSizes::piece_sectors`], the longest read or write that the scheduler accepts, if
-/// there is no such limit.
+/// Value of [`LiveSizes::piece_sectors`] if the scheduler accepts reads and writes of any length.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
 
 pub(crate) struct LiveSizes<M: Machine> {
@@ -153,8 +151,7 @@ pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     QueueLimits { max_sectors: most, ..limits }
 }
 
-/// Returns true if the scheduler's limit on the length of reads and writes is below the drive's, so
-/// that the block layer splits more of them.
+/// Returns true if the scheduler limits the length of reads and writes more than the drive does.
 #[must_use]
 pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors
@@ -239,8 +236,9 @@ impl<M: Machine> Disk<M> {
             QueueKind::AnyThread => 0,
         };
         let hw = HwQueues { count: queues_max(config.tag_settings(), hw), ..hw };
-        let baseline = baseline::of(&*driver, &mut config, hw, (&topology, threads))?;
-        let (ctxs, shared) = queues::queue_counts(&config, hw, &topology, threads);
+        let users = QueueUsers { topology: &topology, threads };
+        let baseline = baseline::of(&*driver, &mut config, hw, users)?;
+        let (ctxs, shared) = queues::queue_counts(&config, hw, users);
         let worker = queues::worker_queue(&config, hw, &topology, shared);
         let shape = QueueShape { hw, shared: (ctxs, shared), worker };
         let queues = match hw.kind {
@@ -249,10 +247,7 @@ impl<M: Machine> Disk<M> {
                 LazyQueues::later(shape)
             }
             kind => {
-                let queues = match &baseline {
-                    Some(baseline) => baseline::queues(baseline, &config, &shape),
-                    None => DiskQueues::multi_queue(&config, &shape),
-                };
+                let queues = DiskQueues::new(&config, &shape, baseline.as_ref());
                 if kind == QueueKind::AnyThread {
                     queues.open_all(&*driver)?;
                 }
@@ -285,8 +280,7 @@ impl<M: Machine> Disk<M> {
         }))
     }
 
-    /// Starts statistics of the hardware queues' serve locks. Called after lock statistics were
-    /// turned on.
+    /// Starts statistics of the queues' serve locks. Called after lock statistics were turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
@@ -318,8 +312,7 @@ impl<M: Machine> Disk<M> {
         self.sizes.capacity.load(Order::Acquire)
     }
 
-    /// Returns the current size of the drive in bytes, which may include a partial block at the
-    /// end.
+    /// Returns the drive's current size in bytes, which may include a partial block at the end.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.driver.size_bytes()
@@ -331,8 +324,7 @@ impl<M: Machine> Disk<M> {
         &self.limits
     }
 
-    /// Returns the CPU of the worker that may serve the drive for other threads; `None` if the
-    /// drive cannot have a worker.
+    /// Returns the CPU of the drive's worker; `None` if the drive cannot have a worker.
     #[must_use]
     pub fn worker_cpu(&self) -> Option<CpuId> {
         self.config.worker.filter(|_| self.worker_state.is_some())
@@ -423,7 +415,7 @@ impl<M: Machine> Disk<M> {
     /// Makes the calling thread the owner of an `OwnerOnly` queue, and opens the queue.
     pub(crate) fn own(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
         make_queues(self);
-        let (queue, owner) = (&self.queues.hctxs()[usize::from(hctx)], thread.owner);
+        let (queue, owner) = (self.queues.hctx(hctx), thread.owner);
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if !queue.reserve() {
                 let text = format!("drive {}: queue {hctx} belongs to another thread", self.name());
@@ -447,7 +439,7 @@ impl<M: Machine> Disk<M> {
         let queues = (0..).zip(self.queues.hctxs()).take(self.owned_queues());
         for (index, hctx) in queues.filter(|(_, hctx)| hctx.give_up(thread)) {
             let mut left = BioList::new();
-            hctx.take_pending(|ctx| left.append(self.queues.ctxs()[ctx].ctx.lock().list(index)));
+            hctx.pending.take(|ctx| left.append(self.queues.ctxs()[ctx].lock().list(index)));
             let mut serve = hctx.serve.enter();
             left.append(&mut self.empty_queue(index, &mut serve));
             drop(serve);
@@ -466,16 +458,15 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Closes a hardware queue that has nothing in flight, and returns the bio chains (bios merged
-    /// into one future request) that wait in it.
+    /// Closes a hardware queue that has nothing in flight, and returns its waiting bio chains.
     pub(crate) fn empty_queue(&self, index: u16, serve: &mut HctxState<M>) -> BioList<M> {
         serve.queue = None;
         let mut left = serve.take_chains();
         for rq in core::mem::take(&mut serve.requeued) {
             if let Some(scheduling) = &mut serve.scheduling {
-                scheduling.taken_back(rq.tag());
+                scheduling.ended(rq.tag(), None, M::now());
             }
-            let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
+            let chain = self.queues.hctx(index).tags.take_apart(rq);
             if chain.op() == Op::Flush {
                 // The driver did not accept this flush. Flushes that wait for its completion leave
                 // the queue, too.
@@ -520,7 +511,8 @@ impl<M: Machine> Disk<M> {
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &QueueRoute| {
-                    open[usize::from(route.hctx)] + usize::from(self.is_workers(route.hctx))
+                    open[usize::from(route.hctx)]
+                        + usize::from(self.worker_of(route.hctx).is_some())
                 };
                 routes.min_by_key(users).expect("a disk has a software queue")
             }
@@ -552,7 +544,7 @@ impl<M: Machine> Drop for Disk<M> {
     /// Forgets the bios that are still queued: dropping a `BioRef` before completion would panic.
     fn drop(&mut self) {
         let Some(queues) = self.queues.get() else { return };
-        queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
+        queues.ctxs.iter().for_each(|ctx| ctx.lock().leak());
         for hctx in &queues.hctxs {
             let mut serve = hctx.serve.enter();
             serve.staged.leak();

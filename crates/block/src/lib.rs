@@ -60,8 +60,7 @@ pub use queue::request::{Dispatch, Request, Segments, Tag};
 pub use queue::scheduler::builtin::SchedulerKind;
 pub use queue::scheduler::cost::{CostModel, OpCost, OpRates};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
-pub use queue::scheduler::fair::Fair;
-pub use queue::scheduler::latency::Latency;
+pub use queue::scheduler::fair::{Fair, Latency};
 pub use queue::scheduler::{
     BioChain, ChainBatch, CompletedChain, DriveTags, Leftover, Scheduler, SchedulerPick,
 };

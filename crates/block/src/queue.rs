@@ -35,8 +35,7 @@ use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Nanoseconds until a thread polls a hardware queue again that another thread was serving. The
-/// serving thread may leave with work still in the queue.
+/// Nanoseconds until a thread polls a hardware queue again whose serving thread may leave work.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
@@ -85,13 +84,8 @@ pub(crate) struct QueueRoute {
 
 /// A queue in which bios wait for a hardware queue.
 pub(crate) struct SoftwareQueue<M: Machine> {
-    pub(crate) ctx: M::Lock<CtxState<M>>,
-}
-
-pub(crate) struct CtxState<M: Machine> {
     /// Lists of waiting bios, one for each hardware queue that takes bios from this software queue.
-    /// If there is only one such hardware queue, an additional list may hold the bios for the
-    /// drive's worker.
+    /// If there is only one, an additional list may hold the bios for the drive's worker.
     lists: Box<[BioList<M>]>,
     /// Hardware queue of the drive's worker, if the last list in `lists` is for that queue.
     worker: Option<u16>,
@@ -101,26 +95,18 @@ pub(crate) struct CtxState<M: Machine> {
 impl<M: Machine> SoftwareQueue<M> {
     /// Creates a software queue with a list of bios for each of `feeds` hardware queues. If `feeds`
     /// is 1, the hardware queue of the drive's worker (`worker`) gets a list, too.
-    pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
+    pub(crate) fn new(feeds: usize, worker: Option<u16>) -> M::Lock<Self> {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
-        let ctx = CtxState { lists, worker, frozen: false };
-        SoftwareQueue { ctx: M::Lock::new("software-queue", ctx) }
+        M::Lock::new("software-queue", SoftwareQueue { lists, worker, frozen: false })
     }
-}
 
-impl<M: Machine> CtxState<M> {
     #[inline]
     pub(crate) fn list(&mut self, hctx: u16) -> &mut BioList<M> {
         let last = self.lists.len() - 1;
         let at = match self.worker {
-            Some(worker) => {
-                if worker == hctx {
-                    last
-                } else {
-                    0
-                }
-            }
+            Some(worker) if worker == hctx => last,
+            Some(_) => 0,
             None => last.min(hctx.into()),
         };
         &mut self.lists[at]
@@ -130,12 +116,13 @@ impl<M: Machine> CtxState<M> {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Forgets the waiting bios without dropping them. Their memory (`BioSet`) was leaked by the
-    /// channels that submitted them.
+    /// Forgets the waiting bios without dropping them. Their channels leaked the memory (`BioSet`).
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
 }
+
+pub(crate) type LockGuard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;
 
 /// Value of `owner` while a thread opens the queue. No thread has this identity.
 const RESERVED: u64 = u64::MAX;
@@ -143,11 +130,12 @@ const RESERVED: u64 = u64::MAX;
 /// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) number: u16,
-    /// Index of the software queue that `mark_own` marks as pending for this hardware queue.
+    /// Index of the software queue that `mark_own` marks in `pending`.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
-    pending: PendingQueues<M>,
+    /// Software queues that have bios for this hardware queue.
+    pub(crate) pending: PendingQueues<M>,
     /// Identity of the I/O thread that owns the queue; 0 if no thread owns it.
     owner: M::Word,
     /// 1 while the queue is in its tag set's list of waiters.
@@ -163,8 +151,8 @@ pub(crate) struct HardwareQueue<M: Machine> {
 pub(crate) struct HctxState<M: Machine> {
     /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
-    /// Bio chains (each becomes one request) that wait for dispatch, in order. If the queue has
-    /// a scheduler, only flushes wait here.
+    /// Bio chains (each becomes one request) that wait for dispatch, in order. If the queue has a
+    /// scheduler, only flushes wait here.
     pub(crate) staged: BioList<M>,
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
@@ -176,31 +164,25 @@ pub(crate) struct HctxState<M: Machine> {
     /// Number of bio chains that this queue has taken from software queues; counted only in the
     /// hardware queue of the drive's worker.
     pub(crate) taken: u64,
-    /// True while bio chains that were handed over to the drive's worker may wait in this queue or
-    /// be in flight.
+    /// True while bio chains for the drive's worker may wait in this queue or be in flight.
     pub(crate) holds_handed: bool,
     /// Number of times that bio chains for the drive's worker moved to a software queue because the
     /// worker had left. `Disk::is_drained` compares the number to notice such a move.
     pub(crate) moves: u64,
-    /// Time in nanoseconds at which the serving thread inserted its batch; 0 if no batch was
-    /// inserted since the last dispatch. The next dispatch uses the time instead of reading the
-    /// clock.
+    /// Time in nanoseconds at which the serving thread inserted its batch, for the next dispatch to
+    /// use instead of the clock; 0 if no batch was inserted since the last dispatch.
     pub(crate) inserted_ns: u64,
 }
 
 impl<M: Machine> HctxState<M> {
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.staged.is_empty() || !self.requeued.is_empty() || self.has_scheduled()
+        !self.staged.is_empty()
+            || !self.requeued.is_empty()
+            || self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len > 0)
     }
 
-    #[inline]
-    fn has_scheduled(&self) -> bool {
-        self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len() > 0)
-    }
-
-    /// Takes out all waiting bio chains that have no tag. A scheduler, if any, is emptied but
-    /// stays.
+    /// Takes out all waiting bio chains that have no tag. An emptied scheduler stays.
     pub(crate) fn take_chains(&mut self) -> BioList<M> {
         let mut left = self.scheduling.as_mut().map_or(BioList::new(), |inside| inside.empty());
         left.append(&mut self.staged);
@@ -208,12 +190,13 @@ impl<M: Machine> HctxState<M> {
     }
 
     pub(crate) fn first_waiting(&self) -> Option<&BioSlot<M>> {
-        let picked = || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked());
+        let picked =
+            || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked.as_deref());
         self.staged.first().or_else(picked)
     }
 
     pub(crate) fn chains(&self) -> u32 {
-        self.staged.len() + self.scheduling.as_ref().map_or(0, |scheduling| scheduling.len())
+        self.staged.len() + self.scheduling.as_ref().map_or(0, |scheduling| scheduling.len)
     }
 }
 
@@ -265,10 +248,9 @@ impl<M: Machine> HardwareQueue<M> {
     }
 
     /// Returns true if thread `owner` may run the queue and work is pending. Returns false while
-    /// another thread serves the queue: a caller that spins for work could take the CPU from that
-    /// thread.
+    /// another thread serves the queue: a caller that spins could take that thread's CPU.
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
-        self.may_serve(owner) && self.has_pending() && !self.is_being_served()
+        self.may_serve(owner) && self.pending.is_any() && !self.is_being_served()
     }
 
     /// Returns true if any thread may run the queue, a thread serves it, and work is pending. That
@@ -276,7 +258,7 @@ impl<M: Machine> HardwareQueue<M> {
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
-            && self.has_pending()
+            && self.pending.is_any()
             && self.serve.is_held()
     }
 
@@ -287,15 +269,13 @@ impl<M: Machine> HardwareQueue<M> {
         }
         // The driver call `has_work` needs the serve lock. While another thread holds the lock, the
         // owner must poll again instead of sleeping.
-        let mut has_work = true;
-        if let Some(serve) = self.serve.try_enter() {
-            has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
-            if self.leave(serve) {
-                self.ring();
-                has_work = true;
-            }
+        let Some(serve) = self.serve.try_enter() else { return true };
+        let has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
+        let flagged = self.leave(serve);
+        if flagged {
+            self.ring();
         }
-        has_work
+        has_work || flagged
     }
 
     /// Returns true if thread `owner` owns the queue and tags of the queue's tag set are in use.
@@ -311,53 +291,35 @@ impl<M: Machine> HardwareQueue<M> {
     /// Changes the queue's state under the serve lock. If another thread found the lock held and
     /// left work for its holder, rings the doorbell of the queue's owner, because the caller does
     /// no such work.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut HctxState<M>)) {
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut HctxState<M>) -> R) -> R {
         let mut serve = self.serve.enter();
-        change(&mut serve);
+        let result = change(&mut serve);
         if self.leave(serve) {
             // The thread that left work has marked its software queue as pending. The owner checks
             // these marks before it sleeps.
             self.ring();
         }
+        result
     }
 
     /// Releases the serve lock, which admits one serving thread at a time. Returns true if another
     /// thread found the lock held and left work for its holder.
-    pub(crate) fn leave(&self, serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
+    pub(crate) fn leave(&self, mut serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
         let mut flagged = false;
-        let mut inside = Some(serving);
-        while let Some(serving) = inside.take() {
-            inside = serving.leave();
-            flagged |= inside.is_some();
+        while let Some(held) = serving.leave() {
+            (serving, flagged) = (held, true);
         }
         flagged
     }
 
     /// Returns true if nothing waits in this queue and no request is in flight.
     pub(crate) fn is_empty(&self) -> bool {
-        let mut empty = false;
-        self.change(|serve| empty = !serve.has_waiting() && serve.in_flight.count() == 0);
-        empty
+        self.change(|serve| !serve.has_waiting() && serve.in_flight.count() == 0)
     }
 
     /// Marks the queue as pending: a thread must serve it again, for example because a tag is free.
     pub(crate) fn mark_own(&self) {
-        self.mark_pending(self.own_ctx.into());
-    }
-
-    /// Marks that software queue `ctx` has bios for this queue. Called after their insertion.
-    pub(crate) fn mark_pending(&self, ctx: usize) {
-        self.pending.mark(ctx);
-    }
-
-    #[inline]
-    pub(crate) fn take_pending(&self, f: impl FnMut(usize)) {
-        self.pending.take(f);
-    }
-
-    #[inline]
-    pub(crate) fn has_pending(&self) -> bool {
-        self.pending.is_any()
+        self.pending.mark(self.own_ctx.into());
     }
 
     /// Reserves the queue for the calling thread, which is about to become its owner. Returns false
@@ -369,18 +331,13 @@ impl<M: Machine> HardwareQueue<M> {
 
     /// Removes the owner. Returns false unless `thread` has the owner's identity and doorbell.
     pub(crate) fn give_up(&self, thread: &IoThread<M>) -> bool {
-        if !self.is_owned_by(thread.owner) {
-            return false;
+        let is_threads = |bell: &Arc<Doorbell<M>>| Arc::ptr_eq(bell, &thread.bell);
+        let gives =
+            self.is_owned_by(thread.owner) && self.bell.lock().as_ref().is_some_and(is_threads);
+        if gives {
+            self.clear_owner();
         }
-        let mut bell = self.bell.lock();
-        if !bell.as_ref().is_some_and(|bell| Arc::ptr_eq(bell, &thread.bell)) {
-            return false;
-        }
-        *bell = None;
-        drop(bell);
-        // Release pairs with the Acquire in `is_owned_by`.
-        self.owner.store(0, Order::Release);
-        true
+        gives
     }
 
     pub(crate) fn set_owner(&self, owner: u64, bell: Arc<Doorbell<M>>) {
@@ -450,7 +407,7 @@ mod tests {
     /// Returns the index of the list that a software queue uses for each hardware queue.
     fn lists(feeds: usize, worker: Option<u16>, hctxs: u16) -> Vec<usize> {
         let queue = SoftwareQueue::<Native>::new(feeds, worker);
-        let mut ctx = queue.ctx.lock();
+        let mut ctx = queue.lock();
         let at: Vec<*const _> =
             (0..hctxs).map(|hctx| core::ptr::from_ref(ctx.list(hctx))).collect();
         let place = |list: &*const _| ctx.lists.iter().position(|one| core::ptr::eq(one, *list));
@@ -475,13 +432,13 @@ mod tests {
     fn each_software_queue_that_was_marked_is_named_once() {
         for marks in [&[0][..], &[3, 63, 64, 130, 199], &[1, 2, 3], &[127, 128], &[]] {
             let queue = hardware_queue(200, None);
-            marks.iter().chain(marks).for_each(|ctx| queue.mark_pending(*ctx));
-            assert_eq!(queue.has_pending(), !marks.is_empty());
+            marks.iter().chain(marks).for_each(|ctx| queue.pending.mark(*ctx));
+            assert_eq!(queue.pending.is_any(), !marks.is_empty());
             let mut named = Vec::new();
-            queue.take_pending(|ctx| named.push(ctx));
+            queue.pending.take(|ctx| named.push(ctx));
             assert_eq!(named, marks);
-            assert!(!queue.has_pending());
-            queue.take_pending(|ctx| panic!("{ctx} was taken"));
+            assert!(!queue.pending.is_any());
+            queue.pending.take(|ctx| panic!("{ctx} was taken"));
         }
     }
 

@@ -111,7 +111,8 @@ impl<M: Machine> VolumeMember<M> {
         if self.is_direct && self.plug.older.is_empty() {
             let Some(bio) = self.plug.last.take() else { return 0 };
             self.count();
-            match direct::issue_single(&self.disk, self.hctx(), (run, &self.stats), bio) {
+            let context = QueueContext::new(&self.disk, self.route.hctx, run, &self.stats);
+            match direct::issue_single(context, bio) {
                 Ok(()) => return 0,
                 Err(bio) => self.plug.older.push_back(bio),
             }

@@ -11,13 +11,12 @@ pub(crate) mod config;
 pub(crate) mod filled;
 pub(crate) mod lanes;
 pub(crate) mod raw;
-pub(crate) mod request_lock;
 pub(crate) mod sq;
 pub(crate) mod stack;
 
 use alloc::boxed::Box;
 
-use millrace_machine::{Machine, Topology};
+use millrace_machine::Machine;
 
 use crate::bio::error::Error;
 use crate::disk::DiskConfig;
@@ -25,12 +24,11 @@ use crate::disk::baseline::lanes::{Lanes, SharedQueueStack};
 use crate::disk::baseline::raw::RawStack;
 use crate::disk::baseline::sq::SingleQueueStack;
 use crate::disk::baseline::stack::BaselineStack;
-use crate::disk::queues::{DiskQueues, QueueShape, hardware_queues, one_to_one};
+use crate::disk::queues::QueueUsers;
 use crate::queue::Spread;
 use crate::queue::driver::{Driver, HwQueues};
 
-pub use config::{BaselineConfig, Inside, Stack};
-pub use request_lock::{QueuePlug, RequestLock};
+pub use config::{BaselineConfig, Inside, QueuePlug, RequestLock, Stack};
 
 pub(crate) struct Baseline<M: Machine> {
     pub(crate) stack: Box<dyn BaselineStack<M>>,
@@ -39,21 +37,6 @@ pub(crate) struct Baseline<M: Machine> {
 
 pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&Lanes> {
     baseline.and_then(|baseline| baseline.stack.lanes())
-}
-
-pub(crate) fn queues<M: Machine>(
-    baseline: &Baseline<M>,
-    config: &DiskConfig<M>,
-    shape: &QueueShape,
-) -> DiskQueues<M> {
-    let lanes = baseline.stack.lanes();
-    let hctxs = match lanes {
-        Some(lanes) => lanes.open(config, shape.hw),
-        None => hardware_queues(config, shape.hw, shape.counts()),
-    };
-    let is_pairs = lanes.is_none() && one_to_one(config, shape.shared.0, shape.shared.1);
-    let path = baseline.stack.submit_path(config, &hctxs[0]);
-    DiskQueues::new(shape, hctxs, (is_pairs, path))
 }
 
 /// Creates the comparison design that a disk's settings name, and changes the queue settings to
@@ -65,20 +48,17 @@ pub(crate) fn of<M: Machine>(
     driver: &dyn Driver<M>,
     config: &mut DiskConfig<M>,
     hw: HwQueues,
-    (topology, threads): (&Topology, u16),
+    users: QueueUsers<'_>,
 ) -> Result<Option<Baseline<M>>, Error> {
     let stack: Box<dyn BaselineStack<M>> = match (config.baseline.stack, config.baseline.inside) {
         (Stack::Sq, _) => {
             (config.software_queues, config.hardware_queues) = (Spread::One, Spread::One);
             config.worker = None;
-            let lanes = lanes::is_possible(driver, hw)
-                .then(|| Lanes::spread(config, hw, (topology, threads)));
+            let lanes = lanes::is_possible(driver, hw).then(|| Lanes::spread(config, hw, users));
             let request_lock = config.baseline.request_lock.clone();
             Box::new(SingleQueueStack::new(request_lock, lanes, hw.depth))
         }
-        (_, Inside::Each) => {
-            Box::new(SharedQueueStack::new(driver, config, hw, (topology, threads))?)
-        }
+        (_, Inside::Each) => Box::new(SharedQueueStack::new(driver, config, hw, users)?),
         (Stack::Raw, Inside::One { .. }) => Box::new(RawStack),
         (Stack::Mq, Inside::One { .. }) => return Ok(None),
     };

@@ -20,8 +20,7 @@ pub fn may_open_late<M: Machine>(disk: &Disk<M>) -> bool {
     disk.kind == QueueKind::AnyThread || disk.driver.may_open_late()
 }
 
-/// Returns true if no thread has used the disk yet, so that all its counters are 0. Much cheaper
-/// than reading the counters.
+/// Returns true if no thread has used the disk yet, so that all its counters are 0.
 #[must_use]
 pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
     disk.accounts.is_unused()
@@ -29,8 +28,7 @@ pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
 
 impl<M: Machine> Disk<M> {
     /// Makes the calling thread the owner of the last queue without an owner, and opens the queue.
-    /// Does nothing if the thread already owns a queue, or if any thread may run the drive's
-    /// queues.
+    /// Does nothing if the thread owns a queue, or if any thread may run the queues.
     ///
     /// # Errors
     /// `Busy` if other threads own all queues, or the driver's error if it cannot open the queue.
@@ -39,8 +37,7 @@ impl<M: Machine> Disk<M> {
             return Ok(());
         }
         let queues = self.owned_queues();
-        // The search starts at the last queue, because the first queues belong to a server's I/O
-        // threads, which may start later.
+        // The search starts at the last queue: the first ones are for a server's I/O threads.
         for hctx in (0..queues).rev() {
             match self.own(hctx as u16, thread) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}

@@ -9,7 +9,6 @@
 
 use millrace_machine::{Lock, Machine, Stage};
 
-use crate::account::failures::Failure;
 use crate::account::{EqualIos, IoOwner, IoTimes};
 use crate::bio::Op;
 use crate::bio::status::Status;
@@ -24,17 +23,18 @@ use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
 use crate::trace::blktrace::EventCode;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FailureLogging {
-    /// The bios entered the failure log earlier, when their request timed out.
-    Before,
-    /// The bios are not in the failure log yet, and enter it as they end.
-    Now,
+/// The end of a request: its status, dispatch (D) and completion (C).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestEnd {
+    pub(crate) status: Status,
+    pub(crate) d_ns: u64,
+    pub(crate) c_ns: u64,
+    /// True if the bios entered the failure log earlier, when their request timed out.
+    pub(crate) is_logged: bool,
 }
 
 impl<'a, M: Machine> QueueContext<'a, M> {
-    /// Ends all requests of the context's completion batch and empties the batch. Returns true if
-    /// new work is now in the queue: the next flush.
+    /// Ends all requests of the completion batch. Returns true if the next flush is in the queue.
     pub(crate) fn complete(&mut self) -> bool {
         if self.run.batch.entries().is_empty() {
             return false;
@@ -61,24 +61,15 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         if self.run.trace.is_some() {
             self.trace().record_request(EventCode::Complete, rq, (c_ns, status));
         }
-        let noted = if rq.state == RequestState::Overdue {
-            FailureLogging::Before
-        } else {
-            FailureLogging::Now
-        };
+        let is_logged = rq.state == RequestState::Overdue;
         let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
-        self.end_bios(chain, (status, noted), (d_ns, c_ns), equal);
+        self.end_bios(chain, RequestEnd { status, d_ns, c_ns, is_logged }, equal);
         op == Op::Flush && self.flush_done()
     }
 
     #[inline(always)]
-    pub(crate) fn end_bios(
-        &mut self,
-        chain: BioRef<M>,
-        (status, noted): (Status, FailureLogging),
-        (d_ns, c_ns): (u64, u64),
-        equal: &mut EqualIos,
-    ) {
+    pub(crate) fn end_bios(&mut self, chain: BioRef<M>, end: RequestEnd, equal: &mut EqualIos) {
+        let RequestEnd { status, d_ns, c_ns, is_logged } = end;
         let times = IoTimes { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
         let bio_set = self.run.bio_set();
         let next = EqualIos::like(chain.op(), IoOwner::of(&chain, bio_set), times);
@@ -92,11 +83,10 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             let whose = IoOwner::of(&bio, bio_set);
             self.stats.count(equal, &bio, whose, &mut self.run.accounts.tenants);
             if !status.is_ok() {
-                let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
-                if noted == FailureLogging::Now {
-                    self.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
+                if !is_logged {
+                    self.disk.accounts.note_failure(&bio, status);
                 }
-                self.stats.count_error(op);
+                self.stats.count_error(bio.bio.op);
                 if whose.is_counted() {
                     self.run.accounts.tenants.count_error(&bio);
                 }
@@ -123,13 +113,11 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // A freeze does not stop the waiting flushes, because the disk accepted them earlier. Their
-        // hardware queue is `target`, because the submitter of the first waiting flush polls that
-        // queue.
-        let (hctx, bell) =
-            (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
+        // A freeze does not stop the waiting flushes, because the disk accepted them earlier. The
+        // submitter of the first one polls their hardware queue, `target`.
+        let (hctx, bell) = (self.disk.queues.hctx(target), BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
-        self.disk.queues.ctxs()[usize::from(hctx.own_ctx)].ctx.lock().list(target).push_back(first);
+        self.disk.queues.ctx(hctx.own_ctx).lock().list(target).push_back(first);
         self.disk.flush.lock().moves += 1;
         hctx.mark_own();
         let is_here = target == self.hctx.number;
@@ -212,7 +200,7 @@ fn end_alike<M: Machine>(
     equal: &mut EqualIos,
     give: &mut impl FnMut(RequestRef<M>),
 ) {
-    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set);
     let SubmitContext { batch, done, .. } = &mut *context.run;
     let (mut ended, mut sectors, mut rest) = (BioList::new(), 0, batch.rest(tags));
     let before = rest.taken();
@@ -236,7 +224,7 @@ fn end_alike<M: Machine>(
 
 #[inline(never)]
 fn record_alike<M: Machine>(context: &mut QueueContext<'_, M>, equal: &EqualIos) {
-    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set);
     let mut tracing = context.disk.trace(context.run);
     tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(bio_set, equal));
 }

@@ -26,19 +26,16 @@ pub struct DiskConfig<M: Machine> {
     /// as many as the driver supports.
     pub hardware_queues: Spread,
     /// Number of tags, 1 to 65,536; `None` for the depth of the driver. For a drive that uses the
-    /// tags of a controller, a smaller number limits the requests in flight of each hardware queue
-    /// instead.
+    /// tags of a controller, a smaller number limits each hardware queue's requests in flight.
     pub queue_depth: Option<u32>,
     /// Request timeout in nanoseconds, after which `DriverQueue::timeout` is called; 0 for none.
     pub timeout_ns: u64,
     /// Number of I/O threads that will use the drive. Each of them owns a hardware queue, if the
     /// drive has enough queues.
     pub io_threads: u16,
-    /// CPU of the worker that may serve the drive for other threads; `None` if the drive cannot
-    /// have a worker.
+    /// CPU of the worker that may serve the drive for other threads, if it can have one.
     pub worker: Option<CpuId>,
-    /// Controller that the drive is attached to and whose tags it uses; `None` to use the driver's
-    /// own tags.
+    /// Controller of the drive, whose tags it uses; `None` to use the driver's own tags.
     pub controller: Option<Arc<Controller<M>>>,
     /// Cost model of the drive's I/O, for schedulers that divide the drive by cost.
     pub cost: CostModel,
@@ -48,8 +45,7 @@ pub struct DiskConfig<M: Machine> {
     pub trace: Option<Arc<dyn TraceSink>>,
     /// Tracer that records events while a recording runs.
     pub tracer: Option<Arc<Tracer<M>>>,
-    /// Design of the block layer that the disk follows, for comparisons. The default is the
-    /// multi-queue design.
+    /// Design of the block layer that the disk follows, for comparisons; multi-queue by default.
     pub baseline: BaselineConfig<M>,
     /// Device number in trace records; see [`blktrace::device`](crate::trace::blktrace::device).
     pub device: u32,

@@ -9,17 +9,16 @@
 
 use millrace_machine::{Machine, Stage};
 
-use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
-use crate::disk::issue::{MOST_AT_ONCE, issue_list};
+use crate::disk::issue::{IssueBatch, MOST_AT_ONCE, issue_list};
 use crate::disk::queue_context::{QueueContext, work};
 use crate::disk::submit_context::{Stamp, SubmitContext};
-use crate::disk::{Disk, SubmitPath, complete};
+use crate::disk::{SubmitPath, complete};
+use crate::queue::HctxState;
 use crate::queue::driver::Moment;
 use crate::queue::request::Dispatch;
 use crate::queue::serve::ServeGuard;
-use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
 /// Returns true if a batch may take the fast path. Pending work of other threads needs no check:
@@ -30,20 +29,16 @@ pub(crate) fn is_plain<M: Machine>(
     serve: &mut HctxState<M>,
     list: &BioList<M>,
 ) -> bool {
+    // With `Stamp::Batch`, one clock reading serves the whole batch.
     context.disk.queues.path() == SubmitPath::Direct
-        && is_free(context, serve)
+        && context.run.stamp == Stamp::Batch
+        && is_open(context.run, serve)
         && (serve.scheduling.is_none() || passes(serve, list))
 }
 
 #[inline(never)]
 fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
-}
-
-/// Returns true if one clock reading serves a whole batch, and the queue may dispatch now.
-#[inline(always)]
-fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
-    context.run.stamp == Stamp::Batch && is_open(context.run, serve)
 }
 
 /// Returns true if the queue may dispatch now, and no older bio or woken queue must go first.
@@ -53,11 +48,6 @@ fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
         && serve.staged.is_empty()
         && serve.requeued.is_empty()
         && !(serve.quiesced | serve.frozen | run.trace_context.has_waited)
-}
-
-#[inline(always)]
-fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool {
-    serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
 
 #[inline(never)]
@@ -72,7 +62,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
         context.trace().record_inserts_if(TraceStamp::Event, list);
     }
     loop {
-        let batch = (&mut *list, M::now());
+        let batch = IssueBatch { list, now_ns: M::now() };
         let sent = match recorded {
             false => issue_list::<M, false>(context, &mut serving, batch, |_, _, _, _| ()),
             true => issue_recorded(context, &mut serving, batch),
@@ -109,7 +99,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
 fn issue_recorded<M: Machine>(
     context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
-    batch: (&mut BioList<M>, u64),
+    batch: IssueBatch<'_, M>,
 ) -> u32 {
     let has_data = serve.queue.as_ref().is_some_and(|queue| queue.has_trace_data());
     issue_list::<M, false>(context, serve, batch, |context, queue, rq, outcome| {
@@ -127,21 +117,22 @@ fn issue_recorded<M: Machine>(
 /// Takes half the instructions of [`issue_batch`] (479 instead of 922 for a whole I/O to a null
 /// drive), because a single request needs no list, no table of requests in flight and no completion
 /// batch. With one I/O in flight, a call costs as much as a clock read. So this function is
-/// inlined, and creates a `QueueContext` only where it leaves the fast path.
+/// inlined, and takes `context` apart: a `QueueContext` in memory exists only off the fast path.
 #[inline(always)]
 pub(crate) fn issue_single<M: Machine>(
-    disk: &Disk<M>,
-    hctx: &HardwareQueue<M>,
-    (run, stats): (&mut SubmitContext<M>, &DiskStats<M>),
+    context: QueueContext<'_, M>,
     bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
+    let QueueContext { disk, hctx, run, stats } = context;
     if bio.op() == Op::Flush || bio.chained.is_some() || !hctx.may_serve(run.owner) {
         return Err(bio);
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
     work(disk, Stage::Insert, 1);
     let serve: &mut HctxState<M> = &mut serving;
-    if !is_open(run, serve) || !passes_single(serve, &bio) {
+    if !is_open(run, serve)
+        || serve.scheduling.as_deref_mut().is_some_and(|inside| !inside.passes_single(&bio))
+    {
         return stage_single(QueueContext { disk, hctx, run, stats }, serving, bio);
     }
     let Some(queue) = serve.queue.as_deref_mut() else {
@@ -157,9 +148,9 @@ pub(crate) fn issue_single<M: Machine>(
     let d_ns = M::now();
     let outcome = queue.queue_rq(&rq);
     if outcome != Dispatch::Queued {
-        (rq.d_ns, rq.outcome) = (d_ns, outcome);
+        rq.d_ns = d_ns;
         let mut context = QueueContext { disk, hctx, run, stats };
-        context.requeue(serve, rq);
+        context.requeue(serve, rq, outcome);
         context.serve(serving);
         return Ok(());
     }
@@ -235,8 +226,7 @@ fn leave_and_end<'a, M: Machine>(
     serving: ServeGuard<'a, M, HctxState<M>>,
 ) {
     if context.run.batch.is_full() {
-        // The driver may have completed more requests than a batch holds. The general path polls
-        // again with an empty batch.
+        // The driver may have completed more than a batch holds, so the general path polls again.
         context.complete();
         return context.serve(serving);
     }
@@ -249,8 +239,7 @@ fn leave_and_end<'a, M: Machine>(
 }
 
 /// Ends the fast path of a batch. Serves work that other threads left while this thread held the
-/// serve lock, delivers completions to other channels, and runs queues that were woken because a
-/// tag became free.
+/// serve lock, delivers completions to other channels, and runs queues woken for a free tag.
 #[inline(never)]
 fn go_on<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,

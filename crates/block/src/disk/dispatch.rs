@@ -3,26 +3,22 @@
 //! Channels call `submit_batch` with a plug's contents, and `run_queue` to poll for completions and
 //! to dispatch bios that wait. The thread that gets the serve lock does all pending work. Threads
 //! that find the lock taken insert their bios into their software queue and leave a flag, or ring
-//! the owner's doorbell. Tags are taken here, just before dispatch, for as many bio chains (bios
-//! merged into one future request) as are ready. Lock order: serve, then software queue or request
-//! queue, then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
-//! `blk_mq_run_hw_queue`.
+//! the owner's doorbell. Tags are taken here, just before dispatch, for as many bio chains (one
+//! request each) as are ready. Lock order: serve, then software queue or request queue, then flush.
+//! Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::handover::count_handed;
-use crate::disk::issue::{issue_list, trace_issue};
+use crate::disk::issue::{IssueBatch, issue_list, trace_issue};
 use crate::disk::queue_context::QueueContext;
 use crate::disk::scheduled;
 use crate::disk::{SubmitPath, direct};
 use crate::queue::driver::QueueKind;
 use crate::queue::serve::ServeGuard;
-use crate::queue::{CtxState, HctxState};
-
-pub(crate) type CtxGuard<'a, M> =
-    <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
+use crate::queue::{HctxState, LockGuard, SoftwareQueue};
 
 /// Number of dispatch rounds after which a thread stops serving the work of other threads. Each
 /// round takes bios from the software queues, dispatches them and polls the driver.
@@ -63,14 +59,14 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             }
             return;
         }
-        let mut ctx = self.disk.queues.ctxs()[usize::from(ctx)].ctx.lock();
+        let mut ctx = self.disk.queues.ctx(ctx).lock();
         if ctx.frozen {
             return;
         }
         serve.inserted_ns = M::now();
         list.mark_inserted(serve.inserted_ns);
         self.trace().record_inserts(list);
-        if self.disk.is_workers(self.hctx.number) {
+        if self.disk.worker_of(self.hctx.number).is_some() {
             drop(ctx);
             return self.stage_sorted(list, serve);
         }
@@ -82,9 +78,13 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     /// Inserts a batch into the software queue, from which the serving thread takes it. The caller
     /// must then mark the queue as pending. Returns `None` if the queue is frozen.
     #[inline(never)]
-    pub(crate) fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> Option<CtxGuard<'a, M>> {
+    pub(crate) fn insert(
+        &mut self,
+        ctx: u16,
+        list: &mut BioList<M>,
+    ) -> Option<LockGuard<'a, M, SoftwareQueue<M>>> {
         list.mark_inserted(M::now());
-        let mut queue = self.disk.queues.ctxs()[usize::from(ctx)].ctx.lock();
+        let mut queue = self.disk.queues.ctx(ctx).lock();
         if queue.frozen {
             drop(queue);
             list.unmark_inserted();
@@ -170,8 +170,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                 }
                 Some(serving) => serving,
                 // `again` is true if a flush has completed and the next flush waits in this queue.
-                // The serve lock is already released, so the thread takes it once more to dispatch
-                // that flush.
+                // The serve lock is released already, so the thread takes it again.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -184,8 +183,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `run_woken` overwrites `left_busy` for other queues. A true value for this queue must
-            // survive.
+            // `run_woken` overwrites `left_busy` for other queues. A true value must survive.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -208,8 +206,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         self.check_reaped(serve);
     }
 
-    /// Checks that each completion names a request in flight, and reports completions to the
-    /// scheduler.
+    /// Checks that each completion is of a request in flight, and reports it to the scheduler.
     #[inline(always)]
     pub(crate) fn check_reaped(&mut self, serve: &mut HctxState<M>) {
         serve.in_flight.take_back(&mut self.run.batch, &self.disk.config.name);
@@ -262,12 +259,12 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     /// Hands the bio chains (bios merged into one future request) in `staged` to the driver, in
-    /// order. A flush is issued when it has become the first in the list. Returns the number of
-    /// requests handed over.
+    /// order. A flush is issued once it is the first in the list. Returns the number of requests.
     pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
         let (mut list, mut sent) = (serve.staged.take(), 0);
         loop {
-            sent += issue_list::<M, true>(self, serve, (&mut list, now_ns), trace_issue);
+            let batch = IssueBatch { list: &mut list, now_ns };
+            sent += issue_list::<M, true>(self, serve, batch, trace_issue);
             if !serve.requeued.is_empty() || list.first().is_none_or(|next| next.op() != Op::Flush)
             {
                 break;
@@ -280,8 +277,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     break;
                 }
             }
-            // If the driver was too busy for the flush, it is too busy for the bios behind the
-            // flush.
+            // A driver too busy for the flush is too busy for the bios behind it.
             if !serve.requeued.is_empty() {
                 break;
             }
@@ -345,6 +341,6 @@ pub(crate) fn leave_to_others<M: Machine>(
 ) {
     let Some(queue) = context.insert(ctx, list) else { return };
     drop(queue);
-    context.hctx.mark_pending(ctx.into());
+    context.hctx.pending.mark(ctx.into());
     context.kick();
 }

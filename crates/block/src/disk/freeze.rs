@@ -1,9 +1,8 @@
 //! Freezing a disk (it accepts nothing, and drains) and quiescing it (it dispatches nothing).
 //!
-//! Any thread that changes a disk's settings or removes the disk may call these functions. The I/O
-//! path reads the flags under locks that it takes anyway, so they cost nothing. Pairs: `freeze`
-//! with `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
-//! `blk_mq_quiesce_queue`.
+//! Any thread that changes or removes a disk may call these functions. The I/O path reads the flags
+//! under locks that it takes anyway, so they cost nothing. Pairs: `freeze` with `unfreeze`,
+//! `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`, `blk_mq_quiesce_queue`.
 
 use millrace_machine::{Deadline, Lock, Machine, Parker};
 
@@ -20,8 +19,7 @@ const SPIN_MOST_NS: u64 = 30_000;
 
 impl<M: Machine> Disk<M> {
     /// Stops accepting bios: they stay in their channels, which accept more until they are full.
-    /// I/O that is already in the disk continues; [`Disk::is_drained`] returns true once that I/O
-    /// is completed.
+    /// I/O in the disk continues; [`Disk::is_drained`] returns true once it is completed.
     pub fn freeze(&self) {
         set_frozen(self, true);
     }
@@ -49,8 +47,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Waits until the disk is drained. Returns false if that has not happened by `deadline_ns`.
-    /// Other threads must poll their channels meanwhile; a thread that has I/O in this disk must
-    /// not call this function.
+    /// Other threads must poll their channels meanwhile; the caller must have no I/O in this disk.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
         // `is_drained` takes serve locks, and a thread that finds a serve lock taken does not poll.
@@ -98,7 +95,7 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
         None => {}
     }
     for ctx in disk.queues.ctxs() {
-        ctx.ctx.lock().frozen = frozen;
+        ctx.lock().frozen = frozen;
     }
     for hctx in disk.queues.hctxs() {
         hctx.change(|serve| serve.frozen = frozen);
@@ -106,15 +103,12 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
 }
 
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
-    let mut moves = 0;
-    if let Some(worker_state) = &disk.worker_state {
-        disk.queues.hctxs()[usize::from(worker_state.hctx)].change(|serve| moves = serve.moves);
-    }
-    moves
+    let worker = disk.worker_state.as_ref();
+    worker.map_or(0, |worker| disk.queues.hctx(worker.hctx).change(|serve| serve.moves))
 }
 
 fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
-    disk.queues.ctxs().iter().all(|ctx| ctx.ctx.lock().is_empty())
+    disk.queues.ctxs().iter().all(|ctx| ctx.lock().is_empty())
         && disk.baseline.iter().all(|baseline| baseline.stack.is_empty())
         && disk.queues.hctxs().iter().all(HardwareQueue::is_empty)
 }

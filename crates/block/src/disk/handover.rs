@@ -13,10 +13,51 @@ use millrace_machine::{Lock, Machine, Order, Stage, Word};
 use crate::chain::slot::BioList;
 use crate::chain::sort::{merge_into, sort};
 use crate::disk::queue_context::QueueContext;
-use crate::disk::worker_state::WorkerState;
 use crate::disk::{Disk, request_limits};
 use crate::queue::HctxState;
 use crate::queue::driver::QueueKind;
+
+/// A disk's record of its worker thread. The worker checks it before it sleeps, and channels read
+/// from it the number of waiting bio chains, for back pressure.
+pub(crate) struct WorkerState<M: Machine> {
+    pub(crate) hctx: u16,
+    /// Identity of the worker's thread, or 0 if there is no worker.
+    pub(crate) owner: M::Word,
+    /// Number of bio chains that submitters have put into software queues for the worker. Chains
+    /// that submitters took back are not counted.
+    pub(crate) handed: M::Word,
+    /// Number of chains in `handed` that were dispatched or merged. Written under the serve lock.
+    pub(crate) settled: M::Word,
+    /// Number of times that another thread served the worker's queue and left work in it.
+    pub(crate) rounds: M::Word,
+}
+
+impl<M: Machine> WorkerState<M> {
+    pub(crate) fn new(hctx: u16) -> Self {
+        let word = || M::Word::new(0);
+        WorkerState { hctx, owner: word(), handed: word(), settled: word(), rounds: word() }
+    }
+
+    #[inline]
+    pub(crate) fn is_taken(&self) -> bool {
+        // Acquire pairs with the Release of `WorkerDrive::take`: a thread that sees the worker's
+        // identity also sees the hardware queue that the worker has opened.
+        self.owner.load(Order::Acquire) != 0
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        // Relaxed: a statistic, which may be slightly wrong: `settled` is read before `handed`.
+        let settled = self.settled.load(Order::Relaxed);
+        self.handed.load(Order::Relaxed).saturating_sub(settled)
+    }
+
+    /// Returns how often other threads left work in the worker's queue. The worker checks its queue
+    /// again if this number has changed.
+    pub(crate) fn rounds(&self) -> u64 {
+        // Relaxed: before a thread sleeps, the fence of `Doorbell::arm` orders this load.
+        self.rounds.load(Order::Relaxed)
+    }
+}
 
 impl<M: Machine> Disk<M> {
     /// Returns true if a worker serves this drive for other threads.
@@ -25,15 +66,14 @@ impl<M: Machine> Disk<M> {
         self.worker_state.as_ref().is_some_and(WorkerState::is_taken)
     }
 
-    /// Returns true if this hardware queue is reserved for the worker, even while there is no
-    /// worker.
+    /// Returns the record of the worker for which hardware queue `hctx` is reserved, even while
+    /// there is no worker.
     #[inline]
-    pub(crate) fn is_workers(&self, hctx: u16) -> bool {
-        self.worker_state.as_ref().is_some_and(|worker_state| worker_state.hctx == hctx)
+    pub(crate) fn worker_of(&self, hctx: u16) -> Option<&WorkerState<M>> {
+        self.worker_state.as_ref().filter(|worker| worker.hctx == hctx)
     }
 
-    /// Returns the number of bio chains (bios merged into one future request) that wait for the
-    /// worker; 0 if the drive cannot have a worker.
+    /// Returns the number of bio chains that wait for the worker; 0 if the drive cannot have one.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.worker_state.as_ref().map_or(0, WorkerState::waiting)
@@ -41,20 +81,17 @@ impl<M: Machine> Disk<M> {
 }
 
 pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
-    disk.worker_state.as_ref().is_some_and(|worker_state| {
-        !worker_state.is_taken()
-            && disk.queues.hctxs()[usize::from(worker_state.hctx)].has_pending()
-    })
+    disk.worker_state
+        .as_ref()
+        .is_some_and(|worker| !worker.is_taken() && disk.queues.hctx(worker.hctx).pending.is_any())
 }
 
 /// Counts bio chains (bios merged into one future request) put into a software queue for the
 /// worker. Every chain must be counted, because chains taken out are subtracted from this number.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
-    if let Some(worker_state) =
-        disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
-    {
+    if let Some(worker) = disk.worker_of(hctx) {
         // Relaxed: `handed` is a statistic on which no other data depends.
-        worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
+        worker.handed.fetch_add(chains.into(), Order::Relaxed);
     }
 }
 
@@ -63,64 +100,59 @@ impl<M: Machine> QueueContext<'_, M> {
     /// frozen, the batch stays in `list`.
     pub(crate) fn hand_over(&mut self, ctx: u16, list: &mut BioList<M>) {
         let disk = self.disk;
-        let Some(worker_state) = &disk.worker_state else { return };
+        let Some(worker) = &disk.worker_state else { return };
         let chains = list.len();
         self.trace().begin_insert(list);
         list.mark_inserted(M::now());
         {
-            let mut queue = disk.queues.ctxs()[usize::from(ctx)].ctx.lock();
+            let mut queue = disk.queues.ctx(ctx).lock();
             if queue.frozen {
                 drop(queue);
                 return list.unmark_inserted();
             }
             self.trace().record_inserts(list);
-            queue.list(worker_state.hctx).append(list);
+            queue.list(worker.hctx).append(list);
         }
-        count_handed(disk, worker_state.hctx, chains);
-        let theirs = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
-        theirs.mark_pending(ctx.into());
+        count_handed(disk, worker.hctx, chains);
+        let theirs = disk.queues.hctx(worker.hctx);
+        theirs.pending.mark(ctx.into());
         theirs.ring();
     }
 
     /// Takes the place of a worker that is gone. Serves the worker's queue or, if this thread may
-    /// not run that queue, moves the waiting bios to software queue `ctx`, which feeds this
-    /// thread's own queue.
+    /// not, moves the waiting bios to software queue `ctx`, which feeds this thread's own queue.
     #[cold]
     pub(crate) fn stand_in(&mut self, ctx: u16) {
         let disk = self.disk;
-        let Some(worker_state) = &disk.worker_state else { return };
+        let Some(worker) = &disk.worker_state else { return };
         if disk.kind == QueueKind::AnyThread {
-            let stats = self.run.stats_of(disk, worker_state.hctx);
-            QueueContext::new(disk, worker_state.hctx, self.run, &stats).run_queue();
+            let stats = self.run.stats_of(disk, worker.hctx);
+            QueueContext::new(disk, worker.hctx, self.run, &stats).run_queue();
             return;
         }
-        let theirs = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
-        if !theirs.has_pending() {
+        let theirs = disk.queues.hctx(worker.hctx);
+        if !theirs.pending.is_any() {
             return;
         }
-        let mut moved = false;
-        // The bios move from one software queue to another under the serve lock. Otherwise the disk
-        // could seem drained while the bios are in neither queue.
-        theirs.change(|serve| {
+        // The bios move under the serve lock: the disk could seem drained while they are in no
+        // queue.
+        let moved = theirs.change(|serve| {
             let mut left = BioList::new();
-            theirs.take_pending(|ctx| {
-                left.append(disk.queues.ctxs()[ctx].ctx.lock().list(worker_state.hctx))
-            });
-            moved = !left.is_empty();
+            theirs
+                .pending
+                .take(|ctx| left.append(disk.queues.ctxs()[ctx].lock().list(worker.hctx)));
+            let moved = !left.is_empty();
             serve.moves += u64::from(moved);
             // Relaxed: `handed` is a statistic on which no other data depends.
-            worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
+            worker.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
             // The queue takes these bios even if frozen, because the disk accepted them earlier.
-            disk.queues.ctxs()[usize::from(ctx)]
-                .ctx
-                .lock()
-                .list(self.hctx.number)
-                .append(&mut left);
+            disk.queues.ctx(ctx).lock().list(self.hctx.number).append(&mut left);
+            moved
         });
         if !moved {
             return;
         }
-        self.hctx.mark_pending(ctx.into());
+        self.hctx.pending.mark(ctx.into());
         self.kick();
     }
 
@@ -128,13 +160,13 @@ impl<M: Machine> QueueContext<'_, M> {
     /// In a worker's queue, the bios are also sorted and merged.
     pub(crate) fn take_staged(&mut self, serve: &mut HctxState<M>) {
         let (disk, hctx) = (self.disk, self.hctx);
-        if !disk.is_workers(hctx.number) {
-            return hctx.take_pending(|ctx| {
-                serve.staged.append(disk.queues.ctxs()[ctx].ctx.lock().list(hctx.number));
+        if disk.worker_of(hctx.number).is_none() {
+            return hctx.pending.take(|ctx| {
+                serve.staged.append(disk.queues.ctxs()[ctx].lock().list(hctx.number));
             });
         }
         let mut fresh = BioList::new();
-        hctx.take_pending(|ctx| fresh.append(disk.queues.ctxs()[ctx].ctx.lock().list(hctx.number)));
+        hctx.pending.take(|ctx| fresh.append(disk.queues.ctxs()[ctx].lock().list(hctx.number)));
         if !fresh.is_empty() {
             serve.taken += u64::from(fresh.len());
             serve.holds_handed = true;
@@ -142,9 +174,8 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Sorts and merges the bio chains (bios merged into one future request) in `list`, and appends
-    /// them to `staged`, the chains that wait for dispatch. Chains in `staged` are not sorted
-    /// again, so that no chain is overtaken for ever.
+    /// Sorts and merges the bio chains in `list`, and appends them to `staged`. Chains in `staged`
+    /// are not sorted again, so that no chain is overtaken for ever.
     pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);
@@ -156,26 +187,18 @@ impl<M: Machine> QueueContext<'_, M> {
     }
 
     /// Called after each dispatch round; does nothing if the hardware queue is not a worker's.
-    /// Stores the number of bio chains (bios merged into one future request) dispatched so far. If
-    /// work remains and this thread is not the worker, wakes the worker, because only the worker
-    /// polls for the completions.
+    /// Stores the number of bio chains dispatched so far. If work remains and this thread is not
+    /// the worker, wakes the worker, because only the worker polls for the completions.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
-        let Some(worker_state) = self
-            .disk
-            .worker_state
-            .as_ref()
-            .filter(|worker_state| worker_state.hctx == self.hctx.number)
-        else {
-            return;
-        };
+        let Some(worker) = self.disk.worker_of(self.hctx.number) else { return };
         let settled = serve.taken.saturating_sub(serve.chains().into());
         // Relaxed: `settled` is a statistic that only the holder of the queue's serve lock writes.
-        worker_state.settled.store(settled, Order::Relaxed);
+        worker.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: a thread that is the worker reads the value that it wrote itself.
-        if serve.holds_handed && worker_state.owner.load(Order::Relaxed) != self.run.owner {
+        if serve.holds_handed && worker.owner.load(Order::Relaxed) != self.run.owner {
             // Relaxed: the fence of `Doorbell::ring` orders this access.
-            worker_state.rounds.fetch_add(1, Order::Relaxed);
+            worker.rounds.fetch_add(1, Order::Relaxed);
             self.hctx.ring();
         }
     }

@@ -15,7 +15,6 @@ use crate::disk::queue_context::QueueContext;
 use crate::disk::submit_context::Stamp;
 use crate::queue::HctxState;
 use crate::queue::driver::{CompletionBatch, DriverQueue, Moment};
-use crate::queue::in_flight::InFlight;
 use crate::queue::request::{Dispatch, Request, RequestRef};
 use crate::queue::tag::TagBatch;
 use crate::trace::blktrace::EventCode;
@@ -25,22 +24,28 @@ const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 /// On the fast path, the driver is polled after about this many requests.
 pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
-/// Turns the bio chains (bios merged into one future request) of `list` into requests and hands
-/// them to the driver. Stops at the first chain that must wait, because no tag is free, the driver
-/// is busy, or the chain is a flush. Calls `trace` for each request. Returns the number of requests
-/// handed over.
+/// Bio chains (each becomes one request) to be issued, and their time of dispatch. For chains that
+/// waited in a queue, 0 stands for the present time.
+pub(crate) struct IssueBatch<'a, M: Machine> {
+    pub(crate) list: &'a mut BioList<M>,
+    pub(crate) now_ns: u64,
+}
+
+/// Turns the bio chains of `batch` into requests and hands them to the driver. Stops at the first
+/// chain that must wait, because no tag is free, the driver is busy, or the chain is a flush. Calls
+/// `trace` for each request. Returns the number of requests handed over.
 ///
-/// `WAITED` is true for bios that waited in a queue. `now_ns` is then their time of dispatch, or 0
-/// for the present time. If no tag is free, the hardware queue is added to the queues that wait for
-/// tags. On the fast path `WAITED` is false, `now_ns` is the present time, and at most about
+/// `WAITED` is true for bios that waited in a queue. If no tag is free, the hardware queue is then
+/// added to the queues that wait for tags. On the fast path `WAITED` is false, and at most about
 /// [`MOST_AT_ONCE`] requests are handed over.
 #[inline(always)]
 pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
-    (list, mut now_ns): (&mut BioList<M>, u64),
+    batch: IssueBatch<'_, M>,
     trace: impl Fn(&mut QueueContext<'_, M>, &dyn DriverQueue<M>, &Request<M>, Dispatch),
 ) -> u32 {
+    let IssueBatch { list, mut now_ns } = batch;
     let HctxState { queue: Some(queue), in_flight, .. } = serve else { return 0 };
     // Local copies avoid reloads after each driver call: the compiler cannot know that the call
     // leaves these values unchanged.
@@ -79,39 +84,22 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
             true => rq.fill_waited(chain, number, flags_taken),
             false => rq.fill(chain, number, flags_taken),
         }
-        let to = (&mut *queue, &mut *in_flight);
-        match hand_over(to, rq, now_ns, |queue, rq, outcome| trace(context, queue, rq, outcome)) {
-            Ok(()) => sent += 1,
-            Err(busy) => {
-                refused = Some(busy);
-                break;
-            }
+        rq.d_ns = now_ns;
+        let outcome = queue.queue_rq(&rq);
+        trace(context, queue, &rq, outcome);
+        if outcome != Dispatch::Queued {
+            refused = Some((rq, outcome));
+            break;
         }
+        in_flight.lend(rq, now_ns);
+        sent += 1;
     }
     list.append(&mut rest);
     tags.give_rest(batch);
-    if let Some(rq) = refused {
-        context.requeue(serve, rq);
+    if let Some((rq, outcome)) = refused {
+        context.requeue(serve, rq, outcome);
     }
     sent
-}
-
-#[inline(always)]
-fn hand_over<M: Machine>(
-    (queue, in_flight): (&mut (dyn DriverQueue<M> + 'static), &mut InFlight),
-    mut rq: RequestRef<M>,
-    now_ns: u64,
-    trace: impl FnOnce(&dyn DriverQueue<M>, &Request<M>, Dispatch),
-) -> Result<(), RequestRef<M>> {
-    rq.d_ns = now_ns;
-    let outcome = queue.queue_rq(&rq);
-    trace(queue, &rq, outcome);
-    if outcome != Dispatch::Queued {
-        rq.outcome = outcome;
-        return Err(rq);
-    }
-    in_flight.lend(rq, now_ns);
-    Ok(())
 }
 
 impl<M: Machine> QueueContext<'_, M> {
@@ -120,31 +108,37 @@ impl<M: Machine> QueueContext<'_, M> {
     pub(crate) fn issue(
         &mut self,
         serve: &mut HctxState<M>,
-        rq: RequestRef<M>,
+        mut rq: RequestRef<M>,
         now_ns: u64,
     ) -> bool {
         let HctxState { queue: Some(queue), in_flight, .. } = serve else {
             unreachable!("dispatch has checked that the driver's queue is open");
         };
-        let to = (&mut **queue, in_flight);
-        match hand_over(to, rq, now_ns, |queue, rq, outcome| trace_issue(self, queue, rq, outcome))
-        {
-            Ok(()) => true,
-            Err(busy) => {
-                self.requeue(serve, busy);
-                false
-            }
+        rq.d_ns = now_ns;
+        let outcome = queue.queue_rq(&rq);
+        trace_issue(self, &**queue, &rq, outcome);
+        if outcome == Dispatch::Queued {
+            in_flight.lend(rq, now_ns);
+        } else {
+            self.requeue(serve, rq, outcome);
         }
+        outcome == Dispatch::Queued
     }
 
-    /// Puts a refused request in front of all other waiting requests.
+    /// Puts a request that the driver refused with `outcome` in front of all other waiting
+    /// requests.
     #[cold]
-    pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
+    pub(crate) fn requeue(
+        &mut self,
+        serve: &mut HctxState<M>,
+        mut rq: RequestRef<M>,
+        outcome: Dispatch,
+    ) {
         let d_ns = rq.d_ns;
         rq.mark_inserted(d_ns);
         self.stats.add(DiskCounter::Requeues, 1);
         self.trace().request(EventCode::Requeue, &rq, d_ns);
-        if rq.outcome == Dispatch::HostBusy {
+        if outcome == Dispatch::HostBusy {
             self.run.wake_at(d_ns + HOST_BUSY_RETRY_NS);
         }
         serve.requeued.push_front(rq);

@@ -1,5 +1,4 @@
-//! `QueueContext`: the values that a thread passes from function to function while it submits,
-//! dispatches or completes I/O at a hardware queue.
+//! `QueueContext`: the values that all functions need to work on I/O at a hardware queue.
 //!
 //! A context is made for each call from a channel or a worker, and for each queue that a thread
 //! runs for other threads. The functions are in dispatch.rs, direct.rs, issue.rs, complete.rs,
@@ -21,8 +20,7 @@ pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) stats: &'a DiskStats<M>,
 }
 
-/// Charges the simulated cost of a stage between software queue and driver, unless the disk's
-/// design has no such stages.
+/// Charges the simulated cost of a stage between software queue and driver, if there are any.
 #[inline(always)]
 pub(crate) fn work<M: Machine>(disk: &Disk<M>, stage: Stage, count: u32) {
     if disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
@@ -38,7 +36,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         run: &'a mut SubmitContext<M>,
         stats: &'a DiskStats<M>,
     ) -> Self {
-        QueueContext { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
+        QueueContext { disk, hctx: disk.queues.hctx(hctx), run, stats }
     }
 
     #[inline(always)]

@@ -1,5 +1,4 @@
-//! A disk's queues: their number, the software queues that feed each hardware queue, and the path
-//! of a batch through them.
+//! A disk's queues: their numbers, how they are connected, and a batch's path through them.
 //!
 //! All three are derived from the disk's settings, the driver's queues and the machine. `Disk::new`
 //! computes the numbers of queues. The queues themselves are made then, or when the first thread
@@ -11,11 +10,20 @@ use alloc::boxed::Box;
 use millrace_machine::{Machine, Meter, Topology};
 
 use crate::bio::error::Error;
+use crate::disk::baseline::{self, Baseline};
 use crate::disk::made_later::MadeLater;
 use crate::disk::{Disk, DiskConfig, SubmitPath};
 use crate::queue::controller::queue_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
+
+/// The CPUs and threads among which a disk's queues are divided.
+#[derive(Clone, Copy)]
+pub(crate) struct QueueUsers<'a> {
+    pub(crate) topology: &'a Topology,
+    /// Number of I/O threads, or 0 if queues do not belong to threads.
+    pub(crate) threads: u16,
+}
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueShape {
@@ -26,8 +34,7 @@ pub(crate) struct QueueShape {
 }
 
 impl QueueShape {
-    /// Returns the number of software queues, and the number of hardware queues including the
-    /// worker's.
+    /// Returns the numbers of software queues and of hardware queues, including the worker's.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let (ctxs, shared) = self.shared;
         (ctxs, shared.max(self.worker.map_or(0, |hctx| usize::from(hctx) + 1)))
@@ -35,31 +42,33 @@ impl QueueShape {
 }
 
 pub(crate) struct DiskQueues<M: Machine> {
-    pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
+    pub(crate) ctxs: Box<[M::Lock<SoftwareQueue<M>>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     path: SubmitPath,
 }
 
 impl<M: Machine> DiskQueues<M> {
-    pub(crate) fn multi_queue(config: &DiskConfig<M>, shape: &QueueShape) -> Self {
-        let hctxs = hardware_queues(config, shape.hw, shape.counts());
-        let path = path_of(config, shape.shared, &hctxs[0]);
-        let is_pairs = one_to_one(config, shape.shared.0, shape.shared.1);
-        Self::new(shape, hctxs, (is_pairs, path))
-    }
-
-    /// Adds software queues to a disk's hardware queues `hctxs`. `is_pairs` is true if each
-    /// software queue feeds a single hardware queue, not all of them.
     pub(crate) fn new(
+        config: &DiskConfig<M>,
         shape: &QueueShape,
-        hctxs: Box<[HardwareQueue<M>]>,
-        (is_pairs, path): (bool, SubmitPath),
+        baseline: Option<&Baseline<M>>,
     ) -> Self {
+        let lanes = baseline::lanes(baseline);
+        let hctxs = match lanes {
+            Some(lanes) => lanes.open(config, shape.hw),
+            None => hardware_queues(config, shape.hw, shape.counts()),
+        };
+        let is_pairs = lanes.is_none() && one_to_one(config, shape.shared.0, shape.shared.1);
+        let path = match baseline {
+            Some(baseline) => baseline.stack.submit_path(config, &hctxs[0]),
+            None => path_of(config, shape.shared, &hctxs[0]),
+        };
         if M::Meter::is_on() {
             hctxs.iter().for_each(|hctx| hctx.serve.meter());
         }
+        // Each software queue feeds a single hardware queue, or all of them.
         let feeds = if is_pairs { 1 } else { hctxs.len() };
-        let ctx = |_| SoftwareQueue::new(feeds, shape.worker);
+        let ctx = |_| SoftwareQueue::<M>::new(feeds, shape.worker);
         DiskQueues { ctxs: (0..shape.shared.0).map(ctx).collect(), hctxs, path }
     }
 
@@ -97,13 +106,23 @@ impl<M: Machine> LazyQueues<M> {
     }
 
     #[inline(always)]
-    pub(crate) fn ctxs(&self) -> &[SoftwareQueue<M>] {
+    pub(crate) fn ctxs(&self) -> &[M::Lock<SoftwareQueue<M>>] {
         &self.queues.known().ctxs
+    }
+
+    #[inline(always)]
+    pub(crate) fn ctx(&self, ctx: u16) -> &M::Lock<SoftwareQueue<M>> {
+        &self.ctxs()[usize::from(ctx)]
     }
 
     #[inline(always)]
     pub(crate) fn hctxs(&self) -> &[HardwareQueue<M>] {
         &self.queues.known().hctxs
+    }
+
+    #[inline(always)]
+    pub(crate) fn hctx(&self, hctx: u16) -> &HardwareQueue<M> {
+        &self.hctxs()[usize::from(hctx)]
     }
 
     /// Returns the path of a batch from the plug to the driver, if the submitting thread serves the
@@ -119,15 +138,14 @@ impl<M: Machine> LazyQueues<M> {
 pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     let lazy = &disk.queues;
     if lazy.get().is_none() {
-        lazy.queues.make(|| DiskQueues::multi_queue(&disk.config, &lazy.shape));
+        lazy.queues.make(|| DiskQueues::new(&disk.config, &lazy.shape, None));
     }
 }
 
 pub(crate) fn queue_counts<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
-    topology: &Topology,
-    threads: u16,
+    QueueUsers { topology, threads }: QueueUsers<'_>,
 ) -> (usize, usize) {
     let wanted = match (hw.kind, config.hardware_queues) {
         (QueueKind::OwnerOnly, Spread::Core) => threads.into(),
@@ -146,8 +164,7 @@ pub(crate) fn hardware_queues<M: Machine>(
     tags.zip(0..).map(queue).collect()
 }
 
-/// Returns the hardware queue of a worker: an additional one after those of the I/O threads, or the
-/// queue of the worker's CPU.
+/// Returns a worker's hardware queue: one after those of the I/O threads, or that of its CPU.
 pub(crate) fn worker_queue<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -169,25 +186,17 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Returns true if a batch may bypass the software queue. Either the software queue feeds only one
-/// hardware queue, or the submitting thread owns the hardware queue. An owner takes other threads'
-/// bios from all software queues that are marked as pending.
-fn passes_software_queue<M: Machine>(
-    config: &DiskConfig<M>,
-    kind: QueueKind,
-    (ctxs, hctxs): (usize, usize),
-) -> bool {
-    let spread = (config.software_queues, config.hardware_queues);
-    kind == QueueKind::OwnerOnly && spread == (Spread::Core, Spread::Core)
-        || one_to_one(config, ctxs, hctxs)
-}
-
+/// Returns the path of batches in the multi-queue design. A batch may bypass the software queue if
+/// that queue feeds only one hardware queue, or if the submitting thread owns the hardware queue.
+/// An owner takes other threads' bios from all software queues that are marked as pending.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
-    counts: (usize, usize),
+    (ctxs, hctxs): (usize, usize),
     first: &HardwareQueue<M>,
 ) -> SubmitPath {
-    match passes_software_queue(config, first.kind, counts) {
+    let spread = (config.software_queues, config.hardware_queues);
+    let is_owned = first.kind == QueueKind::OwnerOnly && spread == (Spread::Core, Spread::Core);
+    match is_owned || one_to_one(config, ctxs, hctxs) {
         true => bypass(config, first),
         false => SubmitPath::Queues,
     }
@@ -238,7 +247,8 @@ mod tests {
             ((Core, Node), queues(OwnerOnly, 64), 3, (8, 2)),
         ] {
             let config = spread::<Native>(spreads.0, spreads.1);
-            assert_eq!(queue_counts(&config, hw, &topology, threads), expected, "{spreads:?}");
+            let users = QueueUsers { topology: &topology, threads };
+            assert_eq!(queue_counts(&config, hw, users), expected, "{spreads:?}");
         }
     }
 
@@ -285,7 +295,7 @@ mod tests {
         let shape = QueueShape { hw, shared, worker: Some(2) };
         let lazy = LazyQueues::<Native>::later(shape);
         assert!(lazy.get().is_none());
-        lazy.queues.make(|| DiskQueues::multi_queue(&config, &shape));
+        lazy.queues.make(|| DiskQueues::new(&config, &shape, None));
         assert_eq!((lazy.ctxs().len(), lazy.hctxs().len()), shape.counts());
         assert_eq!((shape.counts(), lazy.path()), ((2, 3), SubmitPath::Direct));
     }

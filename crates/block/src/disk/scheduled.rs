@@ -14,7 +14,6 @@ use alloc::sync::Arc;
 use millrace_machine::{Machine, Order, Word};
 
 use crate::account::decisions::SchedulerMessage;
-use crate::account::held::DriveWaits;
 use crate::account::hold::WaitReason;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
@@ -23,9 +22,10 @@ use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
 use crate::disk::{Disk, UNBOUNDED, abort};
 use crate::queue::scheduler::builtin::SchedulerKind;
-use crate::queue::scheduler::parts::SchedulerParts;
 use crate::queue::scheduler::share::DriveParts;
-use crate::queue::scheduler::{BioChain, DriveTags, Scheduler, SchedulerPick, Scheduling};
+use crate::queue::scheduler::{
+    BioChain, DriveTags, Scheduler, SchedulerParts, SchedulerPick, Scheduling,
+};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::note::TraceMessage;
@@ -34,8 +34,7 @@ impl<M: Machine> Disk<M> {
     /// Sets one of the built-in schedulers, or none. May be called at any time, from any thread.
     ///
     /// # Errors
-    /// If the drive follows a design of the block layer without schedulers: only `mq` (multi-queue)
-    /// supports them.
+    /// If the drive follows a design other than `mq` (multi-queue): only `mq` supports schedulers.
     ///
     /// # Panics
     /// If the replaced scheduler is a program's own, and does not return all waiting bio chains
@@ -59,8 +58,7 @@ impl<M: Machine> Disk<M> {
     /// called at any time, from any thread.
     ///
     /// # Errors
-    /// If the drive follows a design of the block layer without schedulers: only `mq` (multi-queue)
-    /// supports them.
+    /// If the drive follows a design other than `mq` (multi-queue): only `mq` supports schedulers.
     ///
     /// # Panics
     /// Under the conditions of [`Disk::set_scheduler`].
@@ -78,36 +76,23 @@ impl<M: Machine> Disk<M> {
     /// Returns the drive's scheduler; `None` if a program has set a scheduler of its own.
     #[must_use]
     pub fn scheduler(&self) -> Option<SchedulerKind> {
-        let mut kind = Some(SchedulerKind::None);
-        let Some(queues) = self.queues.get() else { return kind };
-        queues.hctxs[0].change(|serve| {
-            if let Some(scheduling) = &serve.scheduling {
-                kind = scheduling.name().and_then(SchedulerKind::of_name);
-            }
-        });
-        kind
+        let none = Some(SchedulerKind::None);
+        let Some(queues) = self.queues.get() else { return none };
+        queues.hctxs[0].change(|serve| serve.scheduling.as_ref().map_or(none, |inside| inside.kind))
     }
 }
 
-fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
-    let first = &disk.queues.hctxs()[0].tags;
-    let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.queues.hctxs()[*at].tags, first);
-    let sets = (0..disk.queues.hctxs().len()).filter(is_own).count() as u32;
-    let tags = first.depth_with_reserved().saturating_mul(sets);
-    DriveTags { queues: disk.queues.hctxs().len(), tags }
-}
-
-fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveWaits<M>> {
-    disk.accounts.holds(disk.queues.hctxs().len())
-}
-
 fn parts_of<M: Machine>(disk: &Disk<M>) -> SchedulerParts<M> {
+    let hctxs = disk.queues.hctxs();
+    let first = &hctxs[0].tags;
+    let others = hctxs.iter().filter(|hctx| !Arc::ptr_eq(&hctx.tags, first)).count() as u32;
+    let tags = first.depth_with_reserved().saturating_mul(1 + others);
     let piece_sectors = Arc::clone(&disk.sizes.piece_sectors);
     SchedulerParts {
-        drive: DriveParts { holds: holds_of(disk), piece_sectors },
+        drive: DriveParts { holds: disk.accounts.holds(hctxs.len()), piece_sectors },
         groups: disk.config.groups.clone(),
         cost: disk.config.cost,
-        tags: tags_of(disk),
+        tags: DriveTags { queues: hctxs.len(), tags },
     }
 }
 
@@ -120,11 +105,11 @@ fn set_all<M: Machine>(
         let text = format!("drive {}: {}", disk.name(), baseline.stack.refuses_scheduler());
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
-    let holds = holds_of(disk);
-    for hctx in disk.queues.hctxs() {
+    let hctxs = disk.queues.hctxs();
+    let holds = disk.accounts.holds(hctxs.len());
+    for hctx in hctxs {
         let depth = hctx.tags.depth_with_reserved() as usize;
-        let scheduling =
-            Scheduling::new(kind.map(SchedulerKind::name), make(hctx.number), depth, &holds);
+        let scheduling = Scheduling::new(kind, make(hctx.number), depth, &holds);
         change(hctx, Some(Box::new(scheduling)));
     }
     Ok(())
@@ -156,8 +141,7 @@ pub(crate) fn dispatch<M: Machine>(
     if context.run.trace.is_some() {
         now_ns = watch(context, serve, now_ns);
     }
-    // Only flushes are still in `staged`, because `insert` has moved all other bios to the
-    // scheduler.
+    // Only flushes are still in `staged`: `insert` has moved all other bios to the scheduler.
     let mut sent = context.dispatch_staged(serve, now_ns);
     let tags = &*context.hctx.tags;
     let hctx = context.hctx.number;
@@ -165,7 +149,7 @@ pub(crate) fn dispatch<M: Machine>(
     while serve.requeued.is_empty() {
         let room = context.hctx.room(serve);
         let Some(scheduling) = serve.scheduling.as_deref_mut() else { break };
-        if room == 0 || scheduling.len() == 0 {
+        if room == 0 || scheduling.len == 0 {
             stop = if room == 0 { WaitReason::DriveBusy } else { stop };
             break;
         }
@@ -188,8 +172,8 @@ pub(crate) fn dispatch<M: Machine>(
             SchedulerPick::Nothing => break,
         };
         if batch.is_empty() {
-            let want = scheduling.len().min(64).min(room);
-            match context.take_tags(chain.head(), want) {
+            let want = scheduling.len.min(64).min(room);
+            match context.take_tags(&chain.bio, want) {
                 Some(taken) => batch = taken,
                 None => {
                     scheduling.put_back(chain, now_ns);
@@ -213,7 +197,7 @@ pub(crate) fn dispatch<M: Machine>(
     }
     let stop = if serve.requeued.is_empty() { stop } else { WaitReason::DriveBusy };
     if let Some(scheduling) = &serve.scheduling {
-        scheduling.stop(hctx, stop);
+        scheduling.drive.stop(hctx.into(), stop);
     }
     if context.run.trace.is_some() {
         note_decisions(context, serve);
@@ -221,8 +205,7 @@ pub(crate) fn dispatch<M: Machine>(
     sent
 }
 
-/// Handles a scheduler that returned a bio chain (bios merged into one future request) of another
-/// drive: aborts the bios of the chain and panics.
+/// Aborts a bio chain of another drive, which the scheduler returned, and panics.
 #[cold]
 fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     let mut list = BioList::new();
@@ -231,13 +214,12 @@ fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     panic!("drive {}: its scheduler returned a bio chain of another drive", context.disk.name());
 }
 
-/// If this thread records a trace, asks the queue's scheduler to report its decisions. Returns the
-/// present time.
+/// Asks the queue's scheduler to report its decisions to a trace. Returns the present time.
 #[cold]
 fn watch<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>, now_ns: u64) -> u64 {
     let Some(scheduling) = &serve.scheduling else { return now_ns };
     let now_ns = if now_ns == 0 { M::now() } else { now_ns };
-    scheduling.watch(context.hctx.number, now_ns);
+    scheduling.drive.watch(context.hctx.number.into(), now_ns);
     now_ns
 }
 
@@ -245,7 +227,7 @@ fn watch<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>, now_ns
 fn note_decisions<M: Machine>(context: &mut QueueContext<'_, M>, serve: &HctxState<M>) {
     let hctx = context.hctx.number;
     let Some(scheduling) = &serve.scheduling else { return };
-    for decision in scheduling.decisions(hctx) {
+    for decision in scheduling.drive.decisions(hctx.into()).take() {
         let (remark, time_ns) = match decision {
             SchedulerMessage::Held(group, hold, depth) => {
                 (TraceMessage::Held(group, hold, depth), 0)
@@ -282,11 +264,11 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M
 pub(crate) fn tell<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let entries = context.run.batch.entries();
-    if entries.is_empty() || !scheduling.expects_any() {
+    if entries.is_empty() || scheduling.in_flight == 0 {
         return;
     }
     let now_ns = M::now();
     for (tag, status) in entries {
-        scheduling.completed(*tag, *status, now_ns);
+        scheduling.ended(*tag, Some(*status), now_ns);
     }
 }

@@ -30,22 +30,17 @@ pub enum Stamp {
     Io,
 }
 
-/// A thread's statistics for a hardware queue that is not its own.
-pub(crate) struct OtherStats<M: Machine> {
-    pub(crate) disk: Weak<Disk<M>>,
-    pub(crate) stats: Arc<DiskStats<M>>,
-}
-
 /// A thread's statistics by tenant, and its statistics for hardware queues of other threads.
 pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
     pub(crate) tenants: Tenants<M>,
-    pub(crate) others: Vec<OtherStats<M>>,
+    /// Statistics for hardware queues of other threads, each with the queue's disk.
+    others: Vec<(Weak<Disk<M>>, Arc<DiskStats<M>>)>,
 }
 
 pub(crate) struct SubmitContext<M: Machine> {
-    bio_set: *const BioSet<M>,
+    pub(crate) bio_set: *const BioSet<M>,
     /// Identity of the thread, to compare with the owners of queues.
     pub(crate) owner: u64,
     pub(crate) stamp: Stamp,
@@ -120,21 +115,17 @@ impl<M: Machine> SubmitContext<M> {
     /// other threads. The disk is in the thread's volume, or shares tags with it.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
-        let is_it = |other: &&OtherStats<M>| {
-            core::ptr::eq(other.disk.as_ptr(), disk) && other.stats.key() == hctx
+        let others = &mut self.accounts.others;
+        let is_it = |(other, stats): &&(Weak<Disk<M>>, Arc<DiskStats<M>>)| {
+            core::ptr::eq(other.as_ptr(), disk) && stats.key() == hctx
         };
-        if let Some(other) = self.accounts.others.iter().find(is_it) {
-            return Arc::clone(&other.stats);
+        if let Some((_, stats)) = others.iter().find(is_it) {
+            return Arc::clone(stats);
         }
-        self.accounts.others.retain(|other| other.disk.strong_count() > 0);
+        others.retain(|(disk, _)| disk.strong_count() > 0);
         let stats = disk.accounts.open(hctx);
-        let disk = Weak::clone(&disk.this);
-        self.accounts.others.push(OtherStats { disk, stats: Arc::clone(&stats) });
+        others.push((Weak::clone(&disk.this), Arc::clone(&stats)));
         stats
-    }
-
-    pub(crate) fn bio_set(&self) -> *const BioSet<M> {
-        self.bio_set
     }
 
     /// Returns a bio, which has its final status, to its channel.

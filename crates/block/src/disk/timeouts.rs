@@ -8,31 +8,26 @@
 //! request is judged. Lock order: as in dispatch.rs; the lock of abandoned requests comes last.
 //! Kernel counterpart: `blk_mq_timeout_work`.
 
-use alloc::vec::Vec;
-
 use millrace_machine::{Lock, Machine};
 
 use crate::account::EqualIos;
 use crate::account::disk_counter::DiskCounter;
-use crate::account::failures::Failure;
 use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::bio_set::BioSetRef;
-use crate::chain::slot::{BioRef, BioSlot};
 use crate::disk::AbandonedRequest;
-use crate::disk::complete::FailureLogging;
+use crate::disk::complete::RequestEnd;
 use crate::disk::queue_context::QueueContext;
 use crate::queue::HctxState;
 use crate::queue::driver::Expired;
-use crate::queue::request::{Request, RequestState, Tag};
+use crate::queue::request::{Request, RequestState, Tag, bios_of};
 use crate::trace::blktrace::EventCode;
 
 /// Longest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 /// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Number of checks during one timeout. If the process pauses, up to two check intervals of the
-/// pause count towards the timeout.
+/// Number of checks during one timeout. Of a pause of the process, up to two check intervals count.
 const LOOKS: u64 = 8;
 
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
@@ -89,7 +84,8 @@ fn expire<M: Machine>(
         // flight until the drive completes it. The timeout is recorded as a failure of the drive.
         if rq.state != RequestState::Overdue {
             rq.state = RequestState::Overdue;
-            note_overdue(context, rq);
+            let accounts = &context.disk.accounts;
+            rq.bios().for_each(|bio| accounts.note_failure(bio, Status::TimedOut));
         }
         return;
     }
@@ -98,53 +94,21 @@ fn expire<M: Machine>(
     }
     let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
     rq.state = RequestState::Abandoned;
-    let bio_sets = bio_sets_of(&chain);
-    context.disk.abandoned.lock().push(AbandonedRequest {
-        hctx: context.hctx.number,
-        tag,
-        bio_sets,
-    });
+    let bio_sets = bios_of(&chain).map(|bio| BioSetRef::new(bio.bio_set)).collect();
+    let abandoned = AbandonedRequest { hctx: context.hctx.number, tag, bio_sets };
+    context.disk.abandoned.lock().push(abandoned);
     let mut equal = EqualIos::EMPTY;
-    let stamps = (d_ns, now_ns);
     context.run.accounts.c_ns = now_ns;
-    context.end_bios(chain, (Status::TimedOut, FailureLogging::Now), stamps, &mut equal);
+    let end = RequestEnd { status: Status::TimedOut, d_ns, c_ns: now_ns, is_logged: false };
+    context.end_bios(chain, end, &mut equal);
     context.stats.record(&mut equal, &mut context.run.accounts.tenants);
     if op == Op::Flush {
         context.flush_done();
     }
 }
 
-/// Records an overdue request as a failure of the drive. Its bios stay in flight.
-fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
-    let mut next = rq.chain.as_deref();
-    while let Some(bio) = next {
-        let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
-        let status = Status::TimedOut;
-        context.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
-        next = bio.chained.as_deref();
-    }
-}
-
-/// Returns true if the request transfers data to or from memory that the submitter owns. After a
-/// timeout, the drive may still write that memory, and the block layer can keep only its own
-/// buffers alive.
+/// Returns true if the request transfers data to or from memory that the submitter owns. The drive
+/// may write it after a timeout, and the block layer can keep only its own buffers alive.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
-    let mut next = rq.chain.as_deref();
-    while let Some(bio) = next {
-        if bio.is_foreign() && bio.bio.op.has_data() {
-            return true;
-        }
-        next = bio.chained.as_deref();
-    }
-    false
-}
-
-fn bio_sets_of<M: Machine>(chain: &BioRef<M>) -> Vec<BioSetRef<M>> {
-    let mut bio_sets = Vec::new();
-    let mut next: Option<&BioSlot<M>> = Some(chain);
-    while let Some(bio) = next {
-        bio_sets.push(BioSetRef::new(bio.bio_set));
-        next = bio.chained.as_deref();
-    }
-    bio_sets
+    rq.bios().any(|bio| bio.is_foreign() && bio.bio.op.has_data())
 }

@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::disk::submit_context::SubmitContext;
 use crate::queue::driver::{DriverQueue, Moment};
 use crate::queue::in_flight::InFlight;
-use crate::queue::request::{Dispatch, Request};
+use crate::queue::request::{Dispatch, Request, bios_of};
 use crate::queue::tag::TagSet;
 use crate::trace::blktrace::{EventCode, category};
 use crate::trace::entry::{TraceStep, TraceSubject, group_of};
@@ -61,8 +61,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Sends a bio's first events to the sink, all with the time of submission: queued, remapped,
-    /// got a request, plugged.
+    /// Sends a bio's first events to the sink, all with the time of submission: Q, A, G and P.
     #[inline]
     pub(crate) fn tell_entry(&self, bio: &BioSlot<M>) {
         if self.disk.config.trace.is_some() {
@@ -94,59 +93,49 @@ impl<M: Machine> Tracing<'_, M> {
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
-        if self.disk.baseline.as_ref().is_some_and(|baseline| baseline.stack.gets_request_late()) {
+        let baseline = self.disk.baseline.as_ref();
+        let gets_late = baseline.is_some_and(|baseline| baseline.stack.gets_request_late());
+        if gets_late || writer.is_exact() {
             self.record_entry(bio, drives);
-            if place == PlugPlace::First {
-                self.record_plug(bio);
+            if !gets_late {
+                self.record_get(bio, entry_ns(bio));
             }
-            return;
+        } else {
+            let of = subject(self.disk, bio, bio.bio.nr_sectors);
+            match is_remapped(bio, drives) {
+                false => writer.put(entry_ns(bio), &of, TraceStep::QueueGet),
+                true => writer.put_from(entry_ns(bio), &of, TraceStep::RemapQueueGet, source(bio)),
+            }
         }
-        if writer.is_exact() {
-            self.record_entry(bio, drives);
-            return self.plugged(bio, place);
-        }
-        let of = subject(self.disk, bio, bio.bio.nr_sectors);
-        match is_remapped(bio, drives) {
-            false => writer.put(entry_ns(bio), &of, TraceStep::QueueGet),
-            true => writer.put_from(entry_ns(bio), &of, TraceStep::RemapQueueGet, source(bio)),
-        }
-        if place == PlugPlace::First {
-            self.record_plug(bio);
-        }
+        self.record_plug(bio, place);
     }
 
     /// Records that a bio starts a request, and a plug event if the bio is the first in its plug.
     pub(crate) fn plugged(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
         self.record_get(bio, entry_ns(bio));
-        if place == PlugPlace::First {
-            self.record_plug(bio);
-        }
+        self.record_plug(bio, place);
     }
 
     pub(crate) fn record_get(&mut self, bio: &BioSlot<M>, now_ns: u64) {
         self.record(EventCode::GetRequest, bio, (now_ns, bio.bio.nr_sectors));
     }
 
-    fn record_plug(&mut self, bio: &BioSlot<M>) {
-        if let Some(writer) = &mut self.run.trace {
-            writer.put(
-                entry_ns(bio),
-                &plug_subject(self.disk, bio, 0),
-                TraceStep::One(EventCode::Plug),
-            );
+    fn record_plug(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
+        let Some(writer) = &mut self.run.trace else { return };
+        if place == PlugPlace::First {
+            let of = plug_subject(self.disk, bio, 0);
+            writer.put(entry_ns(bio), &of, TraceStep::One(EventCode::Plug));
         }
     }
 
-    /// Emits the event of a merge. The event describes the last bio of the bio chain after a back
-    /// merge, and the first bio after a front merge.
+    /// Emits the event of a merge, about the bio that was merged: the chain's last or first one.
     #[inline]
     pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
-        if !self.is_on() {
-            return;
-        }
-        match kind {
-            MergeKind::Back => self.slot(EventCode::BackMerge, last_of(chain)),
-            MergeKind::Front => self.slot(EventCode::FrontMerge, chain),
+        if self.is_on() {
+            match kind {
+                MergeKind::Back => self.slot(EventCode::BackMerge, last_of(chain)),
+                MergeKind::Front => self.slot(EventCode::FrontMerge, chain),
+            }
         }
     }
 
@@ -179,11 +168,7 @@ impl<M: Machine> Tracing<'_, M> {
     #[cold]
     pub(crate) fn request(&mut self, action: EventCode, rq: &Request<M>, time_ns: u64) {
         if self.disk.config.trace.is_some() {
-            let mut next = rq.chain.as_deref();
-            while let Some(bio) = next {
-                self.tell(action, bio, time_ns);
-                next = bio.chained.as_deref();
-            }
+            rq.bios().for_each(|bio| self.tell(action, bio, time_ns));
         }
         self.record_request(action, rq, (time_ns, Status::Ok));
     }
@@ -286,8 +271,11 @@ impl<M: Machine> Tracing<'_, M> {
     #[cold]
     pub(crate) fn note(&mut self, remark: TraceMessage, time_ns: u64) {
         if let Some(writer) = &mut self.run.trace {
-            let group = group_of(self.disk.config.device, 0, 0);
-            let of = TraceSubject { group, sector: 0, bytes: 0 };
+            let of = TraceSubject {
+                group: group_of(self.disk.config.device, 0, 0),
+                sector: 0,
+                bytes: 0,
+            };
             writer.put_note(M::now(), &of, TraceNote { remark, time_ns });
         }
     }
@@ -383,13 +371,7 @@ impl<M: Machine> Tracing<'_, M> {
     fn tell_list(&self, action: EventCode, list: &BioList<M>) {
         if self.disk.config.trace.is_some() {
             let now_ns = M::now();
-            list.for_each(|head| {
-                let mut next = Some(head);
-                while let Some(bio) = next {
-                    self.tell(action, bio, now_ns);
-                    next = bio.chained.as_deref();
-                }
-            });
+            list.iter().flat_map(bios_of).for_each(|bio| self.tell(action, bio, now_ns));
         }
     }
 }
@@ -413,8 +395,7 @@ fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -
     }
 }
 
-/// Returns the fields of a plug event, which has no operation. The number of requests takes the
-/// place of the sector.
+/// Returns the fields of a plug event, with the number of requests in the place of the sector.
 fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> TraceSubject {
     let group = group_of(disk.config.device, bio.bio.account_key.tenant, 0);
     TraceSubject { group, sector: count.into(), bytes: 0 }
@@ -431,11 +412,7 @@ fn source<M: Machine>(bio: &BioSlot<M>) -> Sector {
 }
 
 fn last_of<M: Machine>(chain: &BioSlot<M>) -> &BioSlot<M> {
-    let mut last = chain;
-    while let Some(next) = last.chained.as_deref() {
-        last = next;
-    }
-    last
+    bios_of(chain).last().unwrap_or(chain)
 }
 
 #[inline(always)]

@@ -30,8 +30,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return None;
         }
         if !self.run.woken.is_empty() && self.owes_others() {
-            // Another hardware queue was woken for a free tag, and this thread has not run it yet.
-            // The free tag is left to that queue.
+            // The tag is left to a queue that was woken for it and has not run yet.
             self.join_waiters(chain);
             return None;
         }
@@ -42,8 +41,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     /// Returns true if this thread has woken another hardware queue for a tag and must still run
-    /// that queue. A wake-up of this queue does not count: the queue would give way to itself, wait
-    /// for a tag again and be woken again, without end.
+    /// that queue. A wake-up of this queue does not count: it would give way to itself without end.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -120,11 +118,10 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             let Some(drive) = waiter.drive.upgrade() else { continue };
             let drive: Arc<dyn Any + Send + Sync> = drive;
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
-                disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
+                disk.queues.hctx(waiter.hctx).stop_waiting();
                 let woken = &mut self.run.woken;
                 // Completions may wake, again and again, the queue that this thread itself serves.
-                // Its repeated wake-ups add only one entry to `woken`, because running the queue
-                // once suffices.
+                // Repeated wake-ups add only one entry to `woken`: one run suffices.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };
@@ -139,7 +136,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
 
 impl<M: Machine> TagUser for Disk<M> {
     fn look_for_tag(&self, hctx: u16) {
-        let hctx = &self.queues.hctxs()[usize::from(hctx)];
+        let hctx = self.queues.hctx(hctx);
         hctx.stop_waiting();
         hctx.mark_own();
         hctx.ring();

@@ -15,13 +15,14 @@ use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 use crate::disk::Disk;
+use crate::disk::handover::WorkerState;
 use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
 use crate::disk::submit_context::SubmitContext;
 use crate::disk::timeouts;
-use crate::disk::worker_state::WorkerState;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
+use crate::queue::request::bios_of;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS};
 
 pub(crate) struct WorkerDrive<M: Machine> {
@@ -31,8 +32,7 @@ pub(crate) struct WorkerDrive<M: Machine> {
     /// Value of `WorkerState::rounds`, read before the worker last served the queue. A newer value
     /// means that another thread has left work in the queue.
     rounds: u64,
-    /// True if the worker's last attempt to serve the queue failed, because another thread served
-    /// it.
+    /// True if the worker's last attempt failed because another thread served the queue.
     missed: bool,
 }
 
@@ -43,43 +43,36 @@ impl<M: Machine> WorkerDrive<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub(crate) fn take(disk: &Arc<Disk<M>>, thread: &IoThread<M>) -> Result<Option<Self>, Error> {
-        let Some(worker_state) =
-            disk.worker_state.as_ref().filter(|worker_state| !worker_state.is_taken())
-        else {
+        let Some(worker) = disk.worker_state.as_ref().filter(|worker| !worker.is_taken()) else {
             return Ok(None);
         };
         make_queues(disk);
-        let hctx = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
+        let hctx = disk.queues.hctx(worker.hctx);
         if disk.kind == QueueKind::OwnerOnly {
             if hctx.has_owner() {
                 // The drive's previous worker has left, but still owns the queue.
                 return Ok(None);
             }
-            disk.own(worker_state.hctx, thread)?;
+            disk.own(worker.hctx, thread)?;
         }
         // Release pairs with the Acquire of `is_taken`.
-        let taken = worker_state
-            .owner
-            .compare_exchange(0, thread.owner, Order::AcqRel, Order::Relaxed)
-            .is_ok();
-        if !taken {
+        if worker.owner.compare_exchange(0, thread.owner, Order::AcqRel, Order::Relaxed).is_err() {
             return Ok(None);
         }
         if disk.kind == QueueKind::AnyThread {
-            // Bios that were handed over before the doorbell was set are found by the worker's
-            // first `turn`.
+            // The worker's first `turn` finds bios handed over before the doorbell was set.
             hctx.set_bell(Some(Arc::clone(&thread.bell)));
         }
-        let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker_state.hctx));
-        Ok(Some(WorkerDrive { disk, stats, hctx: worker_state.hctx, rounds: 0, missed: false }))
+        let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker.hctx));
+        Ok(Some(WorkerDrive { disk, stats, hctx: worker.hctx, rounds: 0, missed: false }))
     }
 
-    fn worker_state(&self) -> Option<&WorkerState<M>> {
-        self.disk.worker_state.as_ref()
+    fn worker(&self) -> &WorkerState<M> {
+        self.disk.worker_state.as_ref().expect("a disk with a worker has its record")
     }
 
     fn queue(&self) -> &HardwareQueue<M> {
-        &self.disk.queues.hctxs()[usize::from(self.hctx)]
+        self.disk.queues.hctx(self.hctx)
     }
 
     /// Returns true if the queue got work since the worker last served it, or if another thread
@@ -89,12 +82,12 @@ impl<M: Machine> WorkerDrive<M> {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
         }
-        let rounds = self.worker_state().map_or(0, WorkerState::rounds);
-        self.missed || rounds != self.rounds || self.queue().has_pending()
+        let rounds = self.worker().rounds();
+        self.missed || rounds != self.rounds || self.queue().pending.is_any()
     }
 
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
-        let rounds = self.worker_state().map_or(0, WorkerState::rounds);
+        let rounds = self.worker().rounds();
         // A thread that stops serving the queue need not notify the worker. So the worker may sleep
         // only after it has taken the serve lock itself.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
@@ -113,22 +106,19 @@ impl<M: Machine> WorkerDrive<M> {
     /// Stops serving: no more bios are handed over, and a queue that any thread may run is left to
     /// the submitters. An `OwnerOnly` queue stays the worker's until [`WorkerDrive::close`].
     pub(crate) fn leave(&self, owner: u64) {
-        let Some(worker_state) = self.worker_state() else { return };
+        let worker = self.worker();
         // Relaxed: `owner` has this thread's identity only if this thread wrote it.
-        if self.disk.kind == QueueKind::AnyThread
-            && worker_state.owner.load(Order::Relaxed) == owner
-        {
+        if self.disk.kind == QueueKind::AnyThread && worker.owner.load(Order::Relaxed) == owner {
             // The doorbell is cleared before the next worker can set its own.
             self.queue().set_bell(None);
         }
-        if worker_state.owner.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
+        if worker.owner.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Wakes the submitters whose bios wait for the worker, so that they see that the worker
-            // is gone. A later submitter sees this, too: it takes the software queue's lock before
-            // it sleeps.
-            let mut ctx = ctx.ctx.lock();
+            // Wakes the submitters whose bios wait for the gone worker. A later submitter notices
+            // by itself, because it takes the software queue's lock before it sleeps.
+            let mut ctx = ctx.lock();
             ring_all(ctx.list(self.hctx));
         }
     }
@@ -138,11 +128,10 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     pub(crate) fn in_flight(&self, owner: u64) -> u32 {
-        let mut in_flight = 0;
-        if self.queue().is_owned_by(owner) {
-            self.queue().change(|serve| in_flight = serve.in_flight.count());
+        match self.queue().is_owned_by(owner) {
+            true => self.queue().change(|serve| serve.in_flight.count()),
+            false => 0,
         }
-        in_flight
     }
 
     /// Closes the queue of a worker that has left, and returns waiting bios to the submitters.
@@ -155,29 +144,20 @@ impl<M: Machine> WorkerDrive<M> {
         hctx.change(|serve| {
             let mut left = disk.empty_queue(self.hctx, serve);
             serve.taken = serve.taken.saturating_sub(left.len().into());
-            if let Some(worker_state) = self.worker_state() {
-                // Relaxed: `settled` (number of bio chains that have left the worker's queue) is a
-                // statistic. Only the holder of the queue's serve lock writes it.
-                worker_state.settled.store(serve.taken, Order::Relaxed);
-            }
+            // Relaxed: `settled` (number of bio chains that have left the worker's queue) is a
+            // statistic. Only the holder of the queue's serve lock writes it.
+            self.worker().settled.store(serve.taken, Order::Relaxed);
             serve.moves += u64::from(!left.is_empty());
-            let mut ctx = disk.queues.ctxs()[usize::from(hctx.own_ctx)].ctx.lock();
+            let mut ctx = disk.queues.ctx(hctx.own_ctx).lock();
             ctx.list(self.hctx).append(&mut left);
             ring_all(ctx.list(self.hctx));
         });
         hctx.mark_own();
-        // No thread runs this queue any more, so no thread passes its freed tags on to other
-        // queues. All waiters are woken to try for a tag.
+        // No thread runs this queue any more to pass tags on, so all waiters are woken.
         hctx.tags.wake_all();
     }
 }
 
 fn ring_all<M: Machine>(list: &BioList<M>) {
-    list.for_each(|chain| {
-        let mut next = Some(chain);
-        while let Some(bio) = next {
-            BioSet::bell_of(bio).ring();
-            next = bio.chained.as_deref();
-        }
-    });
+    list.iter().flat_map(bios_of).for_each(|bio| BioSet::bell_of(bio).ring());
 }

@@ -77,10 +77,10 @@ impl ServeModel {
     fn submit(&self, ctx: usize) {
         // SAFETY: no thread reads the work before it is marked.
         unsafe { *self.work[ctx].write() = 1 };
-        self.hctx.mark_pending(ctx);
+        self.hctx.pending.mark(ctx);
         let mut inside = self.hctx.serve.enter_or_flag();
         while let Some(mut serving) = inside {
-            self.hctx.take_pending(|ctx| {
+            self.hctx.pending.take(|ctx| {
                 // SAFETY: the thread that takes the mark owns the work.
                 let work = unsafe { &mut *self.work[ctx].write() };
                 ensure(*work == 1, "an item of work was done twice, or before it was submitted");

@@ -58,23 +58,17 @@ impl ControllerConfig {
             Err(Error::new(ErrorKind::InvalidSetting, text))
         };
         if self.tags == 0 || self.tags > Self::TAGS_MAX {
-            return wrong(format!(
-                "{} tags are out of range; use 1 to {}",
-                self.tags,
-                Self::TAGS_MAX
-            ));
+            let (tags, most) = (self.tags, Self::TAGS_MAX);
+            return wrong(format!("{tags} tags are out of range; use 1 to {most}"));
         }
         let nodes = topology.nodes() as u32;
         match self.node {
-            Some(node) if node.0 >= nodes && nodes == 1 => {
-                wrong(format!("there is no NUMA node {}: this machine has only node 0", node.0))
-            }
-            Some(node) if node.0 >= nodes => {
-                let most = nodes - 1;
-                wrong(format!(
-                    "there is no NUMA node {}: this machine has nodes 0 to {most}",
-                    node.0
-                ))
+            Some(NodeId(node)) if node >= nodes => {
+                let has = match nodes {
+                    1 => "only node 0".into(),
+                    _ => format!("nodes 0 to {}", nodes - 1),
+                };
+                wrong(format!("there is no NUMA node {node}: this machine has {has}"))
             }
             _ => Ok(()),
         }
@@ -84,8 +78,7 @@ impl ControllerConfig {
 /// A controller. The `DiskConfig` of each of its drives refers to it.
 pub struct Controller<M: Machine> {
     config: ControllerConfig,
-    /// Tag set of all drives of the controller; `None` if each drive or queue has a tag set of its
-    /// own.
+    /// Tag set of all drives of the controller; `None` if each drive or queue has its own.
     shared: Option<Arc<TagSet<M>>>,
 }
 
@@ -109,8 +102,7 @@ impl<M: Machine> Controller<M> {
         &self.config
     }
 
-    /// Returns the number of tags in use if all drives share a tag set; `None` if each drive or
-    /// queue has a tag set of its own.
+    /// Returns the number of tags in use if all drives share a tag set, else `None`.
     #[must_use]
     pub fn tags_in_use(&self) -> Option<u32> {
         self.shared.as_ref().map(|tags| tags.in_use())
@@ -119,8 +111,7 @@ impl<M: Machine> Controller<M> {
 
 pub(crate) struct QueueTags<M: Machine> {
     pub(crate) tags: Arc<TagSet<M>>,
-    /// Largest number of requests in flight in the queue, flushes not counted; `None` if the number
-    /// of tags is the only limit.
+    /// Limit of requests in flight in the queue, flushes not counted; `None` if only tags limit it.
     pub(crate) depth_max: Option<u32>,
 }
 
@@ -151,22 +142,9 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
 
 const DEPTH_MAX: u32 = 65_536;
 
-/// Returns the number of requests that the drive accepts per queue, or in total with `PerDrive`.
-/// The controller's limit is not included.
+/// Returns the drive's own limit of requests per queue, or in total with `PerDrive`.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
-}
-
-/// Creates the tags of lanes (parts of hardware queues). `lanes` holds the hardware queue of each
-/// lane; lanes of one queue share their tags.
-pub(crate) fn lane_tags<M: Machine>(
-    settings: TagSettings<'_, M>,
-    hw: HwQueues,
-    lanes: &[usize],
-) -> Vec<QueueTags<M>> {
-    let queues = lanes.iter().max().map_or(0, |last| last + 1);
-    let queues = queue_tags(settings, hw, queues);
-    lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
 pub(crate) fn queue_tags<M: Machine>(

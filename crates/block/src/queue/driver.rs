@@ -67,8 +67,7 @@ pub enum Expired {
     Abandon,
 }
 
-/// The step of a request at which the block layer asks the driver for information about the request
-/// to put into a trace ([`DriverQueue::trace_data`]).
+/// The step of a request at which the driver is asked for [`DriverQueue::trace_data`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
     /// The request was handed to the driver.
@@ -205,8 +204,7 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn is_immediate(&self) -> bool {
         false
     }
-    /// Opens queue `index` with `depth` tags. If the queue kind is `OwnerOnly`, the owner's thread
-    /// calls this function.
+    /// Opens queue `index` with `depth` tags. The owner's thread calls this for `OwnerOnly` queues.
     ///
     /// # Errors
     /// If the operating system refuses to open the queue.
@@ -227,8 +225,7 @@ pub trait Driver<M: Machine>: Send + Sync {
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
     /// them instead of at the start. Opening must then be quick and wait for no other thread. Only
-    /// the first queue that a thread opens may take resources that can run out; the thread's later
-    /// queues share them.
+    /// a thread's first queue may take resources that can run out; its later queues share them.
     fn may_open_late(&self) -> bool {
         false
     }
@@ -239,8 +236,7 @@ pub trait Driver<M: Machine>: Send + Sync {
         false
     }
     /// Returns true if owners must poll the drive's `OwnerOnly` queues on each wake-up even when no
-    /// request is in flight, so that the driver notices other events, such as the end of a
-    /// connection.
+    /// request is in flight, so that the driver notices, say, the end of a connection.
     fn is_polled_idle(&self) -> bool {
         false
     }
@@ -249,8 +245,7 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn is_reconnecting(&self) -> bool {
         false
     }
-    /// Describes the drive's present fault for an operator, such as missing connections to its
-    /// server; `None` if there is none.
+    /// Describes the drive's present fault, if any, such as missing connections to its server.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -282,13 +277,11 @@ pub trait Driver<M: Machine>: Send + Sync {
         false
     }
     /// Announces, before queues are opened, that many requests will use the memory of `arena`. A
-    /// driver can then register the memory with the operating system once instead of for each
-    /// request.
+    /// driver can then register the memory with the system once, not for each request.
     fn lend(&self, arena: &Arc<Arena>) {
         let _ = arena;
     }
-    /// Returns the driver's own counters for statistics, as pairs of name and value. Each counter
-    /// starts at 0 when the driver is made.
+    /// Returns the driver's own counters, from 0 at the start, as pairs of name and value.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -329,8 +322,7 @@ pub trait DriverQueue<M: Machine>: Send {
     fn has_work(&self) -> bool {
         false
     }
-    /// Called when a request was not completed within the timeout. Returns the driver's decision
-    /// about it.
+    /// Returns the driver's decision about a request that was not completed within the timeout.
     fn timeout(&mut self, tag: Tag) -> Expired;
 }
 
@@ -339,8 +331,7 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of completions in `entries` whose tags the block layer has checked to be in flight: 0
-    /// before the check, and all of them after it.
+    /// Number of completions whose tags were checked to be in flight: 0 before the check, then all.
     checked: usize,
     taken: usize,
     wake_ns: Option<u64>,
@@ -449,8 +440,7 @@ impl CompletionBatch {
         &self.entries[..self.len]
     }
 
-    /// Asks for another poll of the driver at `deadline_ns`, a time of `Machine::now`, unless an
-    /// event causes an earlier poll.
+    /// Asks for another poll of the driver at `deadline_ns`, a time of `Machine::now`, or earlier.
     pub fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
@@ -475,8 +465,7 @@ impl CompletionBatch {
         self.len = 0;
     }
 
-    /// Empties the batch for the next poll. Keeps the time at which the driver asked to be polled
-    /// again.
+    /// Empties the batch for the next poll. Keeps the time set by [`CompletionBatch::wake_at`].
     pub fn clear(&mut self) {
         (self.len, self.checked, self.taken) = (0, 0, 0);
     }

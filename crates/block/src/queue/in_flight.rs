@@ -38,8 +38,7 @@ impl InFlight {
         self.count
     }
 
-    /// Records that the driver has accepted a request, and forgets the request's handle
-    /// (`RequestRef`).
+    /// Records that the driver has accepted a request, and forgets the request's handle.
     #[inline(always)]
     pub(crate) fn lend<M: Machine>(&mut self, rq: RequestRef<M>, now_ns: u64) {
         self.issued_ns[rq.tag().0 as usize] = stamp(now_ns);
@@ -89,8 +88,7 @@ impl InFlight {
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The clock starts at the queue's oldest dispatch. Otherwise the first check would miss
-            // a pause of the process since that dispatch.
+            // The clock starts at the oldest dispatch, to notice a pause since then.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);

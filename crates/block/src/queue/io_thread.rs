@@ -10,8 +10,7 @@ use millrace_machine::{Doorbell, Machine};
 
 use crate::bio::error::Error;
 
-/// Time in nanoseconds for which a dropped channel or worker waits for its I/O in flight before it
-/// leaks the memory.
+/// Nanoseconds that a dropped channel or worker waits for its I/O before it leaks the memory.
 pub(crate) const DRAIN_NS: u64 = 5_000_000_000;
 /// Pause in nanoseconds between two checks while a dropped channel or worker waits for its I/O.
 pub(crate) const DRAIN_LOOK_NS: u64 = 100_000;

@@ -42,13 +42,14 @@ impl<M: Machine> PendingQueues<M> {
         lanes.iter().map(part).collect()
     }
 
+    /// Marks that software queue `ctx` has bios for the hardware queue. Called after their
+    /// insertion.
     pub(crate) fn mark(&self, ctx: usize) {
         let (word, bit) = match self.own {
             None => (&self.words[ctx / 64], 1u64 << (ctx % 64)),
             Some((bit, _)) => (&self.words[0], bit),
         };
-        // Release pairs with the Acquire of `take`. The software queue's lock orders the insertion,
-        // too.
+        // Release pairs with the Acquire of `take`; the software queue's lock orders, too.
         word.fetch_or(bit, Order::Release);
     }
 

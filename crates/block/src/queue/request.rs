@@ -66,7 +66,6 @@ pub struct Request<M: Machine> {
     op: Op,
     flags: OpFlags,
     pub(crate) state: RequestState,
-    pub(crate) outcome: Dispatch,
 }
 
 impl<M: Machine> Request<M> {
@@ -83,7 +82,6 @@ impl<M: Machine> Request<M> {
             op: Op::Read,
             flags: OpFlags::NONE,
             state: RequestState::Idle,
-            outcome: Dispatch::Queued,
         }
     }
 
@@ -111,8 +109,7 @@ impl<M: Machine> Request<M> {
         self.state = RequestState::Waited;
     }
 
-    /// Records that the request waits in a queue from now on. If the request waited before, the
-    /// earlier time is kept.
+    /// Records that the request waits in a queue from now on or since the first such call.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         self.state = RequestState::Waited;
         if let Some(head) = &mut self.chain {
@@ -120,8 +117,7 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Returns true if the driver has the request, or is about to get it, and its bios are not
-    /// completed.
+    /// Returns true if the driver has the request or is about to, and its bios are not completed.
     #[inline(always)]
     pub(crate) fn is_in_flight(&self) -> bool {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
@@ -147,6 +143,10 @@ impl<M: Machine> Request<M> {
             && times.is_like(self.op, bio, self.d_ns)
             && bio.chained.is_none()
             && bio.bio_set == bio_set
+    }
+
+    pub(crate) fn bios(&self) -> impl Iterator<Item = &BioSlot<M>> {
+        self.chain.as_deref().into_iter().flat_map(bios_of)
     }
 
     #[inline]
@@ -212,8 +212,7 @@ impl<M: Machine> Request<M> {
         self.segments_by(SegmentRule::NONE)
     }
 
-    /// Returns the memory of the request in pieces that respect `max_segment_size` and
-    /// `seg_boundary_mask` of `limits`.
+    /// Returns the memory in pieces that respect `max_segment_size` and `seg_boundary_mask`.
     #[must_use]
     pub fn segments_within(&self, limits: &QueueLimits) -> Segments<'_, M> {
         self.segments_by(limits.segment_rule())
@@ -224,6 +223,11 @@ impl<M: Machine> Request<M> {
         let has_data = self.op.has_data();
         Segments { bio: self.chain.as_deref().filter(|_| has_data), done: 0, rule }
     }
+}
+
+/// Returns the bios of the bio chain that begins with `head`.
+pub(crate) fn bios_of<M: Machine>(head: &BioSlot<M>) -> impl Iterator<Item = &BioSlot<M>> {
+    core::iter::successors(Some(head), |bio| bio.chained.as_deref())
 }
 
 /// Single handle of a request whose tag is taken; no handle exists while a driver has the request.
@@ -237,8 +241,7 @@ pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 unsafe impl<M: Machine> Send for RequestRef<M> {}
 
 impl<M: Machine> RequestRef<M> {
-    /// Creates the handle of the request that is stored in `line`. The tag set that owns `line`
-    /// outlives the handle.
+    /// Creates the handle of the request in `line`, which outlives the handle.
     ///
     /// # Safety
     /// The caller owns the request: no other handle of it exists, and no driver has it.

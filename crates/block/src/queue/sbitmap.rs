@@ -32,8 +32,7 @@ pub(crate) struct Sbitmap<M: Machine> {
 }
 
 impl<M: Machine> Sbitmap<M> {
-    /// Creates a map of the numbers below `depth` (1 to 2^20), all free. A map of four or more
-    /// numbers has at least four words.
+    /// Creates a map of `depth` (1 to 2^20) free numbers. Four or more use at least four words.
     pub(crate) fn new(depth: u32) -> Self {
         assert!(
             (1..=1 << 20).contains(&depth),
@@ -133,8 +132,7 @@ impl<M: Machine> Sbitmap<M> {
     /// Returns how many numbers are taken.
     pub(crate) fn weight(&self) -> u32 {
         let mask = self.mask;
-        // Acquire pairs with the Release in `give`: a caller that finds no bit taken also sees all
-        // writes of the bits' last holders.
+        // Acquire pairs with the Release in `give`: the caller sees the last holders' writes.
         let taken = |word: &M::Word| (word.load(Order::Acquire) & mask).count_ones();
         let sum: u32 = self.words.iter().map(taken).sum();
         sum - ((self.words.len() as u32) << self.shift).saturating_sub(self.depth)

@@ -5,28 +5,24 @@
 //! software queues go through [`Scheduler::insert`], and [`Scheduler::next`] returns the chain that
 //! becomes the next request. Each hardware queue has its own `Scheduler`, called under that queue's
 //! serve lock by one thread at a time. The schedulers of a drive may share state (those of
-//! deadline.rs share one lock, as the kernel's does). Flushes bypass the scheduler. `Scheduling` is
-//! the block layer's record of a scheduler: it counts the chains inside the scheduler, and reports
-//! completions only of requests that the scheduler chose. Called by disk/scheduled.rs. Source:
-//! Bjorling et al., SYSTOR 2013, "scheduling in the software queues". Kernel counterpart: `struct
-//! elevator_mq_ops`.
+//! deadline.rs share one lock, as the kernel's does). Flushes bypass the scheduler.
+//! `Scheduling` is the block layer's record of a scheduler: it counts the chains inside the
+//! scheduler, and reports completions only of requests that the scheduler chose. Called by
+//! disk/scheduled.rs. Source: Bjorling et al., SYSTOR 2013, "scheduling in the software queues".
+//! Kernel counterpart: `struct elevator_mq_ops`.
 
 pub(crate) mod builtin;
 pub(crate) mod cost;
 pub(crate) mod deadline;
 pub(crate) mod fair;
-pub(crate) mod latency;
-pub(crate) mod parts;
 pub(crate) mod share;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::mem::forget;
 
 use millrace_machine::{Machine, debug_fields};
 
-use crate::account::decisions::SchedulerMessage;
 use crate::account::held::{DriveWaits, GroupWaitStats, WaitAccounts};
 use crate::account::hold::WaitReason;
 use crate::account::waits::ReportedWaits;
@@ -36,7 +32,11 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
 use crate::chain::merge::{MergeKind, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
+use crate::group::Groups;
 use crate::queue::request::Tag;
+use crate::queue::scheduler::builtin::SchedulerKind;
+use crate::queue::scheduler::cost::CostModel;
+use crate::queue::scheduler::share::DriveParts;
 
 /// Minimum time, in nanoseconds, between two trace messages about pauses in dispatching.
 const REST_NOTED_NS: u64 = 10_000_000;
@@ -65,10 +65,6 @@ impl DriveMark {
 }
 
 impl<M: Machine> BioChain<M> {
-    pub(crate) fn head(&self) -> &BioSlot<M> {
-        &self.bio
-    }
-
     /// Returns the operation, which is never a flush.
     #[must_use]
     pub fn op(&self) -> Op {
@@ -99,8 +95,7 @@ impl<M: Machine> BioChain<M> {
         self.bio.chain_end()
     }
 
-    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the first bio in the
-    /// bio chain.
+    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the first bio.
     #[must_use]
     pub fn tenant(&self) -> u16 {
         self.bio.bio.account_key.tenant
@@ -112,8 +107,7 @@ impl<M: Machine> BioChain<M> {
         self.bio.bio.account_key.group
     }
 
-    /// Returns the time at which the first bio of the bio chain was submitted, in nanoseconds of
-    /// the machine's clock.
+    /// Returns the time of the first bio's submission, in nanoseconds of the machine's clock.
     #[must_use]
     pub fn queued_ns(&self) -> u64 {
         self.bio.q_ns
@@ -125,9 +119,8 @@ impl<M: Machine> BioChain<M> {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// Returns the time at which the first bio of the bio chain was inserted into the queue, in
-    /// nanoseconds. If that was more than 4.29 s after submission, the time was not stored, and the
-    /// present time is returned.
+    /// Returns the time of the first bio's insertion into the queue, in nanoseconds. A time of more
+    /// than 4.29 s after submission is not stored; the present time is returned then.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
@@ -192,8 +185,7 @@ impl<M: Machine> Iterator for ChainBatch<'_, M> {
     }
 }
 
-/// Collects the bio chains that wait in a scheduler when the scheduler is replaced or its queue is
-/// closed.
+/// Collects the bio chains that wait in a scheduler which is replaced or whose queue is closed.
 #[derive(Debug)]
 pub struct Leftover<M: Machine> {
     list: BioList<M>,
@@ -224,8 +216,7 @@ pub enum SchedulerPick<M: Machine> {
     /// after a completion, or at this time in nanoseconds of the machine's clock.
     WaitUntil(u64),
     /// The scheduler has no bio chain to dispatch before the next insertion or completion. If
-    /// chains wait in the scheduler, `Nothing` is allowed only while requests from the scheduler
-    /// are in flight.
+    /// chains wait in the scheduler, `Nothing` is allowed only while its requests are in flight.
     Nothing,
 }
 
@@ -236,6 +227,22 @@ pub struct DriveTags {
     pub queues: usize,
     /// Number of tags of all hardware queues together, 1 or more.
     pub tags: u32,
+}
+
+/// The state of a drive from which its scheduler is made.
+pub(crate) struct SchedulerParts<M: Machine> {
+    pub(crate) drive: DriveParts<M>,
+    /// The groups that share the drive; `None` if all I/O counts as one group.
+    pub(crate) groups: Option<Arc<Groups<M>>>,
+    pub(crate) cost: CostModel,
+    pub(crate) tags: DriveTags,
+}
+
+pub(crate) struct DriveScheduler<M: Machine> {
+    /// Creates the scheduler object of one hardware queue, given the queue's number.
+    pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
+    /// Initial limit of a request's length in sectors; `None` for no limit.
+    pub(crate) piece_sectors: Option<u32>,
 }
 
 /// A bio chain that the scheduler chose for dispatch, with the time and the status of its end.
@@ -253,16 +260,14 @@ pub struct CompletedChain {
     pub queued_ns: u64,
     /// Time at which the bio chain left the scheduler for dispatch, in nanoseconds.
     pub picked_ns: u64,
-    /// Time at which the block layer noticed the completion, or took the bio chain back before the
-    /// driver had it, in nanoseconds.
+    /// Time in nanoseconds at which the completion was noticed, or the chain taken back unsent.
     pub done_ns: u64,
     /// The driver's status. `None` if the driver never had the bio chain, because its queue was
     /// closed or the scheduler replaced. The chain may then be inserted again.
     pub status: Option<Status>,
 }
 
-/// Decides in which order the bio chains of a hardware queue (each becomes one request) go to the
-/// driver.
+/// Decides the order in which a hardware queue's bio chains (one request each) go to the driver.
 ///
 /// The block layer calls all methods of one object under one lock, from one thread at a time. No
 /// method may block or use a volume that the drive is part of: the call would wait for the volume,
@@ -275,8 +280,7 @@ pub struct CompletedChain {
 /// waits for ever. [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets such a chain out. The
 /// example `own_scheduler.rs` of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
-    /// Takes all bio chains out of a batch and queues them in the scheduler. The block layer panics
-    /// if chains are left in the batch.
+    /// Queues all bio chains of a batch in the scheduler. The block layer panics if any is left.
     fn insert(&mut self, batch: &mut ChainBatch<'_, M>);
 
     /// Returns the bio chain that goes to the driver next. `now_ns` is the time on the machine's
@@ -299,62 +303,39 @@ pub trait Scheduler<M: Machine>: Send {
     fn drain(&mut self, left: &mut Leftover<M>);
 }
 
-#[derive(Debug, Clone, Copy)]
-struct IssuedChain {
-    /// Length of the bio chain in sectors; 0 if the request did not come from this scheduler.
-    nr_sectors: SectorCount,
-    op: Op,
-    tenant: u16,
-    group: GroupId,
-    queued_ns: u64,
-    picked_ns: u64,
-}
-
-impl IssuedChain {
-    const NONE: IssuedChain = IssuedChain {
-        nr_sectors: 0,
-        op: Op::Read,
-        tenant: 0,
-        group: GroupId::DEFAULT,
-        queued_ns: 0,
-        picked_ns: 0,
-    };
-
-    fn of<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> IssuedChain {
-        IssuedChain {
-            nr_sectors: chain.chain_sectors,
+impl CompletedChain {
+    /// Describes a bio chain that was just picked, and has neither end nor status.
+    fn picked<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> CompletedChain {
+        CompletedChain {
             op: chain.op(),
+            nr_sectors: chain.chain_sectors,
             tenant: chain.bio.account_key.tenant,
             group: chain.bio.account_key.group,
             queued_ns: chain.q_ns,
             picked_ns,
+            done_ns: picked_ns,
+            status: None,
         }
-    }
-
-    fn done(self, status: Option<Status>, done_ns: u64) -> CompletedChain {
-        let IssuedChain { nr_sectors, op, tenant, group, queued_ns, picked_ns } = self;
-        CompletedChain { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status }
     }
 }
 
 /// A hardware queue's scheduler, with the state that the block layer keeps about it.
 pub(crate) struct Scheduling<M: Machine> {
-    /// The name of a built-in scheduler; `None` for a scheduler that the program supplies.
-    name: Option<&'static str>,
+    /// The kind of a built-in scheduler; `None` for a scheduler that the program supplies.
+    pub(crate) kind: Option<SchedulerKind>,
     scheduler: Box<dyn Scheduler<M>>,
     /// A bio chain that the scheduler chose for dispatch and that waits for a free tag.
-    picked: Option<BioRef<M>>,
+    pub(crate) picked: Option<BioRef<M>>,
     /// Number of bio chains in the scheduler, including the one in `picked`.
-    len: u32,
+    pub(crate) len: u32,
     /// Requests in flight that came from this scheduler, indexed by tag.
-    issued: Box<[IssuedChain]>,
-    in_flight: u32,
-    /// True if the scheduler, when it was drained, kept bio chains or gave back bio chains of
-    /// another drive.
+    issued: Box<[Option<CompletedChain>]>,
+    pub(crate) in_flight: u32,
+    /// True if the drained scheduler kept bio chains or gave back some of another drive.
     pub(crate) has_lost: bool,
     /// Time in nanoseconds until which the trace gets no second message about a dispatch pause.
     rests_until_ns: u64,
-    drive: Arc<DriveWaits<M>>,
+    pub(crate) drive: Arc<DriveWaits<M>>,
     /// Accounts of each group's waiting time that the scheduler does not count itself: for a tag
     /// and, if `counts` is false, in the scheduler.
     holds: Option<WaitAccounts<M>>,
@@ -365,35 +346,26 @@ pub(crate) struct Scheduling<M: Machine> {
 
 impl<M: Machine> Scheduling<M> {
     pub(crate) fn new(
-        name: Option<&'static str>,
+        kind: Option<SchedulerKind>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
         drive: &Arc<DriveWaits<M>>,
     ) -> Self {
-        // Built-in schedulers have a name, and record waiting times themselves.
-        let counts = name.is_some();
         Scheduling {
-            name,
+            kind,
             scheduler,
             picked: None,
             len: 0,
-            issued: alloc::vec![IssuedChain::NONE; depth].into_boxed_slice(),
+            issued: alloc::vec![None; depth].into_boxed_slice(),
             in_flight: 0,
             has_lost: false,
             rests_until_ns: 0,
             drive: Arc::clone(drive),
             holds: None,
-            counts,
+            // Built-in schedulers record waiting times themselves.
+            counts: kind.is_some(),
             said: ReportedWaits::default(),
         }
-    }
-
-    pub(crate) fn name(&self) -> Option<&'static str> {
-        self.name
-    }
-
-    pub(crate) fn len(&self) -> u32 {
-        self.len
     }
 
     /// Returns true if a batch may bypass the scheduler.
@@ -428,11 +400,7 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
         match self.picked.take() {
             Some(chain) => {
-                self.say_picked(
-                    chain.bio.account_key.group,
-                    ReportedWaits::all(self.said.hold, 0, 0),
-                    now_ns,
-                );
+                self.end_picked_wait(&chain, now_ns);
                 SchedulerPick::Chain(self.mark().chain(chain))
             }
             None if self.len == 0 => SchedulerPick::Nothing,
@@ -441,23 +409,13 @@ impl<M: Machine> Scheduling<M> {
     }
 
     /// Returns true if a pause in dispatching until `until_ns` should be written to the trace.
-    /// Returns false if the scheduler itself reports its pauses, or if a pause was traced a short
-    /// time ago.
+    /// Returns false if the scheduler reports its pauses itself, or if one was traced just now.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
             self.rests_until_ns = until_ns.max(now_ns + REST_NOTED_NS);
         }
         begins
-    }
-
-    /// Makes the scheduler of queue `hctx` report its decisions, because a trace is recorded.
-    pub(crate) fn watch(&self, hctx: u16, now_ns: u64) {
-        self.drive.watch(hctx.into(), now_ns);
-    }
-
-    pub(crate) fn decisions(&self, hctx: u16) -> Vec<SchedulerMessage> {
-        self.drive.decisions(hctx.into()).take()
     }
 
     /// Keeps a bio chain that `next` has returned until a tag is free for it.
@@ -478,6 +436,11 @@ impl<M: Machine> Scheduling<M> {
         chain.drive == self.mark()
     }
 
+    fn end_picked_wait(&mut self, chain: &BioSlot<M>, now_ns: u64) {
+        let said = ReportedWaits::all(self.said.hold, 0, 0);
+        self.say_picked(chain.bio.account_key.group, said, now_ns);
+    }
+
     fn say_picked(&mut self, group: GroupId, next: ReportedWaits, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
@@ -495,14 +458,8 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn issue(&mut self, chain: BioChain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
-        self.issued[tag.0 as usize] = IssuedChain::of(&chain.bio, now_ns);
+        self.issued[tag.0 as usize] = Some(CompletedChain::picked(&chain.bio, now_ns));
         chain.bio
-    }
-
-    /// Records the reason why the block layer takes no more bio chains from the scheduler of queue
-    /// `hctx`, such as a lack of tags.
-    pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
-        self.drive.stop(hctx.into(), hold);
     }
 
     /// Adds the waiting time of a bio chain that is being dispatched to the account of the chain's
@@ -516,47 +473,27 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    pub(crate) fn expects_any(&self) -> bool {
-        self.in_flight > 0
-    }
-
-    pub(crate) fn completed(&mut self, tag: Tag, status: Status, done_ns: u64) {
-        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
-        if issued.nr_sectors == 0 {
-            return;
-        }
-        self.in_flight -= 1;
-        self.scheduler.completed(&issued.done(Some(status), done_ns));
-    }
-
-    /// Reports that the bios of the request with this tag were taken back before the driver had
-    /// them.
-    pub(crate) fn taken_back(&mut self, tag: Tag) {
-        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
-        if issued.nr_sectors != 0 {
+    /// Reports the end of the request with this tag, if the scheduler chose the request. `status`
+    /// is `None` if the request was taken back before the driver had it.
+    pub(crate) fn ended(&mut self, tag: Tag, status: Option<Status>, done_ns: u64) {
+        if let Some(chain) = self.issued[tag.0 as usize].take() {
             self.in_flight -= 1;
-            self.scheduler.completed(&issued.done(None, M::now()));
+            self.scheduler.completed(&CompletedChain { done_ns, status, ..chain });
         }
-    }
-
-    pub(crate) fn picked(&self) -> Option<&BioSlot<M>> {
-        self.picked.as_deref()
     }
 
     pub(crate) fn empty(&mut self) -> BioList<M> {
         let mut left = Leftover { list: BioList::new(), drive: self.mark(), has_lost: false };
         if let Some(chain) = self.picked.take() {
             let now_ns = M::now();
-            let said = ReportedWaits::all(self.said.hold, 0, 0);
-            self.say_picked(chain.bio.account_key.group, said, now_ns);
-            self.scheduler.completed(&IssuedChain::of(&chain, now_ns).done(None, now_ns));
+            self.end_picked_wait(&chain, now_ns);
+            self.scheduler.completed(&CompletedChain::picked(&chain, now_ns));
             left.list.push_back(chain);
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
             // A scheduler that kept bio chains may return them later. A bio chain names its drive
-            // by the address of the drive's wait accounts. The leaked accounts keep that address
-            // unique.
+            // by the address of the wait accounts; leaked accounts keep it unique.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -114,8 +114,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// failed attempt, if any.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
-        // Acquire pairs with the Release of `leave`. Relaxed: a failed attempt reads no protected
-        // data.
+        // Acquire pairs with the Release of `leave`. Relaxed: failure reads no data.
         match self.state.compare_exchange(FREE, HELD, Order::Acquire, Order::Relaxed) {
             Ok(_) => {
                 if M::Meter::ALWAYS {
@@ -133,8 +132,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         let counts = M::Meter::is_on();
         let held = if counts { HELD | METERED } else { HELD };
-        // Acquire pairs with the Release of `leave`. Relaxed: a failed attempt reads no protected
-        // data.
+        // Acquire pairs with the Release of `leave`. Relaxed: failure reads no data.
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
@@ -156,9 +154,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
             // The lock is held, with `FLAG` or `METERED` set. Even a set `FLAG` is set again: only
             // this thread's own Release publishes this thread's work.
             Err(found) => {
-                // Release pairs with the Acquire of `ServeGuard::leave` and `ServeGuard::stay`: the
-                // lock's holder sees this thread's work. Relaxed: the caller repeats a failed
-                // exchange.
+                // Release pairs with the Acquire of `ServeGuard::leave` and `ServeGuard::stay`.
+                // Relaxed: the caller repeats a failed exchange.
                 let (release, relaxed) = (Order::Release, Order::Relaxed);
                 self.state.compare_exchange(found, found | FLAG, release, relaxed).is_ok()
             }
@@ -168,8 +165,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Enables the lock's statistics for as long as [`Meter::is_on`] returns true. The present
     /// holder's time is not counted.
     pub(crate) fn meter(&self) {
-        // Relaxed: this bit publishes no data. Data is published by the operations that take and
-        // release the lock.
+        // Relaxed: this bit publishes no data; taking and releasing the lock does.
         self.state.fetch_or(METERED, Order::Relaxed);
     }
 
@@ -244,8 +240,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         if free == FREE {
             lock.set_hold(None);
         }
-        // Release pairs with the Acquire with which the next holder takes the lock: the next holder
-        // sees all changes to the protected value.
+        // Release pairs with the Acquire of the next holder, who sees all changes to the value.
         let held = HELD | METERED;
         if lock.state.compare_exchange(held, free, Order::Release, Order::Acquire).is_err() {
             return Some(self.stay());

@@ -132,7 +132,7 @@ impl<M: Machine> TagSet<M> {
         let (tag, bits) = (rq.tag(), rq.bits);
         core::mem::forget(rq);
         if bits == TagBits::RESERVED {
-            return self.give_reserved(tag);
+            return self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
         }
         if gather.bits.mask != 0 {
             self.map.give(gather.bits);
@@ -156,11 +156,6 @@ impl<M: Machine> TagSet<M> {
         self.give(&mut batch, rq);
         self.give_rest(batch);
         chain
-    }
-
-    #[cold]
-    fn give_reserved(&self, tag: Tag) {
-        self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
     }
 
     /// Returns true if a tag other than the reserved ones is free at this moment.
@@ -204,8 +199,7 @@ impl<M: Machine> TagSet<M> {
         self.waiting.load(Order::SeqCst) != 0
     }
 
-    /// Wakes all waiters. Used by a thread that frees tags but runs no queues, and so cannot pass
-    /// wake-ups on.
+    /// Wakes all waiters. For a thread that runs no queues, and so cannot pass wake-ups on.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {
             if let Some(drive) = waiter.drive.upgrade() {

@@ -46,8 +46,7 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // The result of `leave` (true if other threads left work) is ignored: the doorbell wakes the
-    // queue's owner, which does that work, too.
+    // If `leave` returns true, the owner, woken by the doorbell, does the other threads' work, too.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -8,9 +8,8 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::vec::Vec;
 
-use millrace_machine::{Machine, Topology};
+use millrace_machine::Machine;
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
@@ -18,7 +17,8 @@ use crate::disk::DiskConfig;
 use crate::disk::baseline::config::Stack;
 use crate::disk::baseline::stack::{BaselineStack, NO_SCHEDULER};
 use crate::disk::queue_context::QueueContext;
-use crate::queue::controller::lane_tags;
+use crate::disk::queues::QueueUsers;
+use crate::queue::controller::queue_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::pending::PendingQueues;
 use crate::queue::{HardwareQueue, QueueRoute, Spread};
@@ -39,8 +39,9 @@ impl Lanes {
     pub(crate) fn spread<M: Machine>(
         config: &DiskConfig<M>,
         hw: HwQueues,
-        (topology, threads): (&Topology, u16),
+        users: QueueUsers<'_>,
     ) -> Lanes {
+        let QueueUsers { topology, threads } = users;
         let (cpus, most) = (topology.cpus(), usize::from(hw.count.max(1)));
         let count = |spread: Spread| spread.count(topology, threads);
         let lane = |place: usize| {
@@ -57,11 +58,11 @@ impl Lanes {
         config: &DiskConfig<M>,
         hw: HwQueues,
     ) -> Box<[HardwareQueue<M>]> {
-        let queues: Vec<usize> = self.lanes.iter().map(|(queue, _)| *queue).collect();
-        let tags = lane_tags(config.tag_settings(), hw, &queues);
-        let parts = self.lanes.iter().zip(PendingQueues::of_lanes(&self.lanes)).zip(tags).zip(0..);
-        let open = |((((_, ctx), pending), tags), number): (((&(usize, usize), _), _), u16)| {
-            HardwareQueue::new(number, hw.kind, 1, tags).lane(*ctx, pending)
+        // Lanes of one hardware queue share its tags.
+        let tags = queue_tags(config.tag_settings(), hw, self.queues());
+        let parts = self.lanes.iter().zip(PendingQueues::of_lanes(&self.lanes)).zip(0..);
+        let open = |((&(queue, ctx), pending), number): ((&(usize, usize), _), u16)| {
+            HardwareQueue::new(number, hw.kind, 1, tags[queue].clone()).lane(ctx, pending)
         };
         parts.map(open).collect()
     }
@@ -91,8 +92,7 @@ pub(crate) struct SharedQueueStack {
 }
 
 impl SharedQueueStack {
-    /// Creates the design for a drive, with a lane (part of a hardware queue) for each thread or
-    /// CPU.
+    /// Creates the design, with a lane (part of a hardware queue) for each thread or CPU.
     ///
     /// # Errors
     /// `InvalidSetting` if several threads cannot serve a hardware queue of the drive at once.
@@ -100,16 +100,16 @@ impl SharedQueueStack {
         driver: &dyn Driver<M>,
         config: &DiskConfig<M>,
         hw: HwQueues,
-        (topology, threads): (&Topology, u16),
+        users: QueueUsers<'_>,
     ) -> Result<Self, Error> {
         let wrong = if !is_possible(driver, hw) {
             "the drive does not complete requests immediately"
         } else if config.worker.is_some() {
             "the drive has a worker thread, which alone serves its queues"
-        } else if usize::from(hw.count) < Spread::Core.count(topology, threads) {
+        } else if usize::from(hw.count) < Spread::Core.count(users.topology, users.threads) {
             "the drive has fewer queues than there are threads"
         } else {
-            let lanes = Lanes::spread(config, hw, (topology, threads));
+            let lanes = Lanes::spread(config, hw, users);
             return Ok(SharedQueueStack { lanes, is_raw: config.baseline.stack == Stack::Raw });
         };
         let text = format!(
@@ -147,7 +147,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
         context.trace().begin_insert(list);
         // As in Linux, the software queue's lock is held until the queue is marked as pending.
         let Some(queue) = context.insert(ctx, list) else { return };
-        context.hctx.mark_pending(ctx.into());
+        context.hctx.pending.mark(ctx.into());
         drop(queue);
         context.kick();
     }
@@ -157,6 +157,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
 mod tests {
     use super::*;
     use crate::queue::driver::TagScope;
+    use millrace_machine::Topology;
     use millrace_simulator::Simulated;
 
     #[test]
@@ -170,7 +171,7 @@ mod tests {
         };
         let (core, node, one) = (Spread::Core, Spread::Node, Spread::One);
         let lanes = |config: &DiskConfig<Simulated>, count| {
-            Lanes::spread(config, queues(count), (&topology, 0))
+            Lanes::spread(config, queues(count), QueueUsers { topology: &topology, threads: 0 })
         };
         let paper = config(core, node);
         assert_eq!(*lanes(&paper, 64).lanes, [(0, 0), (0, 1), (1, 2), (1, 3)]);

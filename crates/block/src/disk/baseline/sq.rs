@@ -11,7 +11,6 @@
 //! `blk_end_request_all`.
 
 use alloc::collections::VecDeque;
-use core::ops::{Deref, DerefMut};
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -19,15 +18,15 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, WaitTimes};
+use crate::disk::baseline::config::{QueuePlug, RequestLock};
 use crate::disk::baseline::lanes::Lanes;
-use crate::disk::baseline::request_lock::{LockGuard, QueuePlug, RequestLock};
 use crate::disk::baseline::stack::BaselineStack;
 use crate::disk::complete;
 use crate::disk::queue_context::QueueContext;
 use crate::disk::submit_context::Stamp;
 use crate::queue::request::RequestRef;
 use crate::queue::tag::TagBatch;
-use crate::queue::{HardwareQueue, HctxState};
+use crate::queue::{HardwareQueue, HctxState, LockGuard};
 use crate::trace::blktrace::EventCode;
 
 /// Largest number of requests in a submitter's plug: `BLK_MAX_REQUEST_COUNT`.
@@ -77,17 +76,49 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
         true
     }
 
+    /// Gets a request for each bio, inserts the requests into the queue and runs the queue. Bios
+    /// for which no request is free stay in the list.
     fn submit(&self, context: &mut QueueContext<'_, M>, _ctx: u16, list: &mut BioList<M>) {
-        submit(self, context, list);
+        let mut now_ns = M::now();
+        if self.request_lock.plug == QueuePlug::Queue {
+            return submit_each(self, context, list, now_ns);
+        }
+        let mut plugged =
+            SubmitterPlug { sq: self, requests: [const { None }; PLUGGED_MAX], len: 0 };
+        let mut refused = false;
+        while let Some(bio) = list.pop_front() {
+            if let Err(bio) = get(context, bio, &mut plugged, now_ns) {
+                list.push_front(bio);
+                refused = true;
+            }
+            if refused || list.is_empty() || plugged.len == PLUGGED_MAX {
+                insert(context, &mut plugged);
+                if refused || list.is_empty() {
+                    break;
+                }
+                // Running the queue took time, so the clock is read again.
+                now_ns = M::now();
+            }
+        }
     }
 
     fn dispatch(
         &self,
         context: &mut QueueContext<'_, M>,
         serve: &mut HctxState<M>,
-        now_ns: u64,
+        mut now_ns: u64,
     ) -> u32 {
-        dispatch(self, context, serve, now_ns)
+        let mut sent = context.dispatch_staged(serve, now_ns);
+        // A request in `requeued`, perhaps put there just now, means that the driver is busy.
+        while serve.requeued.is_empty() {
+            let rq = fetch(context, &mut self.lock().single);
+            let Some(rq) = rq else { break };
+            if now_ns == 0 || context.run.stamp == Stamp::Io {
+                now_ns = M::now();
+            }
+            sent += u32::from(context.issue(serve, rq, now_ns));
+        }
+        sent
     }
 
     fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
@@ -134,49 +165,6 @@ struct LockedQueue<'a, M: Machine> {
     _shared: Option<LockGuard<'a, M, ()>>,
 }
 
-impl<M: Machine> Deref for LockedQueue<'_, M> {
-    type Target = SingleQueue<M>;
-
-    fn deref(&self) -> &SingleQueue<M> {
-        &self.single
-    }
-}
-
-impl<M: Machine> DerefMut for LockedQueue<'_, M> {
-    fn deref_mut(&mut self) -> &mut SingleQueue<M> {
-        &mut self.single
-    }
-}
-
-/// Gets a request for each bio, inserts the requests into the queue and runs the queue. Bios for
-/// which no request is free stay in the list.
-fn submit<M: Machine>(
-    sq: &SingleQueueStack<M>,
-    context: &mut QueueContext<'_, M>,
-    list: &mut BioList<M>,
-) {
-    let mut now_ns = M::now();
-    if sq.request_lock.plug == QueuePlug::Queue {
-        return submit_each(sq, context, list, now_ns);
-    }
-    let mut plugged = SubmitterPlug { sq, requests: [const { None }; PLUGGED_MAX], len: 0 };
-    let mut refused = false;
-    while let Some(bio) = list.pop_front() {
-        if let Err(bio) = get(context, bio, &mut plugged, now_ns) {
-            list.push_front(bio);
-            refused = true;
-        }
-        if refused || list.is_empty() || plugged.len == PLUGGED_MAX {
-            insert(context, &mut plugged);
-            if refused || list.is_empty() {
-                break;
-            }
-            // Running the queue took time, so the clock is read again.
-            now_ns = M::now();
-        }
-    }
-}
-
 /// Puts each bio into the queue separately under its lock, and runs the queue after the last one.
 fn submit_each<M: Machine>(
     sq: &SingleQueueStack<M>,
@@ -204,12 +192,12 @@ fn make_request<M: Machine>(
     if bio.op() == Op::Flush {
         return wait_apart(context, bio, now_ns);
     }
-    let mut single = sq.lock();
+    let mut locked = sq.lock();
     let now_ns = stamp(context, now_ns);
-    let Some((bio, rq)) = claim(context, &mut single, bio, now_ns)? else { return Ok(()) };
+    let Some((bio, rq)) = claim(context, &mut locked.single, bio, now_ns)? else { return Ok(()) };
     let rq = fill(context, rq, bio, now_ns);
     M::work(Stage::Insert, 1);
-    single.queue.push_back(rq);
+    locked.single.queue.push_back(rq);
     Ok(())
 }
 
@@ -218,13 +206,12 @@ fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
     if !context.may_serve() {
         // Only the owner of the hardware queue may run it. Before the owner sleeps, it checks for
         // queues that are marked as pending.
-        context.hctx.mark_pending(0);
+        context.hctx.pending.mark(0);
     }
     context.kick();
 }
 
-/// Returns the time at which a bio got its request (trace event G): the present time, or the start
-/// of the batch if there is one time stamp for each batch.
+/// Returns the time at which a bio got its request (G): now, or the time stamp of its batch.
 #[inline]
 fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
     if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
@@ -234,22 +221,17 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let sq = plugged.sq;
     let entered = if context.may_serve() { context.hctx.serve.try_enter() } else { None };
     let Some(mut serving) = entered else {
-        sq.lock().take_in(plugged);
-        if !context.may_serve() {
-            // Only the owner of the hardware queue may run it. Before the owner sleeps, it checks
-            // for queues that are marked as pending.
-            context.hctx.mark_pending(0);
-        }
-        return context.kick();
+        sq.lock().single.take_in(plugged);
+        return unplug(context);
     };
     let serve: &mut HctxState<M> = &mut serving;
-    let mut single = sq.lock();
-    single.take_in(plugged);
+    let mut locked = sq.lock();
+    locked.single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
         // The request queue is still locked, so its first request is fetched now.
-        serve.requeued.extend(fetch(context, &mut single));
+        serve.requeued.extend(fetch(context, &mut locked.single));
     }
-    drop(single);
+    drop(locked);
     context.serve(serving);
 }
 
@@ -275,8 +257,7 @@ impl<M: Machine> SingleQueue<M> {
     }
 }
 
-/// Merges a bio with the last request of the submitter's plug, or gets a request for it. Flushes go
-/// to a separate list.
+/// Merges a bio with the plug's last request, or gets a request for it. Flushes wait apart.
 fn get<M: Machine>(
     context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
@@ -297,11 +278,11 @@ fn get<M: Machine>(
         M::work(Stage::Submit, 1);
         return Ok(());
     };
-    let mut single = plugged.sq.lock();
+    let mut locked = plugged.sq.lock();
     let now_ns = stamp(context, now_ns);
-    let Some((bio, rq)) = claim(context, &mut single, bio, now_ns)? else { return Ok(()) };
-    single.plugged += 1;
-    drop(single);
+    let Some((bio, rq)) = claim(context, &mut locked.single, bio, now_ns)? else { return Ok(()) };
+    locked.single.plugged += 1;
+    drop(locked);
     let rq = fill(context, rq, bio, now_ns);
     plugged.requests[plugged.len] = Some(rq);
     plugged.len += 1;
@@ -322,8 +303,7 @@ fn claim<M: Machine>(
         return Err(bio);
     }
     let hctx = context.hctx;
-    // The old kernels searched for a request and did their accounting under the lock, so the
-    // simulator charges the cost here.
+    // Old kernels got a request and did accounting under the lock: the simulator charges that here.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(context, last, bio, now_ns),
@@ -348,8 +328,7 @@ fn claim<M: Machine>(
     Err(bio)
 }
 
-/// Fills a request whose tag was just taken. The bio gets its request (G) and is inserted (I) at
-/// the same time.
+/// Fills a request whose tag was just taken. The bio's G and I events have the same time.
 fn fill<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut rq: RequestRef<M>,
@@ -372,14 +351,14 @@ fn wait_apart<M: Machine>(
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     let hctx = context.hctx;
-    let mut ctx = context.disk.queues.ctxs()[0].ctx.lock();
+    let mut ctx = context.disk.queues.ctxs()[0].lock();
     if ctx.frozen {
         return Err(bio);
     }
     context.trace().slot(EventCode::Insert, &bio);
     bio.mark_inserted(now_ns);
     ctx.list(hctx.number).push_back(bio);
-    hctx.mark_pending(0);
+    hctx.pending.mark(0);
     Ok(())
 }
 
@@ -393,8 +372,7 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // After a front merge, the request begins with the new bio, which has no insertion time
-        // yet.
+        // After a front merge, the request begins with the new bio, not inserted before.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);
@@ -404,28 +382,8 @@ fn merge<M: Machine>(
     merged.err()
 }
 
-fn dispatch<M: Machine>(
-    sq: &SingleQueueStack<M>,
-    context: &mut QueueContext<'_, M>,
-    serve: &mut HctxState<M>,
-    mut now_ns: u64,
-) -> u32 {
-    let mut sent = context.dispatch_staged(serve, now_ns);
-    // A request in `requeued` means that the driver is busy. `dispatch_staged` may have put one
-    // there.
-    while serve.requeued.is_empty() {
-        let rq = fetch(context, &mut sq.lock());
-        let Some(rq) = rq else { break };
-        if now_ns == 0 || context.run.stamp == Stamp::Io {
-            now_ns = M::now();
-        }
-        sent += u32::from(context.issue(serve, rq, now_ns));
-    }
-    sent
-}
-
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
-    let mut single = sq.lock();
+    let single = &mut sq.lock().single;
     M::work(Stage::Complete, 1);
     // Flushes are never in the request queue and not counted by `in_flight`.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());

@@ -16,11 +16,9 @@ use crate::queue::{HardwareQueue, HctxState};
 pub(crate) const NO_SCHEDULER: &str =
     "only the stack mq supports a scheduler; set stack to mq, or scheduler to none";
 
-/// A design that a disk follows instead of the multi-queue design. Default methods do what the
-/// multi-queue design does.
+/// A design that a disk follows instead of multi-queue, which the default methods follow.
 pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
-    /// Takes a batch of bio chains (bios merged into one future request) out of a plug and runs the
-    /// queue. Chains that the disk refuses stay in `list`.
+    /// Takes a plug's bio chains and runs the queue. Chains that the disk refuses stay in `list`.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>);
 
     fn dispatch(
@@ -32,8 +30,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         context.dispatch_staged(serve, now_ns)
     }
 
-    /// Ends all requests of the completion batch. Returns true if the queue now has new work, such
-    /// as the next flush.
+    /// Ends all requests of the completion batch. Returns true if the queue has new work (a flush).
     fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
         complete::end_batch(context)
     }
@@ -54,8 +51,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         false
     }
 
-    /// Returns true if insertion and dispatch have the same simulated costs as in the multi-queue
-    /// design.
+    /// Returns true if insertion and dispatch cost as much as with multi-queue in simulations.
     fn has_two_levels(&self) -> bool {
         false
     }

@@ -1,13 +1,14 @@
 //! The built-in schedulers by name: the one place that lists them.
 //!
-//! A scheduler consists of a file in this directory, with a function that makes a `DriveScheduler`,
-//! and of a variant, a name and a match arm below. Configurations, reports and error messages take
-//! the names from here. Called by disk/scheduled.rs. Kernel counterpart: `elv_register`.
+//! A scheduler consists of a file in this directory, with a function that makes a `DriveScheduler`
+//! from the state of a drive, and of a variant, a name and a match arm below. Configurations,
+//! reports and error messages take the names from here. Called by disk/scheduled.rs. Kernel
+//! counterpart: `elv_register`.
 
 use millrace_machine::Machine;
 
-use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
-use crate::queue::scheduler::{deadline, fair, latency};
+use crate::queue::scheduler::share::depth::Policy;
+use crate::queue::scheduler::{DriveScheduler, SchedulerParts, deadline, fair};
 
 /// The built-in schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -38,10 +39,6 @@ impl SchedulerKind {
         Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
-    pub(crate) fn of_name(name: &str) -> Option<SchedulerKind> {
-        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
-    }
-
     pub(crate) fn make<M: Machine>(
         self,
         parts: impl FnOnce() -> SchedulerParts<M>,
@@ -49,8 +46,8 @@ impl SchedulerKind {
         match self {
             SchedulerKind::None => None,
             SchedulerKind::Deadline => Some(deadline::of_drive(&parts())),
-            SchedulerKind::Fair => Some(fair::of_drive(&parts())),
-            SchedulerKind::Latency => Some(latency::of_drive(&parts())),
+            SchedulerKind::Fair => Some(fair::of_drive(Policy::Weights, &parts())),
+            SchedulerKind::Latency => Some(fair::of_drive(Policy::Targets, &parts())),
         }
     }
 }

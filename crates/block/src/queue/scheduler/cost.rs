@@ -1,5 +1,4 @@
-//! `CostModel`: the time that an I/O occupies an otherwise idle drive: a fixed base plus a price
-//! per byte.
+//! `CostModel`: the time that an I/O occupies an idle drive: a base plus a price per byte.
 //!
 //! Part of a disk's settings, derived from rates that `millrace-lab bench --calibrate` measures;
 //! the scheduler `fair` divides a drive by these costs. Only their ratios matter. Kernel
@@ -49,6 +48,11 @@ impl OpCost {
             byte_ps: least(byte_ps),
         }
     }
+
+    /// Returns the cost in nanoseconds, at least 1, of a random I/O of `bytes` bytes.
+    pub(crate) fn of_bytes(&self, bytes: u64) -> u64 {
+        (u64::from(self.random_ns) + bytes * u64::from(self.byte_ps) / 1_000).max(1)
+    }
 }
 
 /// Costs of a drive's reads and writes.
@@ -61,20 +65,11 @@ pub struct CostModel {
 }
 
 impl Default for CostModel {
-    /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second, reading or
-    /// writing.
+    /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second either way.
     fn default() -> Self {
-        // In the default model, a 4 KiB I/O costs 1,808 ns plus 8,192 ns for its bytes: 100,000
-        // I/Os a second.
+        // A 4 KiB I/O costs 1,808 ns plus 8,192 ns for its bytes: 100,000 I/Os a second.
         let op = OpCost { random_ns: 1_808, sequential_ns: 1_808, byte_ps: 2_000 };
         CostModel { read: op, write: op }
-    }
-}
-
-impl OpCost {
-    /// Returns the cost in nanoseconds, at least 1, of a random I/O of `bytes` bytes.
-    pub(crate) fn of_bytes(&self, bytes: u64) -> u64 {
-        (u64::from(self.random_ns) + bytes * u64::from(self.byte_ps) / 1_000).max(1)
     }
 }
 
@@ -87,8 +82,7 @@ impl CostModel {
         let cost = if op == Op::Read { &self.read } else { &self.write };
         let base_ns = if sector == last_end { cost.sequential_ns } else { cost.random_ns };
         let bytes = if op.has_data() { u64::from(sectors) << 9 } else { 0 };
-        // At most 2 GiB of an I/O's bytes are charged. Multiplied by the cost of a byte, which is
-        // below 2^32 ps, the product then fits into 64 bits.
+        // At most 2 GiB are charged: times a byte's cost, below 2^32 ps, that fits into 64 bits.
         let moved_ns = bytes.min(1 << 31) * u64::from(cost.byte_ps) / 1_000;
         (u64::from(base_ns) + moved_ns).max(1)
     }

@@ -26,8 +26,9 @@ use crate::group::config::Priority;
 use crate::group::view::GroupView;
 use crate::queue::scheduler::deadline::holders::WaitTracker;
 use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
-use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
-use crate::queue::scheduler::{ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick};
+use crate::queue::scheduler::{
+    ChainBatch, CompletedChain, DriveScheduler, Leftover, Scheduler, SchedulerParts, SchedulerPick,
+};
 
 pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
     let deadline = Deadline::new(DeadlineConfig::default(), parts.tags.queues)
@@ -36,11 +37,9 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
     DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }
 }
 
-/// Nanoseconds between two checks by a hardware queue that holds back its bio chains for bio chains
-/// of higher priority in other queues.
+/// Nanoseconds between two checks of a hardware queue that waits for higher priorities elsewhere.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds since the last call of `next` after which a queue no longer delays other queues,
-/// because the queue's thread may hang.
+/// Nanoseconds without a call of `next` after which a queue delays no others: its thread may hang.
 const SERVED_NS: u64 = 100_000_000;
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
@@ -49,8 +48,7 @@ const PRIORITIES: usize = Priority::Idle as usize + 1;
 pub struct DeadlineConfig {
     /// Nanoseconds that a read may wait before it goes first; default 500 ms.
     pub read_expire_ns: u64,
-    /// Nanoseconds that a write, discard or write-zeroes may wait before it goes first; default 5
-    /// s.
+    /// Nanoseconds that a write, discard or write-zeroes may wait before going first; default 5 s.
     pub write_expire_ns: u64,
     /// Largest number of bio chains (each becomes one request) of one direction that are dispatched
     /// in sector order before ages are checked, 1 or more; default 16.
@@ -132,8 +130,7 @@ struct QueueChains<M: Machine> {
     classes: [PriorityClass<M>; PRIORITIES],
     /// Priority class and direction of the current batch (a run of dispatches in sector order).
     last: (usize, IoDirection),
-    /// Number of bio chains dispatched in the current batch (a run of dispatches in sector order);
-    /// `u32::MAX` before the first batch.
+    /// Number of bio chains dispatched in the current batch; `u32::MAX` before the first batch.
     batched: u32,
     /// Time when the block layer last asked this queue for a bio chain to dispatch, in nanoseconds.
     asked_ns: u64,
@@ -147,8 +144,7 @@ impl<M: Machine> QueueChains<M> {
 
     fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<WaitingChain<M>> {
         let (class, way) = self.last;
-        // A batch (a run of dispatches in sector order) ends early if bio chains of a higher
-        // priority wait.
+        // A batch (a run of dispatches in sector order) ends early for a higher priority.
         if self.batched < config.fifo_batch
             && self.classes[..class].iter().all(PriorityClass::is_empty)
             && let Some(place) = self.classes[class].ways[way as usize].onwards()
@@ -164,8 +160,7 @@ impl<M: Machine> QueueChains<M> {
         let sorted = &mut self.classes[class].ways[way as usize];
         let place = match aged.is_some() || sorted.has_expired(now_ns, config.expire_ns(way)) {
             true => sorted.oldest()?,
-            // Bio chains go in ascending order of sectors. After the highest sector, the order
-            // starts again at the lowest.
+            // Bio chains go in ascending order of sectors. After the highest, the lowest comes.
             false => sorted.onwards().or_else(|| sorted.lowest())?,
         };
         (self.last, self.batched) = ((class, way), 1);

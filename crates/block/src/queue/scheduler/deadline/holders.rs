@@ -1,5 +1,4 @@
-//! `WaitTracker`: the reasons why each group's bio chains wait in one queue of a `Deadline`
-//! scheduler.
+//! `WaitTracker`: why each group's bio chains wait in one queue of a `Deadline` scheduler.
 //!
 //! Bio chains of a lower priority than the chain dispatched last wait because of priority. All
 //! other chains wait for the reason that the block layer sets for the whole queue, such as a lack
@@ -28,11 +27,9 @@ pub(crate) struct WaitTracker<M: Machine> {
     said: Vec<(GroupClass, ReportedWaits)>,
     /// Index of each group and priority class in `said`, the list of reported waits.
     places: BTreeMap<GroupClass, usize>,
-    /// Priority class that goes first at present. Bio chains of lower classes wait because of
-    /// their priority.
+    /// Priority class that goes first at present. Lower classes wait because of it.
     class: usize,
-    /// Indices in `said` of groups and priority classes whose bio chains began to wait after the
-    /// last call of `wait_for`.
+    /// Indices in `said` whose bio chains began to wait after the last call of `wait_for`.
     fresh: Vec<usize>,
 }
 
@@ -66,8 +63,7 @@ impl<M: Machine> WaitTracker<M> {
         self.wait_for(class, now_ns);
     }
 
-    /// Records that priority class `class` goes first from now on, so that bio chains of lower
-    /// classes wait because of their priority.
+    /// Records that `class` goes first from now on: lower classes wait because of their priority.
     pub(crate) fn wait_for(&mut self, class: usize, now_ns: u64) {
         let mut fresh = core::mem::take(&mut self.fresh);
         match core::mem::replace(&mut self.class, class) == class {

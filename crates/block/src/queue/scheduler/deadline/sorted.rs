@@ -1,8 +1,7 @@
 //! `SortedChains`: waiting bio chains (each becomes one request), indexed by sector and by age.
 //!
-//! Owned by a `Deadline`'s queue (deadline.rs), under that scheduler's lock. Chains that are
-//! adjacent on the drive merge at either end. Kernel counterpart: `sort_list` and `fifo_list` of
-//! `struct dd_per_prio`.
+//! Owned by a queue of deadline.rs, under its lock. Chains that are adjacent on the drive merge at
+//! either end. Kernel counterpart: `sort_list` and `fifo_list` of `struct dd_per_prio`.
 
 use alloc::collections::BTreeMap;
 
@@ -11,8 +10,7 @@ use millrace_machine::Machine;
 use crate::bio::Sector;
 use crate::queue::scheduler::{BioChain, ChainBatch};
 
-/// Sort key of a bio chain: its sector, then its arrival number. Of two chains at the same sector,
-/// the older one goes first.
+/// Sort key of a bio chain: its sector, then its arrival number, so that the older goes first.
 pub(crate) type SortKey = (Sector, u64);
 
 pub(crate) struct WaitingChain<M: Machine> {
@@ -20,15 +18,13 @@ pub(crate) struct WaitingChain<M: Machine> {
     /// Time in nanoseconds at which the bio chain passed its group's limits; of several chains
     /// merged here, the time of the oldest.
     pub(crate) came_ns: u64,
-    /// Time in nanoseconds at which the bio chain was inserted into the queue; of several chains
-    /// merged here, the time of the oldest.
+    /// Time in nanoseconds at which the bio chain, or the oldest one merged, was inserted.
     pub(crate) inserted_ns: u64,
 }
 
 pub(crate) struct SortedChains<M: Machine> {
     pub(crate) chains: BTreeMap<SortKey, WaitingChain<M>>,
-    /// Maps the arrival number of each bio chain to the chain's sector. The oldest chain comes
-    /// first.
+    /// Maps the arrival number of each bio chain to the chain's sector. Oldest first.
     pub(crate) ages: BTreeMap<u64, Sector>,
     /// Sector after the last sector of the bio chain that was dispatched last.
     head: Sector,
@@ -39,8 +35,7 @@ impl<M: Machine> SortedChains<M> {
         SortedChains { chains: BTreeMap::new(), ages: BTreeMap::new(), head: 0 }
     }
 
-    /// Merges the bio chain `chain` with an adjacent bio chain that waits here. Returns `chain` if
-    /// it cannot be merged.
+    /// Merges `chain` with an adjacent bio chain that waits here, or returns it.
     pub(crate) fn merge(
         &mut self,
         chain: BioChain<M>,
@@ -61,8 +56,7 @@ impl<M: Machine> SortedChains<M> {
             return Err(chain);
         };
         let Some(mut found) = self.chains.remove(&place) else { return Err(chain) };
-        // The waiting bio chain keeps its arrival number. A merge in front changes its first
-        // sector, and so its sort key.
+        // The waiting bio chain keeps its arrival number. A merge in front changes its sort key.
         let merged = batch.merge(&mut found.chain, chain);
         let sector = found.chain.sector();
         self.ages.insert(place.1, sector);
@@ -89,8 +83,7 @@ impl<M: Machine> SortedChains<M> {
         self.came_ns().is_some_and(|came_ns| came_ns.saturating_add(expire_ns) <= now_ns)
     }
 
-    /// Returns the key of the first bio chain at or after the end of the chain that was dispatched
-    /// last.
+    /// Returns the key of the first bio chain at or after the end of the last dispatched chain.
     pub(crate) fn onwards(&self) -> Option<SortKey> {
         self.chains.range((self.head, 0)..).next().map(|(place, _)| *place)
     }

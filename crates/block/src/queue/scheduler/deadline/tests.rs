@@ -128,7 +128,7 @@ fn chains_go_by_sector_and_a_finished_pass_restarts_low() {
     rig.insert(&reads(&[5, 40, 1, 3]));
     // Sectors 40 and 50 lie ahead of the head; the next pass serves the others.
     assert_eq!(rig.sectors(0, 9), [40, 50, 1, 3, 5]);
-    assert_eq!(rig.scheduling.len(), 0);
+    assert_eq!(rig.scheduling.len, 0);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn neighbours_of_one_operation_merge_and_keep_their_age() {
     rig.insert(&[io(Op::Read, 100, 0), io(Op::Read, 500, 40)]);
     assert_eq!(rig.insert(&[io(Op::Read, 108, 40), io(Op::Read, 92, 40)]), 2);
     assert_eq!(rig.insert(&[io(Op::Write, 116, 40), io(Op::Write, 84, 40)]), 0);
-    assert_eq!(rig.scheduling.len(), 4);
+    assert_eq!(rig.scheduling.len, 4);
     // This chain contains a read that has expired, although its first bio is younger.
     assert_eq!(rig.next(120), Some((92, vec![3, 0, 2])));
     assert_eq!(rig.next(120), Some((500, vec![1])));
@@ -176,7 +176,7 @@ fn what_is_taken_out_comes_oldest_first_and_may_come_back() {
     let mut rig = Rig::new(4);
     rig.insert(&[Io(Op::Write, 9, 1, 0), Io(Op::Read, 5, 1, 1), Io(Op::Read, 1, 1, 2)]);
     let mut left = rig.scheduling.empty();
-    assert_eq!((left.len(), rig.scheduling.len(), rig.next(0)), (3, 0, None));
+    assert_eq!((left.len(), rig.scheduling.len, rig.next(0)), (3, 0, None));
     rig.scheduling.insert(left.take(), &QueueLimits::default(), &mut |_, _| ());
     assert_eq!(rig.sectors(0, 3), [1, 5, 9]);
 }
@@ -296,7 +296,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!((out, rig.scheduling.len()), (count, 0));
+        prop_assert_eq!((out, rig.scheduling.len), (count, 0));
     }
 }
 
