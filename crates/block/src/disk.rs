@@ -53,7 +53,7 @@ use crate::queue::request::Tag;
 use crate::queue::{HctxState, QueueRoute, Spread};
 
 use baseline::Baseline;
-use baseline::lanes::Lanes;
+use baseline::lanes::QueueLanes;
 use queues::{DiskQueues, LazyQueues, QueueShape, QueueUsers, make_queues};
 
 pub use config::DiskConfig;
@@ -342,7 +342,7 @@ impl<M: Machine> Disk<M> {
     pub fn queue_count(&self) -> (usize, usize) {
         let lanes = baseline::lanes(self.baseline.as_ref());
         let (ctxs, hctxs) = self.queues.shape.counts();
-        (ctxs, lanes.map_or(hctxs, Lanes::queues))
+        (ctxs, lanes.map_or(hctxs, QueueLanes::queues))
     }
 
     /// Returns the number of tags in use now, by this drive and by drives that share its tags.
@@ -504,7 +504,7 @@ impl<M: Machine> Disk<M> {
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 let lanes = baseline::lanes(self.baseline.as_ref());
-                let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
+                let count = lanes.map_or(self.queues.ctxs().len(), QueueLanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
                 // All accounts are read once, to count the users of all queues. Reading them for
                 // each queue would take long, because there may be thousands of threads.

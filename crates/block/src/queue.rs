@@ -31,7 +31,7 @@ use crate::queue::in_flight::InFlight;
 use crate::queue::io_thread::IoThread;
 use crate::queue::pending::PendingQueues;
 use crate::queue::request::RequestRef;
-use crate::queue::scheduler::Scheduling;
+use crate::queue::scheduler::QueueScheduler;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
@@ -154,7 +154,7 @@ pub(crate) struct HctxState<M: Machine> {
     /// Bio chains (each becomes one request) that wait for dispatch, in order. If the queue has a
     /// scheduler, only flushes wait here.
     pub(crate) staged: BioList<M>,
-    pub(crate) scheduling: Option<Box<Scheduling<M>>>,
+    pub(crate) scheduling: Option<Box<QueueScheduler<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
     pub(crate) in_flight: InFlight,

@@ -36,7 +36,7 @@ use crate::queue::driver::{Extent, Unwritten};
 use crate::queue::scheduler::cost::CostModel;
 use crate::trace::tracer::Tracer;
 use crate::volume::linear::Linear;
-use crate::volume::placement::{DrivePart, Placement, VolumeRange};
+use crate::volume::placement::{DrivePart, SectorMapping, VolumeRange};
 use crate::volume::resize::VolumeSize;
 use crate::volume::serving::{Serving, ServingChoice, ServingConfig};
 use crate::volume::stripe::Stripe;
@@ -465,7 +465,7 @@ impl<M: Machine> Volume<M> {
     }
 
     #[inline]
-    pub(crate) fn placement(&self) -> &dyn Placement {
+    pub(crate) fn placement(&self) -> &dyn SectorMapping {
         match &self.map {
             LayoutMap::Linear(linear) => linear,
             LayoutMap::Stripe(stripe) => stripe,

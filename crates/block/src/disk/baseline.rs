@@ -20,7 +20,7 @@ use millrace_machine::Machine;
 
 use crate::bio::error::Error;
 use crate::disk::DiskConfig;
-use crate::disk::baseline::lanes::{Lanes, SharedQueueStack};
+use crate::disk::baseline::lanes::{QueueLanes, SharedQueueStack};
 use crate::disk::baseline::raw::RawStack;
 use crate::disk::baseline::sq::SingleQueueStack;
 use crate::disk::baseline::stack::BaselineStack;
@@ -35,7 +35,7 @@ pub(crate) struct Baseline<M: Machine> {
     pub(crate) has_two_levels: bool,
 }
 
-pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&Lanes> {
+pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&QueueLanes> {
     baseline.and_then(|baseline| baseline.stack.lanes())
 }
 
@@ -54,7 +54,8 @@ pub(crate) fn of<M: Machine>(
         (Stack::Sq, _) => {
             (config.software_queues, config.hardware_queues) = (Spread::One, Spread::One);
             config.worker = None;
-            let lanes = lanes::is_possible(driver, hw).then(|| Lanes::spread(config, hw, users));
+            let lanes =
+                lanes::is_possible(driver, hw).then(|| QueueLanes::spread(config, hw, users));
             let request_lock = config.baseline.request_lock.clone();
             Box::new(SingleQueueStack::new(request_lock, lanes, hw.depth))
         }

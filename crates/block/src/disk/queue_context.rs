@@ -10,7 +10,7 @@ use millrace_machine::{Machine, Stage};
 use crate::account::DiskStats;
 use crate::disk::Disk;
 use crate::disk::submit_context::SubmitContext;
-use crate::disk::trace::Tracing;
+use crate::disk::trace::DriveTracing;
 use crate::queue::HardwareQueue;
 
 pub(crate) struct QueueContext<'a, M: Machine> {
@@ -55,7 +55,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     #[inline(always)]
-    pub(crate) fn trace(&mut self) -> Tracing<'_, M> {
-        Tracing { disk: self.disk, run: self.run }
+    pub(crate) fn trace(&mut self) -> DriveTracing<'_, M> {
+        DriveTracing { disk: self.disk, run: self.run }
     }
 }

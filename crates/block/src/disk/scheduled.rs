@@ -24,7 +24,7 @@ use crate::disk::{Disk, UNBOUNDED, abort};
 use crate::queue::scheduler::builtin::SchedulerKind;
 use crate::queue::scheduler::share::DriveParts;
 use crate::queue::scheduler::{
-    BioChain, DriveTags, Scheduler, SchedulerParts, SchedulerPick, Scheduling,
+    BioChain, DriveTags, QueueScheduler, Scheduler, SchedulerParts, SchedulerPick,
 };
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
@@ -109,13 +109,13 @@ fn set_all<M: Machine>(
     let holds = disk.accounts.holds(hctxs.len());
     for hctx in hctxs {
         let depth = hctx.tags.depth_with_reserved() as usize;
-        let scheduling = Scheduling::new(kind, make(hctx.number), depth, &holds);
+        let scheduling = QueueScheduler::new(kind, make(hctx.number), depth, &holds);
         change(hctx, Some(Box::new(scheduling)));
     }
     Ok(())
 }
 
-fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>) {
+fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<QueueScheduler<M>>>) {
     let mut has_lost = false;
     hctx.change(|serve| {
         serve.staged = serve.take_chains();

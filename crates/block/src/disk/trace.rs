@@ -32,19 +32,19 @@ pub(crate) enum PlugPlace {
 }
 
 /// Emits trace events for one thread's work on one drive.
-pub(crate) struct Tracing<'a, M: Machine> {
+pub(crate) struct DriveTracing<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) run: &'a mut SubmitContext<M>,
 }
 
 impl<M: Machine> Disk<M> {
     #[inline(always)]
-    pub(crate) fn trace<'a>(&'a self, run: &'a mut SubmitContext<M>) -> Tracing<'a, M> {
-        Tracing { disk: self, run }
+    pub(crate) fn trace<'a>(&'a self, run: &'a mut SubmitContext<M>) -> DriveTracing<'a, M> {
+        DriveTracing { disk: self, run }
     }
 }
 
-impl<M: Machine> Tracing<'_, M> {
+impl<M: Machine> DriveTracing<'_, M> {
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         self.run.trace.is_some() || self.disk.config.trace.is_some()

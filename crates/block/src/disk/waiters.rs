@@ -16,7 +16,7 @@ use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioSlot;
 use crate::disk::Disk;
 use crate::disk::queue_context::QueueContext;
-use crate::queue::tag::{TagBatch, TagUser, Waiter};
+use crate::queue::tag::{TagBatch, TagUser, WaitingQueue};
 use crate::trace::blktrace::EventCode;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
@@ -59,7 +59,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.add(DiskCounter::TagWaits, 1);
             self.trace().slot(EventCode::Sleep, chain);
             let drive = Weak::clone(&self.disk.this);
-            hctx.tags.wait(Waiter { drive, hctx: hctx.number });
+            hctx.tags.wait(WaitingQueue { drive, hctx: hctx.number });
         }
     }
 

@@ -6,7 +6,7 @@
 //! becomes the next request. Each hardware queue has its own `Scheduler`, called under that queue's
 //! serve lock by one thread at a time. The schedulers of a drive may share state (those of
 //! deadline.rs share one lock, as the kernel's does). Flushes bypass the scheduler.
-//! `Scheduling` is the block layer's record of a scheduler: it counts the chains inside the
+//! `QueueScheduler` is the block layer's record of a scheduler: it counts the chains inside the
 //! scheduler, and reports completions only of requests that the scheduler chose. Called by
 //! disk/scheduled.rs. Source: Bjorling et al., SYSTOR 2013, "scheduling in the software queues".
 //! Kernel counterpart: `struct elevator_mq_ops`.
@@ -320,7 +320,7 @@ impl CompletedChain {
 }
 
 /// A hardware queue's scheduler, with the state that the block layer keeps about it.
-pub(crate) struct Scheduling<M: Machine> {
+pub(crate) struct QueueScheduler<M: Machine> {
     /// The kind of a built-in scheduler; `None` for a scheduler that the program supplies.
     pub(crate) kind: Option<SchedulerKind>,
     scheduler: Box<dyn Scheduler<M>>,
@@ -344,14 +344,14 @@ pub(crate) struct Scheduling<M: Machine> {
     said: ReportedWaits,
 }
 
-impl<M: Machine> Scheduling<M> {
+impl<M: Machine> QueueScheduler<M> {
     pub(crate) fn new(
         kind: Option<SchedulerKind>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
         drive: &Arc<DriveWaits<M>>,
     ) -> Self {
-        Scheduling {
+        QueueScheduler {
             kind,
             scheduler,
             picked: None,

@@ -24,7 +24,7 @@ pub(crate) trait TagUser: Any + Send + Sync {
     fn look_for_tag(&self, hctx: u16);
 }
 
-pub(crate) struct Waiter {
+pub(crate) struct WaitingQueue {
     pub(crate) drive: Weak<dyn TagUser>,
     pub(crate) hctx: u16,
 }
@@ -38,7 +38,7 @@ pub struct TagSet<M: Machine> {
     reserved: Sbitmap<M>,
     /// Length of `waiters`, kept here to be read without the lock.
     waiting: M::Word,
-    waiters: M::Lock<VecDeque<Waiter>>,
+    waiters: M::Lock<VecDeque<WaitingQueue>>,
 }
 
 debug_fields!(TagSet<M: Machine>);
@@ -188,7 +188,7 @@ impl<M: Machine> TagSet<M> {
     /// Adds a queue to the list of waiters. The caller must then try once more to take a tag.
     /// Either this attempt finds a tag that was freed meanwhile, or the thread that frees a tag
     /// sees the waiter, because all accesses of both threads are SeqCst.
-    pub(crate) fn wait(&self, waiter: Waiter) {
+    pub(crate) fn wait(&self, waiter: WaitingQueue) {
         let mut waiters = self.waiters.lock();
         waiters.push_back(waiter);
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
@@ -209,7 +209,7 @@ impl<M: Machine> TagSet<M> {
     }
 
     /// Removes the first queue from the list of waiters, and returns it for a wake-up.
-    pub(crate) fn wake_one(&self) -> Option<Waiter> {
+    pub(crate) fn wake_one(&self) -> Option<WaitingQueue> {
         let mut waiters = self.waiters.lock();
         let first = waiters.pop_front();
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
@@ -260,8 +260,8 @@ pub(crate) mod tests {
 
     /// Creates an entry for the list of hardware queues that wait for a tag. Tests check only the
     /// list, so the entry has no drive to wake.
-    pub(crate) fn waiter(hctx: u16) -> Waiter {
-        Waiter { drive: Weak::<GoneDrive>::new(), hctx }
+    pub(crate) fn waiter(hctx: u16) -> WaitingQueue {
+        WaitingQueue { drive: Weak::<GoneDrive>::new(), hctx }
     }
 
     /// Returns the number of a request's tag. Forgets the request's handle, so the tag stays in

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
-use crate::volume::placement::{DrivePart, Placement, VolumeRange};
+use crate::volume::placement::{DrivePart, SectorMapping, VolumeRange};
 
 pub(crate) struct Linear {
     /// First sector of each drive, then the largest possible sector: the last drive may grow.
@@ -36,7 +36,7 @@ impl Linear {
     }
 }
 
-impl Placement for Linear {
+impl SectorMapping for Linear {
     #[inline]
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         let member = self.member_of(sector);

@@ -1,4 +1,4 @@
-//! `Placement`: maps the sectors of a volume to its drives, and a range to its parts.
+//! `SectorMapping`: maps the sectors of a volume to its drives, and a range to its parts.
 //!
 //! Each layout has one implementation (linear.rs, stripe.rs). The volume calls the implementation,
 //! and channels split bios according to the results. A range of a volume is one contiguous range on
@@ -7,7 +7,7 @@
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
 
-pub(crate) trait Placement {
+pub(crate) trait SectorMapping {
     /// Returns the drive and sector of a range that is contiguous on one drive; else `None`.
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)>;
 
@@ -15,7 +15,7 @@ pub(crate) trait Placement {
     /// round-robin order. `last` is the range's last sector.
     fn span(&self, sector: Sector, last: Sector) -> (u16, u16);
 
-    /// Returns the first and last chunk of a range, from which [`Placement::part_of`] computes
+    /// Returns the first and last chunk of a range, from which [`SectorMapping::part_of`] computes
     /// the range's part on each drive. `end` is the sector after the range.
     fn range(&self, sector: Sector, end: Sector) -> VolumeRange;
 

@@ -6,7 +6,7 @@
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
-use crate::volume::placement::{DrivePart, Placement, VolumeRange};
+use crate::volume::placement::{DrivePart, SectorMapping, VolumeRange};
 
 pub(crate) struct Stripe {
     /// log2 of the chunk size in sectors.
@@ -47,7 +47,7 @@ impl Stripe {
     }
 }
 
-impl Placement for Stripe {
+impl SectorMapping for Stripe {
     #[inline(always)]
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         let within = sector & self.mask();

@@ -23,7 +23,7 @@ use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::pending::PendingQueues;
 use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
-pub(crate) struct Lanes {
+pub(crate) struct QueueLanes {
     /// For each lane (part of a hardware queue that one thread serves): the number of the hardware
     /// queue, and the number of the software queue that feeds the lane.
     lanes: Box<[(usize, usize)]>,
@@ -33,14 +33,14 @@ pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> b
     driver.is_immediate() && hw.kind == QueueKind::AnyThread
 }
 
-impl Lanes {
+impl QueueLanes {
     /// Creates a lane (part of a hardware queue that one thread serves) for each thread or CPU, or
     /// fewer lanes if the driver has fewer queues.
     pub(crate) fn spread<M: Machine>(
         config: &DiskConfig<M>,
         hw: HwQueues,
         users: QueueUsers<'_>,
-    ) -> Lanes {
+    ) -> QueueLanes {
         let QueueUsers { topology, threads } = users;
         let (cpus, most) = (topology.cpus(), usize::from(hw.count.max(1)));
         let count = |spread: Spread| spread.count(topology, threads);
@@ -50,7 +50,7 @@ impl Lanes {
             let (hardware, software) = (config.hardware_queues, config.software_queues);
             (index(hardware, count(hardware).min(most)), index(software, count(software)))
         };
-        Lanes { lanes: (0..count(Spread::Core).min(most)).map(lane).collect() }
+        QueueLanes { lanes: (0..count(Spread::Core).min(most)).map(lane).collect() }
     }
 
     pub(crate) fn open<M: Machine>(
@@ -86,7 +86,7 @@ impl Lanes {
 /// The design in which several threads serve one hardware queue at once. Each thread has its own
 /// lane, a part of the hardware queue with a driver queue of its own.
 pub(crate) struct SharedQueueStack {
-    lanes: Lanes,
+    lanes: QueueLanes,
     /// True for the `raw` design: no merging, and no simulated cost of queues.
     is_raw: bool,
 }
@@ -109,7 +109,7 @@ impl SharedQueueStack {
         } else if usize::from(hw.count) < Spread::Core.count(users.topology, users.threads) {
             "the drive has fewer queues than there are threads"
         } else {
-            let lanes = Lanes::spread(config, hw, users);
+            let lanes = QueueLanes::spread(config, hw, users);
             return Ok(SharedQueueStack { lanes, is_raw: config.baseline.stack == Stack::Raw });
         };
         let text = format!(
@@ -122,7 +122,7 @@ impl SharedQueueStack {
 }
 
 impl<M: Machine> BaselineStack<M> for SharedQueueStack {
-    fn lanes(&self) -> Option<&Lanes> {
+    fn lanes(&self) -> Option<&QueueLanes> {
         Some(&self.lanes)
     }
 
@@ -171,7 +171,11 @@ mod tests {
         };
         let (core, node, one) = (Spread::Core, Spread::Node, Spread::One);
         let lanes = |config: &DiskConfig<Simulated>, count| {
-            Lanes::spread(config, queues(count), QueueUsers { topology: &topology, threads: 0 })
+            QueueLanes::spread(
+                config,
+                queues(count),
+                QueueUsers { topology: &topology, threads: 0 },
+            )
         };
         let paper = config(core, node);
         assert_eq!(*lanes(&paper, 64).lanes, [(0, 0), (0, 1), (1, 2), (1, 3)]);

@@ -19,7 +19,7 @@ use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, WaitTimes};
 use crate::disk::baseline::config::{QueuePlug, RequestLock};
-use crate::disk::baseline::lanes::Lanes;
+use crate::disk::baseline::lanes::QueueLanes;
 use crate::disk::baseline::stack::BaselineStack;
 use crate::disk::complete;
 use crate::disk::queue_context::QueueContext;
@@ -41,7 +41,7 @@ struct SubmitterPlug<'a, M: Machine> {
 pub(crate) struct SingleQueueStack<M: Machine> {
     single: M::Lock<SingleQueue<M>>,
     request_lock: RequestLock<M>,
-    lanes: Option<Lanes>,
+    lanes: Option<QueueLanes>,
 }
 
 struct SingleQueue<M: Machine> {
@@ -53,7 +53,7 @@ struct SingleQueue<M: Machine> {
 }
 
 impl<M: Machine> SingleQueueStack<M> {
-    pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<Lanes>, depth: u32) -> Self {
+    pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<QueueLanes>, depth: u32) -> Self {
         let queue = VecDeque::with_capacity(depth as usize);
         let single = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
         SingleQueueStack { single: M::Lock::new("request-queue", single), request_lock, lanes }
@@ -68,7 +68,7 @@ impl<M: Machine> SingleQueueStack<M> {
 }
 
 impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
-    fn lanes(&self) -> Option<&Lanes> {
+    fn lanes(&self) -> Option<&QueueLanes> {
         self.lanes.as_ref()
     }
 

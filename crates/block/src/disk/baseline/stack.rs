@@ -7,7 +7,7 @@
 use millrace_machine::Machine;
 
 use crate::chain::slot::BioList;
-use crate::disk::baseline::lanes::Lanes;
+use crate::disk::baseline::lanes::QueueLanes;
 use crate::disk::complete;
 use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, SubmitPath};
@@ -43,7 +43,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         SubmitPath::Queues
     }
 
-    fn lanes(&self) -> Option<&Lanes> {
+    fn lanes(&self) -> Option<&QueueLanes> {
         None
     }
 

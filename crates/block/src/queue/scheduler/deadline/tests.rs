@@ -9,7 +9,7 @@ use crate::chain::bio_set::tests::bio_set;
 use crate::chain::slot::BioList;
 use crate::group::config::GroupConfig;
 use crate::queue::request::Tag;
-use crate::queue::scheduler::Scheduling;
+use crate::queue::scheduler::QueueScheduler;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
@@ -31,7 +31,7 @@ const CONFIG: DeadlineConfig = DeadlineConfig {
 /// The first of two queues of a drive, with room for a fixed number of chains.
 struct Rig {
     bio_set: alloc::boxed::Box<BioSet<Native>>,
-    scheduling: Scheduling<Native>,
+    scheduling: QueueScheduler<Native>,
     coming: usize,
     groups: Arc<Groups<Native>>,
     deadline: Deadline<Native>,
@@ -112,8 +112,8 @@ impl Rig {
     }
 }
 
-fn scheduling(deadline: &Deadline<Native>, hctx: u16) -> Scheduling<Native> {
-    Scheduling::new(None, deadline.queue(hctx), 1, &Arc::new(DriveWaits::new(2)))
+fn scheduling(deadline: &Deadline<Native>, hctx: u16) -> QueueScheduler<Native> {
+    QueueScheduler::new(None, deadline.queue(hctx), 1, &Arc::new(DriveWaits::new(2)))
 }
 
 fn reads(sectors: &[u64]) -> Vec<Io> {
