@@ -11,8 +11,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_nbd::client::{NbdUri, parse_reply, ClientHandshake, ClientProgress, ReplyParsed, ServerReply};
-use millrace_nbd::{Catalog, Command, ExportInfo, Handshake, Parsed, Progress, ReplyStyle, RequestLimits, Session, TransmissionFlags, Verdict};
+use millrace_nbd::client::{NbdUri, parse_reply, ClientHandshake, ClientProgress, ServerReply};
+use millrace_nbd::{Catalog, Command, ExportInfo, Handshake, Progress, ReplyStyle, RequestLimits, Session, TransmissionFlags, Verdict};
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
@@ -88,7 +88,7 @@ fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
 
 fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
     let rules = RequestLimits::new(export, session);
-    while let Ok(Parsed::Request { request, header_bytes }) = millrace_nbd::parse(input, session) {
+    while let Ok(Some((request, header_bytes))) = millrace_nbd::parse(input, session) {
         assert!(header_bytes <= input.len(), "consumed more than given");
         input = &input[header_bytes..];
         let mut skip = request.payload_bytes(session.style);
@@ -112,7 +112,7 @@ fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
 }
 
 fn replies(style: ReplyStyle, mut input: &[u8]) {
-    while let Ok(ReplyParsed::Reply { reply, header_bytes }) = parse_reply(input, style) {
+    while let Ok(Some((reply, header_bytes))) = parse_reply(input, style) {
         assert!(header_bytes <= input.len() && header_bytes > 0, "consumed more than given");
         input = &input[header_bytes..];
         let follows = match reply {

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 
 use libc::{iovec, msghdr};
 use millrace_nbd::{
-    ExportInfo, Handshake, Parsed, Progress, Reply, ReplyBuffer, Session, TransmissionFlags, parse,
+    ExportInfo, Handshake, Progress, Reply, ReplyBuffer, Session, TransmissionFlags, parse,
 };
 use millrace_reactor::{Backend, Completion, Config, Handle, Op, Reactor, Source, Wait};
 
@@ -88,7 +88,7 @@ impl Floor {
         let mut replies = 0;
         if let Some(session) = client.session {
             while replies < REPLIES {
-                let Ok(Parsed::Request { request, header_bytes }) =
+                let Ok(Some((request, header_bytes))) =
                     parse(&client.input[used..client.end], &session)
                 else {
                     break;

@@ -8,5 +8,5 @@ pub mod uri;
 
 pub use self::answers::{Answer, AnswerError, Answers, Payload};
 pub use self::handshake::{ClientHandshake, ClientProgress, ClientSession, REPLY_DATA_BYTES_MAX};
-pub use self::reply::{DATA_BYTES_MAX, ERROR_BYTES_MAX, ReplyParsed, ServerReply, parse_reply};
+pub use self::reply::{DATA_BYTES_MAX, ERROR_BYTES_MAX, ServerReply, parse_reply};
 pub use self::uri::{Address, NbdUri, UriError};

@@ -58,6 +58,16 @@ pub enum ProtocolError {
     BadField { what: &'static str, value: u64 },
 }
 
+impl ProtocolError {
+    pub(crate) const fn check_magic(
+        what: &'static str,
+        found: u64,
+        expected: u64,
+    ) -> Result<(), ProtocolError> {
+        if found == expected { Ok(()) } else { Err(Self::BadMagic { what, found, expected }) }
+    }
+}
+
 fn refusal(option: u32, code: u32) -> String {
     if code == REP_ERR_TLS_REQD {
         return "the server accepts only clients with TLS".to_owned();

@@ -19,15 +19,16 @@
 use crate::error::ProtocolError;
 use crate::export::{Catalog, ReplyStyle, Session, Wanted};
 use crate::option::{
-    ContextRequest, InfoRequest, OptionReply, Refusal, UNKNOWN_EXPORT, find, list, no_data,
-    unsupported, wanted,
+    ContextRequest, InfoRequest, OptionReply, Refusal, UNKNOWN_EXPORT, find, no_data, wanted,
 };
 use crate::wire::{
     EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
-    FLAG_NO_ZEROES, NBD_MAGIC, OPT_ABORT, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO,
-    OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
-    OPTION_HEADER_BYTES, OPTION_MAGIC, REP_ERR_EXT_HEADER_REQD, REP_ERR_POLICY, REP_ERR_TLS_REQD,
-    REP_ERR_TOO_BIG, Reader, STRING_BYTES_MAX, string,
+    FLAG_NO_ZEROES, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, NBD_MAGIC,
+    OPT_ABORT, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST,
+    OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
+    OPTION_HEADER_BYTES, OPTION_MAGIC, REP_ACK, REP_ERR_EXT_HEADER_REQD, REP_ERR_INVALID,
+    REP_ERR_POLICY, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG, REP_ERR_UNSUP, REP_INFO, REP_SERVER, Reader,
+    STRING_BYTES_MAX, string,
 };
 
 /// Longest option data that are parsed, in bytes. Longer data are skipped and refused.
@@ -45,6 +46,9 @@ pub const OPTIONS_PER_EXPORT: u32 = 4;
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes by which each export, besides its name and description, raises [`ANSWER_BYTES_MAX`].
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
+/// Number of bytes of an `OPT_LIST` answer after which the server waits until the client has
+/// received them.
+const LIST_PART_BYTES: usize = 64 * 1024;
 /// ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
@@ -175,9 +179,7 @@ impl Handshake {
             "TLS starts only after a client requested it"
         );
         self.tls = TlsState::Active;
-        self.block_sizes = false;
-        self.style = ReplyStyle::Simple;
-        self.context_export = None;
+        (self.block_sizes, self.style, self.context_export) = (false, ReplyStyle::Simple, None);
     }
 
     /// Handles every complete message at the front of `input` and appends the answers to `out`.
@@ -235,14 +237,13 @@ impl Handshake {
             HandshakeState::Over => Ok((0, Some(Progress::Closed))),
             _ if self.tls == TlsState::Upgrading => Ok((0, Some(Progress::StartTls))),
             HandshakeState::ClientFlags => self.client_flags(input),
-            HandshakeState::Skip { left: 0 } => {
-                self.state = HandshakeState::Options;
-                Ok((0, None))
-            }
             HandshakeState::Skip { .. } if input.is_empty() => Ok(NEED_MORE),
             HandshakeState::Skip { left } => {
                 let bytes = left.min(input.len());
-                self.state = HandshakeState::Skip { left: left - bytes };
+                self.state = match left - bytes {
+                    0 => HandshakeState::Options,
+                    left => HandshakeState::Skip { left },
+                };
                 Ok((bytes, None))
             }
             HandshakeState::Options => {
@@ -279,10 +280,7 @@ impl Handshake {
     ) -> Result<HandshakeStep, ProtocolError> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u64() else { return Ok(NEED_MORE) };
-        if magic != OPTION_MAGIC {
-            let (what, found, expected) = ("an option", magic, OPTION_MAGIC);
-            return Err(ProtocolError::BadMagic { what, found, expected });
-        }
+        ProtocolError::check_magic("an option", magic, OPTION_MAGIC)?;
         let (Some(option), Some(length)) = (reader.u32(), reader.u32()) else {
             return Ok(NEED_MORE);
         };
@@ -335,7 +333,8 @@ impl Handshake {
         }
         let why = "the data of the option are longer than 64 KiB";
         let too_big = Refusal { code: REP_ERR_TOO_BIG, why };
-        OptionReply::new(out, option).error(self.needs_tls(option).unwrap_or(too_big));
+        let Refusal { code, why } = self.needs_tls(option).unwrap_or(too_big);
+        OptionReply { out, option }.packet(code, &[why.as_bytes()]);
         self.state = HandshakeState::Skip { left: length as usize };
         Ok((OPTION_HEADER_BYTES, None))
     }
@@ -352,65 +351,60 @@ impl Handshake {
             let session = self.export_name(catalog, data, out)?;
             return Ok((used, Some(Progress::Ready(session))));
         }
-        let reply = &mut OptionReply::new(out, option);
-        if option == OPT_ABORT {
-            reply.ack();
-            return Ok((used, Some(Progress::Closed)));
-        }
-        if let Some(refusal) = self.needs_tls(option) {
-            reply.error(refusal);
-            return Ok((used, None));
-        }
-        let answer = match option {
-            OPT_STARTTLS => match self.may_start_tls(data) {
-                Ok(()) => {
-                    reply.ack();
-                    return Ok((used, Some(Progress::StartTls)));
-                }
-                Err(refusal) => Err(refusal),
-            },
-            OPT_LIST => match no_data(data) {
-                Ok(()) => match list(catalog, self.list_from, reply) {
-                    Some(next) => {
-                        self.list_from = next;
-                        return Ok((0, Some(Progress::Unsent)));
-                    }
-                    None => {
-                        self.list_from = 0;
-                        if catalog.listed() > self.listed.0 {
-                            self.listed = (catalog.listed(), answer_bytes_max(catalog));
-                        }
-                        Ok(())
-                    }
-                },
-                Err(refusal) => Err(refusal),
-            },
-            OPT_INFO | OPT_GO => match self.info(catalog, data, reply) {
-                Ok(export) if option == OPT_GO => {
-                    reply.ack();
-                    return Ok((used, Some(Progress::Ready(self.session(export)))));
-                }
-                other => other.map(|_| ()),
-            },
-            OPT_STRUCTURED_REPLY => self.structured_reply(data),
-            OPT_EXTENDED_HEADERS => self.extended_headers(data),
-            OPT_LIST_META_CONTEXT => self.list_contexts(catalog, data, reply),
-            OPT_SET_META_CONTEXT => self.set_contexts(catalog, data, reply),
-            _ => Err(unsupported("unknown option")),
+        let reply = &mut OptionReply { out, option };
+        let refusal = match self.answer(catalog, data, reply) {
+            Ok(Some(Progress::Unsent)) => return Ok((0, Some(Progress::Unsent))),
+            Ok(progress) => {
+                reply.packet(REP_ACK, &[]);
+                return Ok((used, progress));
+            }
+            Err(refusal) => refusal,
         };
-        match answer {
-            Ok(()) => reply.ack(),
-            Err(refusal) => match wanted(option, data) {
-                Some(Wanted::Export(name)) if refusal == UNKNOWN_EXPORT => {
-                    match catalog.why_refused(name) {
-                        Some(why) => reply.error_saying(REP_ERR_POLICY, &why),
-                        None => reply.error(refusal),
-                    }
-                }
-                _ => reply.error(refusal),
-            },
+        let known = match wanted(option, data) {
+            Some(Wanted::Export(name)) if refusal == UNKNOWN_EXPORT => catalog.why_refused(name),
+            _ => None,
+        };
+        match known {
+            Some(why) => reply.packet(REP_ERR_POLICY, &[why.as_bytes()]),
+            None => reply.packet(refusal.code, &[refusal.why.as_bytes()]),
         }
         Ok((used, None))
+    }
+
+    /// Carries out an option. Returns the progress to report once the option is acknowledged. The
+    /// caller sends the acknowledgement or the refusal.
+    fn answer(
+        &mut self,
+        catalog: &dyn Catalog,
+        data: &[u8],
+        reply: &mut OptionReply<'_>,
+    ) -> Result<Option<Progress>, Refusal> {
+        if reply.option == OPT_ABORT {
+            return Ok(Some(Progress::Closed));
+        }
+        if let Some(refusal) = self.needs_tls(reply.option) {
+            return Err(refusal);
+        }
+        match reply.option {
+            OPT_STARTTLS => {
+                self.may_start_tls(data)?;
+                return Ok(Some(Progress::StartTls));
+            }
+            OPT_LIST => {
+                no_data(data)?;
+                return Ok(self.list(catalog, reply));
+            }
+            OPT_INFO => drop(self.info(catalog, data, reply)?),
+            OPT_GO => {
+                let export = self.info(catalog, data, reply)?;
+                return Ok(Some(Progress::Ready(self.session(export))));
+            }
+            OPT_STRUCTURED_REPLY => self.use_style(ReplyStyle::Structured, data)?,
+            OPT_EXTENDED_HEADERS => self.use_style(ReplyStyle::Extended, data)?,
+            OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => self.contexts(catalog, data, reply)?,
+            _ => return Err(Refusal { code: REP_ERR_UNSUP, why: "unknown option" }),
+        }
+        Ok(None)
     }
 
     fn needs_tls(&self, option: u32) -> Option<Refusal> {
@@ -421,12 +415,35 @@ impl Handshake {
     fn may_start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
         no_data(data)?;
         match self.tls {
-            TlsState::Plain(TlsMode::None) => Err(unsupported("this server does not support TLS")),
+            TlsState::Plain(TlsMode::None) => {
+                Err(Refusal { code: REP_ERR_UNSUP, why: "this server does not support TLS" })
+            }
             TlsState::Plain(TlsMode::Offered | TlsMode::Required) => Ok(()),
             TlsState::Upgrading | TlsState::Active => {
                 Err(Refusal::invalid("TLS is in use already"))
             }
         }
+    }
+
+    /// Adds a part of the answer to `OPT_LIST`. Returns [`Progress::Unsent`] if exports are left.
+    fn list(&mut self, catalog: &dyn Catalog, reply: &mut OptionReply<'_>) -> Option<Progress> {
+        let before = reply.out.len();
+        for index in self.list_from..catalog.listed() {
+            if reply.out.len() - before >= LIST_PART_BYTES {
+                self.list_from = index;
+                return Some(Progress::Unsent);
+            }
+            if let Some((name, text)) = catalog.listing(index) {
+                let len = u32::try_from(name.len()).expect("names are at most 4096 bytes");
+                let parts = [&len.to_be_bytes()[..], name.as_bytes(), text.as_bytes()];
+                reply.packet(REP_SERVER, &parts);
+            }
+        }
+        self.list_from = 0;
+        if catalog.listed() > self.listed.0 {
+            self.listed = (catalog.listed(), answer_bytes_max(catalog));
+        }
+        None
     }
 
     const fn session(&self, export: usize) -> Session {
@@ -478,81 +495,60 @@ impl Handshake {
         reply: &mut OptionReply<'_>,
     ) -> Result<usize, Refusal> {
         let request = InfoRequest::parse(data)?;
-        self.block_sizes |= request.wants_block_size;
+        self.block_sizes |= request.wants(INFO_BLOCK_SIZE);
         let (index, export) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
-        reply.info_export(catalog.size_bytes(index), export.flags.negotiated(self.style).bits());
-        reply.info_block_size(export);
-        if request.wants_name {
-            reply.info_name(export);
+        let (size_bytes, flags) = (catalog.size_bytes(index), export.flags.negotiated(self.style));
+        let sizes = [export.block_min, export.block_preferred, export.block_max];
+        let [min, preferred, max] = sizes.map(u32::to_be_bytes);
+        let mut info = |kind: u16, data: &[&[u8]]| {
+            reply.packet(REP_INFO, &[&kind.to_be_bytes(), &data.concat()])
+        };
+        info(INFO_EXPORT, &[&size_bytes.to_be_bytes(), &flags.bits().to_be_bytes()]);
+        info(INFO_BLOCK_SIZE, &[&min, &preferred, &max]);
+        if request.wants(INFO_NAME) {
+            info(INFO_NAME, &[export.name.as_bytes()]);
         }
-        if request.wants_description {
-            reply.info_description(export);
+        if request.wants(INFO_DESCRIPTION) {
+            info(INFO_DESCRIPTION, &[export.description.as_bytes()]);
         }
         Ok(index)
     }
 
-    fn structured_reply(&mut self, data: &[u8]) -> Result<(), Refusal> {
+    fn use_style(&mut self, style: ReplyStyle, data: &[u8]) -> Result<(), Refusal> {
         no_data(data)?;
-        match self.style {
-            ReplyStyle::Simple => self.style = ReplyStyle::Structured,
-            ReplyStyle::Structured => {
-                return Err(Refusal::invalid("structured replies are in use already"));
+        let why = match self.style {
+            ReplyStyle::Extended => "extended headers are in use already",
+            in_use if in_use == style => "structured replies are in use already",
+            _ => {
+                self.style = style;
+                return Ok(());
             }
-            ReplyStyle::Extended => {
-                let why = "extended headers are in use already";
-                return Err(Refusal { code: REP_ERR_EXT_HEADER_REQD, why });
-            }
-        }
-        Ok(())
+        };
+        let code = if self.style == style { REP_ERR_INVALID } else { REP_ERR_EXT_HEADER_REQD };
+        Err(Refusal { code, why })
     }
 
-    fn extended_headers(&mut self, data: &[u8]) -> Result<(), Refusal> {
-        no_data(data)?;
-        if self.style == ReplyStyle::Extended {
-            return Err(Refusal::invalid("extended headers are in use already"));
-        }
-        self.style = ReplyStyle::Extended;
-        Ok(())
-    }
-
-    fn contexts<'a>(
-        &self,
-        catalog: &dyn Catalog,
-        data: &'a [u8],
-    ) -> Result<(usize, ContextRequest<'a>), Refusal> {
-        if self.style == ReplyStyle::Simple {
-            return Err(Refusal::invalid("negotiate structured replies before metadata contexts"));
-        }
-        let request = ContextRequest::parse(data)?;
-        let (index, _) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
-        Ok((index, request))
-    }
-
-    fn list_contexts(
-        &self,
-        catalog: &dyn Catalog,
-        data: &[u8],
-        reply: &mut OptionReply<'_>,
-    ) -> Result<(), Refusal> {
-        let (_, request) = self.contexts(catalog, data)?;
-        if request.exact || request.wildcard || request.queries == 0 {
-            reply.base_allocation(0);
-        }
-        Ok(())
-    }
-
-    fn set_contexts(
+    fn contexts(
         &mut self,
         catalog: &dyn Catalog,
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<(), Refusal> {
-        // A new selection of contexts replaces the previous one, even if the new one fails.
-        self.context_export = None;
-        let (index, request) = self.contexts(catalog, data)?;
-        if request.exact {
+        let selects = reply.option == OPT_SET_META_CONTEXT;
+        if selects {
+            // A new selection of contexts replaces the previous one, even if the new one fails.
+            self.context_export = None;
+        }
+        if self.style == ReplyStyle::Simple {
+            return Err(Refusal::invalid("negotiate structured replies before metadata contexts"));
+        }
+        let request = ContextRequest::parse(data)?;
+        let (index, _) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
+        if selects && request.exact {
             self.context_export = Some(index);
             reply.base_allocation(BASE_ALLOCATION_ID);
+        } else if !selects && (request.exact || request.wildcard || request.queries == 0) {
+            reply.base_allocation(0);
         }
         Ok(())
     }

@@ -31,6 +31,4 @@ pub use export::{Catalog, ExportInfo, ReplyStyle, Session, TransmissionFlags, Wa
 pub use handshake::{Handshake, Progress, TlsMode};
 pub use reply::{Position, REPLY_BYTES_MAX, Reply, ReplyBuffer};
 pub use status::{DescriptorWidth, Extent, StatusError, StatusQuery};
-pub use transmission::{
-    Command, Parsed, Request, RequestLimits, Verdict, check, encode_request, parse,
-};
+pub use transmission::{Command, Request, RequestLimits, Verdict, check, encode_request, parse};

@@ -38,7 +38,7 @@ pub enum Position {
 /// Encoder of the reply to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    style: ReplyStyle,
+    pub(crate) style: ReplyStyle,
     cookie: u64,
     offset: u64,
 }
@@ -49,15 +49,10 @@ impl Reply {
         Reply { style: session.style, cookie: request.cookie, offset: request.offset }
     }
 
-    /// Returns the header format of this reply.
-    pub const fn style(&self) -> ReplyStyle {
-        self.style
-    }
-
     /// Encodes the success of a request without reply data. Returns the number of bytes written.
     pub fn success(&self, buffer: &mut ReplyBuffer) -> usize {
         match self.style {
-            ReplyStyle::Simple => self.simple(buffer, None),
+            ReplyStyle::Simple => self.simple(buffer, 0),
             _ => self.done(buffer),
         }
     }
@@ -65,30 +60,31 @@ impl Reply {
     /// Encodes the failure of a request. Returns the number of bytes written. `message` is for
     /// people; it is truncated to [`MESSAGE_BYTES_MAX`], and left out of a simple reply.
     pub fn failure(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
-        match self.style {
-            ReplyStyle::Simple => self.simple(buffer, Some(errno)),
-            _ => self.error(buffer, errno, message),
+        if self.style == ReplyStyle::Simple {
+            return self.simple(buffer, errno.to_wire());
         }
+        // A longer message is cut between two characters.
+        let mut ends = (0..=MESSAGE_BYTES_MAX).rev();
+        let end = ends.find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+        let message = &message[..end];
+        let len =
+            u16::try_from(message.len()).expect("the message was truncated to fit the buffer");
+        let mut out = Writer::new(buffer);
+        self.chunk(&mut out, Position::Last, REPLY_TYPE_ERROR, 6 + u64::from(len));
+        out.u32(errno.to_wire()).u16(len).bytes(message.as_bytes()).len()
     }
 
     /// Encodes the success of a read whose `length` bytes of data follow as one piece. Returns the
     /// number of bytes written. The data must then be sent: a later error cannot be reported.
     pub fn read(&self, buffer: &mut ReplyBuffer, length: u32) -> usize {
         match self.style {
-            ReplyStyle::Simple => self.simple(buffer, None),
+            ReplyStyle::Simple => self.simple(buffer, 0),
             _ => self.offset_data(buffer, Position::Last, self.offset, length),
         }
     }
 
-    /// Encodes a simple reply of 16 bytes.
-    ///
-    /// # Panics
-    /// Panics if extended headers were negotiated, which have no simple replies.
-    pub fn simple(&self, buffer: &mut ReplyBuffer, errno: Option<Errno>) -> usize {
-        assert!(self.style != ReplyStyle::Extended, "extended headers have no simple replies");
-        let mut out = Writer::new(buffer);
-        out.u32(SIMPLE_REPLY_MAGIC).u32(errno.map_or(0, Errno::to_wire)).u64(self.cookie);
-        out.len()
+    fn simple(&self, buffer: &mut ReplyBuffer, errno: u32) -> usize {
+        Writer::new(buffer).u32(SIMPLE_REPLY_MAGIC).u32(errno).u64(self.cookie).len()
     }
 
     /// Encodes the header of a data chunk: `length` bytes at `offset` of the export follow.
@@ -124,16 +120,6 @@ impl Reply {
         out.len()
     }
 
-    /// Encodes an error chunk that ends its reply.
-    pub fn error(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
-        let message = cut(message);
-        let len =
-            u16::try_from(message.len()).expect("the message was truncated to fit the buffer");
-        let mut out = Writer::new(buffer);
-        self.chunk(&mut out, Position::Last, REPLY_TYPE_ERROR, 6 + u64::from(len));
-        out.u32(errno.to_wire()).u16(len).bytes(message.as_bytes()).len()
-    }
-
     pub(super) const fn chunk_bytes(&self) -> usize {
         match self.style {
             ReplyStyle::Extended => EXTENDED_REPLY_BYTES,
@@ -155,11 +141,4 @@ impl Reply {
             }
         }
     }
-}
-
-/// Returns the longest prefix of `message` that fits, without splitting a character.
-fn cut(message: &str) -> &str {
-    let fits = |&at: &usize| message.is_char_boundary(at);
-    let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(fits).unwrap_or(0);
-    &message[..end]
 }

@@ -108,7 +108,7 @@ impl StatusQuery {
         extents: impl IntoIterator<Item = Extent>,
         out: &mut [u8],
     ) -> Result<usize, StatusError> {
-        let (width, limit) = match reply.style() {
+        let (width, limit) = match reply.style {
             ReplyStyle::Simple => return Err(StatusError::NoChunks),
             ReplyStyle::Structured => (DescriptorWidth::Bits32, self.length.min(COMPACT_BYTES_MAX)),
             ReplyStyle::Extended => (DescriptorWidth::Bits64, self.length),
@@ -140,7 +140,8 @@ impl StatusQuery {
     }
 }
 
-/// Calls `emit` with the position, length and flags of each merged extent. Counts the calls.
+/// Merges equal neighbours of `extents`, up to `limit` bytes and `room` merged extents. Calls `emit`
+/// with the position, length and flags of a merged extent each time it grows. Returns their number.
 fn merge(
     extents: impl IntoIterator<Item = Extent>,
     limit: u64,
@@ -149,30 +150,23 @@ fn merge(
 ) -> usize {
     let mut extents = extents.into_iter();
     let (mut count, mut covered) = (0, 0);
-    let mut run: Option<(u64, u32)> = None;
+    let mut last = (0, 0);
     while covered < limit {
         let Some(extent) = extents.next() else { break };
         let (len, flags) = (extent.len.min(limit - covered), extent.flags());
         if len == 0 {
             continue;
         }
-        run = match run {
-            Some((before, same)) if same == flags => Some((before + len, flags)),
-            Some((before, other)) => {
-                emit(count, before, other);
-                count += 1;
-                if count == room {
-                    return count;
-                }
-                Some((len, flags))
-            }
-            None => Some((len, flags)),
-        };
+        if count > 0 && last.1 == flags {
+            last.0 += len;
+        } else if count < room {
+            count += 1;
+            last = (len, flags);
+        } else {
+            break;
+        }
+        emit(count - 1, last.0, last.1);
         covered += len;
-    }
-    if let Some((len, flags)) = run {
-        emit(count, len, flags);
-        count += 1;
     }
     count
 }

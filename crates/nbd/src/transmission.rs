@@ -100,36 +100,21 @@ impl Request {
     }
 }
 
-/// Result of [`parse`].
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parsed {
-    NeedMore,
-    Request {
-        request: Request,
-        /// Length of the header in bytes: 28, or 32 if extended.
-        header_bytes: usize,
-    },
-}
-
-/// Parses the request header at the front of `input`.
+/// Parses the request header at the front of `input`. Returns the request and the length of its
+/// header in bytes (28, or 32 if extended); `None` if the header is incomplete.
 ///
 /// # Errors
 /// [`ProtocolError::BadMagic`] if the next bytes are not a request; the connection must then be
 /// closed.
-pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
+pub fn parse(input: &[u8], session: &Session) -> Result<Option<(Request, usize)>, ProtocolError> {
     let (expected, header_bytes) = match session.style {
         ReplyStyle::Extended => (EXTENDED_REQUEST_MAGIC, EXTENDED_REQUEST_BYTES),
         _ => (REQUEST_MAGIC, REQUEST_BYTES),
     };
     let mut reader = Reader::new(input);
-    let Some(found) = reader.u32() else { return Ok(Parsed::NeedMore) };
-    if found != expected {
-        let (found, expected) = (found.into(), expected.into());
-        return Err(ProtocolError::BadMagic { what: "a request", found, expected });
-    }
-    let request = read_request(&mut reader, session.style);
-    Ok(request.map_or(Parsed::NeedMore, |request| Parsed::Request { request, header_bytes }))
+    let Some(found) = reader.u32() else { return Ok(None) };
+    ProtocolError::check_magic("a request", found.into(), expected.into())?;
+    Ok(read_request(&mut reader, session.style).map(|request| (request, header_bytes)))
 }
 
 fn read_request(reader: &mut Reader<'_>, style: ReplyStyle) -> Option<Request> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::Extent;
 use millrace_machine::Deadline;
-use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::client::{ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
 
@@ -123,7 +123,7 @@ impl StatusConnection {
     ) -> io::Result<Option<(usize, bool)>> {
         let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
         let parsed = parse_reply(input, self.style).map_err(|error| wrong(error.to_string()))?;
-        let ReplyParsed::Reply { reply, header_bytes } = parsed else { return Ok(None) };
+        let Some((reply, header_bytes)) = parsed else { return Ok(None) };
         match reply {
             ServerReply::Status { cookie, context_id, width, descriptor_bytes, last }
                 if cookie == self.cookie && context_id == self.context_id =>

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use millrace_nbd::wire::CMD_FLAG_FUA;
 use millrace_nbd::{
-    Command, Errno, ExportInfo, Extent, Handshake, Parsed, Position, Progress, REPLY_BYTES_MAX,
-    Reply, ReplyStyle, Request, Session, StatusQuery, TransmissionFlags, parse,
+    Command, Errno, ExportInfo, Extent, Handshake, Position, Progress, REPLY_BYTES_MAX, Reply,
+    ReplyStyle, Request, Session, StatusQuery, TransmissionFlags, parse,
 };
 use tempfile::TempDir;
 
@@ -244,8 +244,8 @@ impl Connection {
     fn one(&mut self, state: &State) -> Option<()> {
         let (request, header_bytes) = loop {
             match parse(&self.input, &self.session).ok()? {
-                Parsed::Request { request, header_bytes } => break (request, header_bytes),
-                Parsed::NeedMore => more(&mut self.stream, &mut self.input)?,
+                Some((request, header_bytes)) => break (request, header_bytes),
+                None => more(&mut self.stream, &mut self.input)?,
             }
         };
         if request.command != Command::Disc {

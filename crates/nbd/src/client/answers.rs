@@ -11,7 +11,7 @@
 
 use thiserror::Error;
 
-use super::reply::{ReplyParsed, ServerReply, parse_reply};
+use super::reply::{ServerReply, parse_reply};
 use crate::{Command, Errno, ProtocolError, ReplyStyle, Request};
 
 /// Maximum number of separate byte ranges of a read that have arrived. Adjacent ranges are joined.
@@ -185,8 +185,8 @@ impl Answers {
             return Ok((0, Answer::Payload));
         }
         match parse_reply(input, self.style)? {
-            ReplyParsed::NeedMore => Ok((0, Answer::NeedMore)),
-            ReplyParsed::Reply { reply, header_bytes } => Ok((header_bytes, self.reply(reply)?)),
+            None => Ok((0, Answer::NeedMore)),
+            Some((reply, header_bytes)) => Ok((header_bytes, self.reply(reply)?)),
         }
     }
 

@@ -56,7 +56,7 @@ pub enum ClientProgress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ClientHandshakeState {
+enum ClientState {
     Greeting,
     StartTls,
     /// The server agreed to TLS, and the caller has not completed the TLS handshake yet.
@@ -75,7 +75,7 @@ enum ClientHandshakeState {
 pub struct ClientHandshake {
     name: String,
     want: ReplyStyle,
-    state: ClientHandshakeState,
+    state: ClientState,
     /// Option that selects the export: `OPT_GO`, or `OPT_INFO` to query the export only.
     verb: u32,
     wants_allocation: bool,
@@ -96,26 +96,24 @@ impl ClientHandshake {
         if name.len() > STRING_BYTES_MAX || name.contains('\0') {
             return Err(ProtocolError::BadField { what: "export name", value: name.len() as u64 });
         }
-        let session = ClientSession {
-            size_bytes: 0,
-            flags: TransmissionFlags::new(),
-            style: ReplyStyle::Simple,
-            block_min: 512,
-            block_preferred: 4096,
-            block_max: 32 * 1024 * 1024,
-            allocation: None,
-        };
-        let (state, name) = (ClientHandshakeState::Greeting, name.to_owned());
         Ok(ClientHandshake {
-            name,
+            name: name.to_owned(),
             want,
-            state,
+            state: ClientState::Greeting,
             verb: OPT_GO,
             wants_allocation: false,
             wants_tls: false,
             no_zeroes: false,
             described: false,
-            session,
+            session: ClientSession {
+                size_bytes: 0,
+                flags: TransmissionFlags::new(),
+                style: ReplyStyle::Simple,
+                block_min: 512,
+                block_preferred: 4096,
+                block_max: 32 * 1024 * 1024,
+                allocation: None,
+            },
             known: Vec::new(),
         })
     }
@@ -140,7 +138,7 @@ impl ClientHandshake {
     /// # Panics
     /// Panics if the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
-        assert!(self.state == ClientHandshakeState::Securing, "the last progress was `StartTls`");
+        assert!(self.state == ClientState::Securing, "the last progress was `StartTls`");
         self.ask_for(self.want, out);
     }
 
@@ -157,7 +155,7 @@ impl ClientHandshake {
     /// Needed for servers that close the connection after a refusal.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
-        (self.state == ClientHandshakeState::List).then(|| self.no_export())
+        (self.state == ClientState::List).then(|| self.no_export())
     }
 
     fn no_export(&self) -> ProtocolError {
@@ -165,8 +163,7 @@ impl ClientHandshake {
     }
 
     fn listed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
-        let mut reader = Reader::new(data);
-        let name = reader.u32().and_then(|length| reader.bytes(length as usize));
+        let name = Reader::new(data).counted();
         // The name appears only in an error message, so a malformed one is accepted.
         self.known.push(printable(name.unwrap_or_default()));
         if self.known.len() < LISTED_MAX { Ok(()) } else { Err(self.no_export()) }
@@ -186,24 +183,23 @@ impl ClientHandshake {
         out: &mut Vec<u8>,
     ) -> Result<(usize, ClientProgress), ProtocolError> {
         let mut used = 0;
-        while self.state != ClientHandshakeState::Over {
-            if self.state == ClientHandshakeState::Securing {
-                return match input.len() - used {
-                    0 => Ok((used, ClientProgress::StartTls)),
+        while self.state != ClientState::Over {
+            let rest = &input[used..];
+            let step = match self.state {
+                ClientState::Securing if rest.is_empty() => {
+                    return Ok((used, ClientProgress::StartTls));
+                }
+                ClientState::Securing => {
                     // The server must not send anything before TLS; an attacker may have inserted
                     // these bytes.
-                    value => {
-                        let what = "number of bytes that the server sent before TLS started";
-                        Err(ProtocolError::BadField { what, value: value as u64 })
-                    }
-                };
-            }
-            let step = match self.state {
-                ClientHandshakeState::Greeting => self.greeting(&input[used..], out),
-                ClientHandshakeState::ExportName => Ok(self.export_name(&input[used..])),
-                _ => self.option_reply(&input[used..], out),
+                    let what = "number of bytes that the server sent before TLS started";
+                    return Err(ProtocolError::BadField { what, value: rest.len() as u64 });
+                }
+                ClientState::Greeting => self.greeting(rest, out)?,
+                ClientState::ExportName => self.export_name(rest),
+                _ => self.option_reply(rest, out)?,
             };
-            match step? {
+            match step {
                 None => return Ok((used, ClientProgress::NeedMore)),
                 Some(bytes) => used += bytes,
             }
@@ -219,9 +215,7 @@ impl ClientHandshake {
         let mut reader = Reader::new(input);
         for expected in [NBD_MAGIC, OPTION_MAGIC] {
             let Some(found) = reader.u64() else { return Ok(None) };
-            if found != expected {
-                return Err(ProtocolError::BadMagic { what: "the greeting", found, expected });
-            }
+            ProtocolError::check_magic("the greeting", found, expected)?;
         }
         let Some(flags) = reader.u16() else { return Ok(None) };
         if flags & FLAG_FIXED_NEWSTYLE == 0 {
@@ -231,7 +225,7 @@ impl ClientHandshake {
         let zeroes = if self.no_zeroes { FLAG_C_NO_ZEROES } else { 0 };
         out.extend_from_slice(&(FLAG_C_FIXED_NEWSTYLE | zeroes).to_be_bytes());
         if self.wants_tls {
-            self.state = ClientHandshakeState::StartTls;
+            self.state = ClientState::StartTls;
             put_option(out, OPT_STARTTLS, &[]);
         } else {
             self.ask_for(self.want, out);
@@ -240,7 +234,7 @@ impl ClientHandshake {
     }
 
     fn ask_for(&mut self, style: ReplyStyle, out: &mut Vec<u8>) {
-        self.state = ClientHandshakeState::Style(style);
+        self.state = ClientState::Style(style);
         match style {
             ReplyStyle::Extended => put_option(out, OPT_EXTENDED_HEADERS, &[]),
             ReplyStyle::Structured => put_option(out, OPT_STRUCTURED_REPLY, &[]),
@@ -252,38 +246,35 @@ impl ClientHandshake {
         if !self.wants_allocation || self.session.style == ReplyStyle::Simple {
             return self.go(out);
         }
-        self.state = ClientHandshakeState::Context;
-        let mut data = Vec::new();
-        let queries = [self.name.as_str(), BASE_ALLOCATION];
-        for (text, count) in queries.into_iter().zip([Some(1u32), None]) {
-            let len =
-                u32::try_from(text.len()).expect("the name was checked to be at most 4096 bytes");
-            data.extend_from_slice(&len.to_be_bytes());
-            data.extend_from_slice(text.as_bytes());
-            count.iter().for_each(|count| data.extend_from_slice(&count.to_be_bytes()));
-        }
-        put_option(out, OPT_SET_META_CONTEXT, &data);
+        self.state = ClientState::Context;
+        let data = [
+            &self.name_len().to_be_bytes()[..],
+            self.name.as_bytes(),
+            &1u32.to_be_bytes(),
+            &(BASE_ALLOCATION.len() as u32).to_be_bytes(),
+            BASE_ALLOCATION.as_bytes(),
+        ];
+        put_option(out, OPT_SET_META_CONTEXT, &data.concat());
     }
 
     fn go(&mut self, out: &mut Vec<u8>) {
-        self.state = ClientHandshakeState::Go;
-        let mut data = Vec::with_capacity(self.name.len() + 8);
-        let len =
-            u32::try_from(self.name.len()).expect("the name was checked to be at most 4096 bytes");
-        data.extend_from_slice(&len.to_be_bytes());
-        data.extend_from_slice(self.name.as_bytes());
-        data.extend_from_slice(&1u16.to_be_bytes());
-        data.extend_from_slice(&INFO_BLOCK_SIZE.to_be_bytes());
-        put_option(out, self.verb, &data);
+        self.state = ClientState::Go;
+        let (name, infos) = (self.name.as_bytes(), [1, INFO_BLOCK_SIZE].map(u16::to_be_bytes));
+        let data = [&self.name_len().to_be_bytes()[..], name, infos.as_flattened()];
+        put_option(out, self.verb, &data.concat());
+    }
+
+    fn name_len(&self) -> u32 {
+        u32::try_from(self.name.len()).expect("the name was checked to be at most 4096 bytes")
     }
 
     const fn open_option(&self) -> u32 {
         match self.state {
-            ClientHandshakeState::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
-            ClientHandshakeState::Style(_) => OPT_STRUCTURED_REPLY,
-            ClientHandshakeState::StartTls => OPT_STARTTLS,
-            ClientHandshakeState::Context => OPT_SET_META_CONTEXT,
-            ClientHandshakeState::List => OPT_LIST,
+            ClientState::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
+            ClientState::Style(_) => OPT_STRUCTURED_REPLY,
+            ClientState::StartTls => OPT_STARTTLS,
+            ClientState::Context => OPT_SET_META_CONTEXT,
+            ClientState::List => OPT_LIST,
             _ => self.verb,
         }
     }
@@ -295,10 +286,7 @@ impl ClientHandshake {
     ) -> Result<Option<usize>, ProtocolError> {
         let mut reader = Reader::new(input);
         let Some(found) = reader.u64() else { return Ok(None) };
-        if found != OPTION_REPLY_MAGIC {
-            let (what, expected) = ("a reply to an option", OPTION_REPLY_MAGIC);
-            return Err(ProtocolError::BadMagic { what, found, expected });
-        }
+        ProtocolError::check_magic("a reply to an option", found, OPTION_REPLY_MAGIC)?;
         let (Some(option), Some(kind), Some(length)) = (reader.u32(), reader.u32(), reader.u32())
         else {
             return Ok(None);
@@ -318,43 +306,39 @@ impl ClientHandshake {
 
     fn answered(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), ProtocolError> {
         match (self.state, kind) {
-            (ClientHandshakeState::StartTls, REP_ACK) => {
-                self.state = ClientHandshakeState::Securing
-            }
-            (ClientHandshakeState::Style(style), REP_ACK) => {
+            (ClientState::StartTls, REP_ACK) => self.state = ClientState::Securing,
+            (ClientState::Style(style), REP_ACK) => {
                 self.session.style = style;
                 self.styled(out);
             }
-            (ClientHandshakeState::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
+            (ClientState::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
                 self.ask_for(ReplyStyle::Structured, out);
             }
-            (ClientHandshakeState::Style(_), REP_ERR_UNSUP) => self.go(out),
-            (ClientHandshakeState::Context, REP_META_CONTEXT) => self.context(data)?,
+            (ClientState::Style(_), REP_ERR_UNSUP) => self.go(out),
+            (ClientState::Context, REP_META_CONTEXT) => self.context(data)?,
             // Metadata contexts are optional: on an error the negotiation continues.
-            (ClientHandshakeState::Context, code)
-                if code == REP_ACK || code & REP_ERROR_BIT != 0 =>
-            {
+            (ClientState::Context, code) if code == REP_ACK || code & REP_ERROR_BIT != 0 => {
                 self.go(out)
             }
-            (ClientHandshakeState::Go, REP_INFO) => self.information(data)?,
-            (ClientHandshakeState::Go, REP_ACK) if self.described => {
-                self.state = ClientHandshakeState::Over;
+            (ClientState::Go, REP_INFO) => self.information(data)?,
+            (ClientState::Go, REP_ACK) if self.described => {
+                self.state = ClientState::Over;
                 if self.verb == OPT_INFO {
                     put_option(out, OPT_ABORT, &[]);
                 }
             }
-            (ClientHandshakeState::Go, REP_ERR_UNSUP)
+            (ClientState::Go, REP_ERR_UNSUP)
                 if self.session.style != ReplyStyle::Extended && self.verb == OPT_GO =>
             {
-                self.state = ClientHandshakeState::ExportName;
+                self.state = ClientState::ExportName;
                 put_option(out, OPT_EXPORT_NAME, self.name.as_bytes());
             }
-            (ClientHandshakeState::Go, REP_ERR_UNKNOWN) => {
-                self.state = ClientHandshakeState::List;
+            (ClientState::Go, REP_ERR_UNKNOWN) => {
+                self.state = ClientState::List;
                 put_option(out, OPT_LIST, &[]);
             }
-            (ClientHandshakeState::List, REP_SERVER) => self.listed(data)?,
-            (ClientHandshakeState::List, _) => return Err(self.no_export()),
+            (ClientState::List, REP_SERVER) => self.listed(data)?,
+            (ClientState::List, _) => return Err(self.no_export()),
             (_, code) if code & REP_ERROR_BIT != 0 => {
                 let message = printable(&data[..data.len().min(STRING_BYTES_MAX)]);
                 let option = self.open_option();
@@ -383,25 +367,30 @@ impl ClientHandshake {
 
     fn information(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         let mut reader = Reader::new(data);
-        let value = data.len() as u64;
-        let bad = |what| ProtocolError::BadField { what, value };
-        match reader.u16() {
-            None => Err(bad("length of an information")),
+        let (what, value) = match reader.u16() {
+            None => ("length of an information", data.len() as u64),
             Some(INFO_EXPORT) => match (reader.u64(), reader.u16(), reader.is_empty()) {
                 (Some(size_bytes), Some(flags), true) => {
                     self.describe(size_bytes, flags);
-                    Ok(())
+                    return Ok(());
                 }
-                _ => Err(bad("length of the export's information")),
+                _ => ("length of the export's information", data.len() as u64),
             },
             Some(INFO_BLOCK_SIZE) => match (reader.u32(), reader.u32(), reader.u32()) {
                 (Some(min), Some(preferred), Some(max)) if reader.is_empty() => {
-                    self.block_sizes(min, preferred, max)
+                    if min.is_power_of_two() && preferred.is_power_of_two() && max >= min {
+                        let session = &mut self.session;
+                        (session.block_min, session.block_preferred) = (min, preferred);
+                        session.block_max = max;
+                        return Ok(());
+                    }
+                    ("block sizes (the value is the minimum)", min.into())
                 }
-                _ => Err(bad("length of the block sizes")),
+                _ => ("length of the block sizes", data.len() as u64),
             },
-            Some(_) => Ok(()),
-        }
+            Some(_) => return Ok(()),
+        };
+        Err(ProtocolError::BadField { what, value })
     }
 
     const fn describe(&mut self, size_bytes: u64, flags: u16) {
@@ -410,29 +399,13 @@ impl ClientHandshake {
         self.described = true;
     }
 
-    const fn block_sizes(
-        &mut self,
-        min: u32,
-        preferred: u32,
-        max: u32,
-    ) -> Result<(), ProtocolError> {
-        if !min.is_power_of_two() || !preferred.is_power_of_two() || max < min {
-            let what = "block sizes (the value is the minimum)";
-            return Err(ProtocolError::BadField { what, value: min as u64 });
-        }
-        self.session.block_min = min;
-        self.session.block_preferred = preferred;
-        self.session.block_max = max;
-        Ok(())
-    }
-
     fn export_name(&mut self, input: &[u8]) -> Option<usize> {
         let zeroes = if self.no_zeroes { 0 } else { EXPORT_NAME_ZEROES };
         let mut reader = Reader::new(input);
         let (size_bytes, flags) = (reader.u64()?, reader.u16()?);
         reader.bytes(zeroes)?;
         self.describe(size_bytes, flags);
-        self.state = ClientHandshakeState::Over;
+        self.state = ClientState::Over;
         Some(10 + zeroes)
     }
 }

@@ -63,42 +63,30 @@ pub enum ServerReply<'a> {
     },
 }
 
-/// Result of [`parse_reply`].
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyParsed<'a> {
-    NeedMore,
-    Reply { reply: ServerReply<'a>, header_bytes: usize },
-}
-
-/// Parses the reply header at the front of `input`.
+/// Parses the reply header at the front of `input`. Returns the reply and the length of its header
+/// in bytes; `None` if the header is incomplete.
 ///
 /// # Errors
 /// [`ProtocolError::BadMagic`] or [`ProtocolError::BadField`] if the server violated the protocol;
 /// the connection must be closed.
-pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, ProtocolError> {
+pub fn parse_reply(
+    input: &[u8],
+    style: ReplyStyle,
+) -> Result<Option<(ServerReply<'_>, usize)>, ProtocolError> {
     let mut reader = Reader::new(input);
-    let Some(magic) = reader.u32() else { return Ok(ReplyParsed::NeedMore) };
-    let reply = match (style, magic) {
-        (ReplyStyle::Simple | ReplyStyle::Structured, SIMPLE_REPLY_MAGIC) => simple(&mut reader),
-        (ReplyStyle::Structured, STRUCTURED_REPLY_MAGIC) => chunk(&mut reader, style),
-        (ReplyStyle::Extended, EXTENDED_REPLY_MAGIC) => chunk(&mut reader, style),
-        _ => {
-            let expected = match style {
-                ReplyStyle::Simple => SIMPLE_REPLY_MAGIC,
-                ReplyStyle::Structured => STRUCTURED_REPLY_MAGIC,
-                ReplyStyle::Extended => EXTENDED_REPLY_MAGIC,
-            };
-            let (found, expected) = (magic.into(), expected.into());
-            return Err(ProtocolError::BadMagic { what: "a reply", found, expected });
-        }
+    let Some(magic) = reader.u32() else { return Ok(None) };
+    let expected = match style {
+        ReplyStyle::Simple => SIMPLE_REPLY_MAGIC,
+        ReplyStyle::Structured => STRUCTURED_REPLY_MAGIC,
+        ReplyStyle::Extended => EXTENDED_REPLY_MAGIC,
     };
-    Ok(match reply.transpose()? {
-        None => ReplyParsed::NeedMore,
-        Some(reply) => {
-            ReplyParsed::Reply { reply, header_bytes: input.len() - reader.rest().len() }
-        }
-    })
+    let reply = if magic == SIMPLE_REPLY_MAGIC && style != ReplyStyle::Extended {
+        simple(&mut reader)
+    } else {
+        ProtocolError::check_magic("a reply", magic.into(), expected.into())?;
+        chunk(&mut reader, style)
+    };
+    Ok(reply.transpose()?.map(|reply| (reply, input.len() - reader.rest().len())))
 }
 
 type ParsedHeader<'a> = Option<Result<ServerReply<'a>, ProtocolError>>;

@@ -3,7 +3,7 @@
 use super::{
     answers, catalog, context_data, disk, feed_whole, info_data, negotiate, session, stream,
 };
-use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::client::{ServerReply, parse_reply};
 use millrace_nbd::export::Catalog;
 use millrace_nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
 use millrace_nbd::option::{ContextRequest, InfoRequest};
@@ -185,7 +185,7 @@ fn what_a_client_wants_to_know_is_told_apart() {
         let data = info_data("x", infos);
         let request = InfoRequest::parse(&data).unwrap();
         assert_eq!(request.name, "x");
-        (request.wants_name, request.wants_block_size, request.wants_description)
+        (request.wants(INFO_NAME), request.wants(INFO_BLOCK_SIZE), request.wants(INFO_DESCRIPTION))
     };
     assert_eq!(wants(&[]), (false, false, false));
     assert_eq!(wants(&[INFO_NAME]), (true, false, false));
@@ -268,8 +268,8 @@ fn chunk(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> Vec<u8> {
 /// Does a client accept this chunk?
 fn takes(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> bool {
     match parse_reply(&chunk(style, kind, length, payload), style) {
-        Ok(ReplyParsed::Reply { .. }) => true,
-        Ok(ReplyParsed::NeedMore) => panic!("all of it is there"),
+        Ok(Some(_)) => true,
+        Ok(None) => panic!("all of it is there"),
         Err(_) => false,
     }
 }
@@ -320,9 +320,7 @@ fn a_client_takes_errors_with_messages_that_fit() {
         16,
         b"\0\0\0\x05\0\x02no\0\0\0\0\0\0\x02\x01",
     );
-    let Ok(ReplyParsed::Reply { reply, header_bytes: 36 }) =
-        parse_reply(&bytes, ReplyStyle::Structured)
-    else {
+    let Ok(Some((reply, 36))) = parse_reply(&bytes, ReplyStyle::Structured) else {
         panic!("{:?}", parse_reply(&bytes, ReplyStyle::Structured));
     };
     assert!(matches!(reply, ServerReply::Error { at: Some(513), message: "no", last: true, .. }));

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::{STYLES, context_data, disk, info_data, play, session, stream};
-use millrace_nbd::client::{ClientHandshake, ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::client::{ClientHandshake, ServerReply, parse_reply};
 use millrace_nbd::wire::*;
-use millrace_nbd::{Parsed, RequestLimits, check, parse};
+use millrace_nbd::{RequestLimits, check, parse};
 
 fn option() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let name = prop_oneof![Just("disk"), Just("ro"), Just(""), Just("none")];
@@ -58,11 +58,11 @@ proptest! {
         input.extend(bytes);
         let _outcome = play(&input, &[3, 5, 7]);
         let session = session(style);
-        if let Ok(Parsed::Request { request, header_bytes }) = parse(&input, &session) {
+        if let Ok(Some((request, header_bytes))) = parse(&input, &session) {
             prop_assert!(header_bytes <= input.len());
             check(&request, &RequestLimits::new(&disk(), &session), &session);
         }
-        if let Ok(ReplyParsed::Reply { reply, header_bytes }) = parse_reply(&input, style) {
+        if let Ok(Some((reply, header_bytes))) = parse_reply(&input, style) {
             prop_assert!(header_bytes <= input.len());
             if let ServerReply::Data { length, .. } = reply {
                 prop_assert!((1..=64 << 20).contains(&length));

@@ -1,7 +1,7 @@
 //! Exact bytes of every reply, and of block status; the client's parser reads each back.
 
 use super::session;
-use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::client::{ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::wire::*;
 use millrace_nbd::{
@@ -25,10 +25,10 @@ fn bytes(encode: impl FnOnce(&mut ReplyBuffer) -> usize) -> Vec<u8> {
 
 fn parsed(bytes: &[u8], style: ReplyStyle) -> ServerReply<'_> {
     for short in 0..bytes.len() {
-        assert_eq!(parse_reply(&bytes[..short], style), Ok(ReplyParsed::NeedMore));
+        assert_eq!(parse_reply(&bytes[..short], style), Ok(None));
     }
     match parse_reply(bytes, style) {
-        Ok(ReplyParsed::Reply { reply, header_bytes }) if header_bytes == bytes.len() => reply,
+        Ok(Some((reply, header_bytes))) if header_bytes == bytes.len() => reply,
         other => panic!("{other:?}"),
     }
 }
@@ -181,7 +181,7 @@ fn block_status_merges_neighbours_and_stops_at_the_length() {
         descriptor_bytes,
         last: true,
     };
-    assert_eq!(head, ReplyParsed::Reply { reply, header_bytes: 40 });
+    assert_eq!(head, Some((reply, 40)));
 }
 
 #[test]

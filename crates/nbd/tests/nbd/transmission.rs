@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::{STYLES, catalog, disk, session};
 use millrace_nbd::wire::*;
 use millrace_nbd::{
-    Command, Errno, Parsed, ProtocolError, ReplyStyle, Request, RequestLimits, Session,
-    TransmissionFlags, Verdict, check, parse,
+    Command, Errno, ProtocolError, ReplyStyle, Request, RequestLimits, Session, TransmissionFlags,
+    Verdict, check, parse,
 };
 
 const SIZE: u64 = 1 << 30;
@@ -32,11 +32,11 @@ fn refused(request: Request, style: ReplyStyle) -> (Errno, u64) {
 fn compact_request_is_28_bytes() {
     let bytes = b"\x25\x60\x95\x13\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\x10\0\0\0\x02\0rest";
     let expected = Request { flags: 1, ..request(Command::Write, 4096, 512) };
-    let parsed = Parsed::Request { request: expected, header_bytes: 28 };
+    let parsed = Some((expected, 28));
     assert_eq!(parse(bytes, &session(ReplyStyle::Structured)), Ok(parsed));
     for short in 0..28 {
         let parsed = parse(&bytes[..short], &session(ReplyStyle::Simple));
-        assert_eq!(parsed, Ok(Parsed::NeedMore));
+        assert_eq!(parsed, Ok(None));
     }
 }
 
@@ -45,7 +45,7 @@ fn extended_request_is_32_bytes_with_a_64_bit_length() {
     let mut bytes = b"\x21\xe4\x1c\x71\0\0\0\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\x10\0".to_vec();
     bytes.extend_from_slice(&(1u64 << 40).to_be_bytes());
     let expected = request(Command::WriteZeroes, 4096, 1 << 40);
-    let parsed = Parsed::Request { request: expected, header_bytes: 32 };
+    let parsed = Some((expected, 32));
     assert_eq!(parse(&bytes, &session(ReplyStyle::Extended)), Ok(parsed));
     let (found, expected) = (EXTENDED_REQUEST_MAGIC.into(), REQUEST_MAGIC.into());
     let error = ProtocolError::BadMagic { what: "a request", found, expected };

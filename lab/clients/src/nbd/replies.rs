@@ -9,7 +9,7 @@
 
 use std::io;
 
-use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::client::{ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, ReplyStyle};
 
@@ -100,8 +100,8 @@ impl Replies {
         }
         let input = &self.buffer[self.start..self.end];
         let (reply, header) = match parse_reply(input, style).map_err(invalid)? {
-            ReplyParsed::NeedMore => return Ok(false),
-            ReplyParsed::Reply { reply, header_bytes } => (reply, header_bytes),
+            None => return Ok(false),
+            Some((reply, header_bytes)) => (reply, header_bytes),
         };
         let Some(taken) = Replies::reply(&input[header..], reply, pending, done)? else {
             return Ok(false);

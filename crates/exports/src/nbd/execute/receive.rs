@@ -20,8 +20,7 @@ use crate::nbd::on_demand::{ExportRequest, OnDemandState, RequestedExport, Waiti
 use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use crate::nbd::visible::VisibleExports;
 use millrace_nbd::{
-    Command, Handshake, Parsed, Progress, ProtocolError, RequestLimits, Verdict, Wanted, check,
-    parse,
+    Command, Handshake, Progress, ProtocolError, RequestLimits, Verdict, Wanted, check, parse,
 };
 
 /// Number of unsent answer bytes above which a negotiation reads no further options of the client.
@@ -233,8 +232,8 @@ impl WorkerContext {
                 continue;
             }
             let (request, header_bytes) = match parse(conn.input.bytes(), &granted.session) {
-                Ok(Parsed::NeedMore) => return,
-                Ok(Parsed::Request { request, header_bytes }) => (request, header_bytes),
+                Ok(None) => return,
+                Ok(Some((request, header_bytes))) => (request, header_bytes),
                 Err(error) => return self.violated(conn, error),
             };
             if !conn.has_room() {
