@@ -15,7 +15,9 @@ use std::sync::{Arc, OnceLock};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use libfuzzer_sys::fuzz_target;
 use millrace_nbd::{ExportInfo, Handshake, Progress, TlsMode, TransmissionFlags};
-use millrace_tls::{ClientConfig, OUTPUT_BYTES, ServerConfig, Session};
+use millrace_tls::{
+    ClientConfig, ClientFiles, Identity, OUTPUT_BYTES, ServerConfig, ServerFiles, Session,
+};
 use rustls::pki_types::ServerName;
 use rustls::{ConnectionTrafficSecrets, version};
 
@@ -41,14 +43,25 @@ fn configs() -> &'static Configs {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &ca).unwrap();
-        let (pem, key) = (certificate.pem(), key.serialize_pem());
-        let server = ServerConfig::from_pem(pem.as_bytes(), key.as_bytes(), None).unwrap();
+        let folder = std::env::temp_dir().join(format!("millrace-fuzz-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |name: &str, pem: String| {
+            let path = folder.join(name);
+            std::fs::write(&path, pem).unwrap();
+            path
+        };
+        let certificate = write("certificate.pem", certificate.pem());
+        let identity = Identity { certificate, key: write("key.pem", key.serialize_pem()) };
+        let server = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let files = ClientFiles { ca: write("ca.pem", ca.pem()), identity: None };
+        let own = ClientConfig::load(&files).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(ca.der().clone()).unwrap();
         let client = rustls::ClientConfig::builder_with_protocol_versions(&[&version::TLS13]);
         let mut client = client.with_root_certificates(roots).with_no_client_auth();
         client.enable_secret_extraction = true;
-        (server, ClientConfig::from_pem(ca.pem().as_bytes()).unwrap(), Arc::new(client))
+        (server, own, Arc::new(client))
     })
 }
 

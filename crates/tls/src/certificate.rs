@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use x509_cert::Certificate;
 use x509_cert::certificate::Version;
-use x509_cert::der::asn1::{Ia5StringRef, PrintableStringRef, TeletexStringRef, Utf8StringRef};
+use x509_cert::der::Decode;
+use x509_cert::der::asn1::Ia5StringRef;
 use x509_cert::der::oid::db::rfc4519::CN;
-use x509_cert::der::{Any, Decode, Tagged};
-use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::name::{DirectoryString, GeneralName};
 use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 
 use crate::lifetime::Lifetime;
@@ -21,11 +21,11 @@ impl PeerNames {
     #[must_use]
     pub fn of(der: &[u8]) -> Option<PeerNames> {
         let parsed = Certificate::from_der(der).ok()?;
-        let names = common_name(&parsed);
+        let common_name = common_name(&parsed);
         let alternatives = parsed.tbs_certificate().get_extension::<SubjectAltName>();
         let alternatives = alternatives.ok().flatten().map(|(_, list)| list.0).unwrap_or_default();
         let alternatives = alternatives.iter().filter_map(general_name).collect();
-        Some(PeerNames { common_name: names, alternatives })
+        Some(PeerNames { common_name, alternatives })
     }
 }
 
@@ -45,22 +45,14 @@ pub(crate) fn lifetime_of<'a>(chain: impl IntoIterator<Item = &'a [u8]>) -> Opti
 
 fn common_name(certificate: &Certificate) -> Option<String> {
     let subject = certificate.tbs_certificate().subject();
-    let names = subject.iter().filter(|one| one.oid == CN);
-    names.last().and_then(|one| text(&one.value))
-}
-
-fn text(value: &Any) -> Option<String> {
-    use x509_cert::der::Tag;
-    match value.tag() {
-        Tag::Utf8String => value.decode_as::<Utf8StringRef<'_>>().ok().map(|s| s.as_str().into()),
-        Tag::PrintableString => {
-            value.decode_as::<PrintableStringRef<'_>>().ok().map(|s| s.as_str().into())
-        }
-        Tag::Ia5String => value.decode_as::<Ia5StringRef<'_>>().ok().map(|s| s.as_str().into()),
-        Tag::TeletexString => {
-            value.decode_as::<TeletexStringRef<'_>>().ok().map(|s| s.as_str().into())
-        }
-        _ => None,
+    let value = &subject.iter().filter(|one| one.oid == CN).last()?.value;
+    // Some certificates have a name of the type IA5String, which X.520 does not allow here.
+    if let Ok(name) = value.decode_as::<Ia5StringRef<'_>>() {
+        return Some(name.as_str().to_owned());
+    }
+    match value.decode_as::<DirectoryString>().ok()? {
+        DirectoryString::BmpString(_) => None,
+        name => Some(name.into()),
     }
 }
 
@@ -82,30 +74,32 @@ fn general_name(name: &GeneralName) -> Option<String> {
 /// Returns the reason why a certificate in a file cannot be used now, or `None` if it can.
 pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     let Ok(parsed) = Certificate::from_der(der) else {
-        let text = "is not an X.509 certificate, or is incomplete; copy the file again";
-        return Some(text.to_owned());
+        return Some(
+            "is not an X.509 certificate, or is incomplete; copy the file again".to_owned(),
+        );
     };
+    let parsed = parsed.tbs_certificate();
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = since_epoch.unwrap_or(Duration::ZERO);
-    let validity = parsed.tbs_certificate().validity();
-    if validity.not_after.to_unix_duration() < now {
-        return Some(format!("expired at {}; create a new one", validity.not_after));
+    let (from, until) = (parsed.validity().not_before, parsed.validity().not_after);
+    if until.to_unix_duration() < now {
+        return Some(format!("expired at {until}; create a new one"));
     }
-    if validity.not_before.to_unix_duration() > now {
-        let from = validity.not_before;
+    if from.to_unix_duration() > now {
         return Some(format!("is not valid before {from}; check this machine's clock"));
     }
-    if what == Purpose::Own && parsed.tbs_certificate().version() != Version::V3 {
-        let text = "is X.509 version 1, which has no names and is not accepted; make one of version \
-                    3, for example with openssl x509 -req -extfile";
-        return Some(text.to_owned());
-    }
-    let constraints = parsed.tbs_certificate().get_extension::<BasicConstraints>().ok().flatten();
-    if what == Purpose::Authority && !constraints.is_some_and(|(_, one)| one.ca) {
-        let text = "is not a CA certificate: its basic constraints lack CA:TRUE";
-        return Some(text.to_owned());
-    }
-    None
+    let constraints = parsed.get_extension::<BasicConstraints>().ok().flatten();
+    let text = match what {
+        Purpose::Own if parsed.version() != Version::V3 => {
+            "is X.509 version 1, which has no names and is not accepted; make one of version 3, for \
+             example with openssl x509 -req -extfile"
+        }
+        Purpose::Authority if !constraints.is_some_and(|(_, one)| one.ca) => {
+            "is not a CA certificate: its basic constraints lack CA:TRUE"
+        }
+        Purpose::Own | Purpose::Authority => return None,
+    };
+    Some(text.to_owned())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

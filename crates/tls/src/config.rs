@@ -42,8 +42,7 @@ impl Identity {
 /// Configuration of a server, shared by its sessions.
 #[derive(Debug)]
 pub struct ServerConfig {
-    /// Files of the server. `None` if the configuration was not read from files.
-    files: Option<ServerFiles>,
+    files: ServerFiles,
     in_use: Mutex<ActiveConfig>,
     /// Metadata of the files when they were last checked. Locked while the files are checked and
     /// read.
@@ -63,33 +62,9 @@ impl ServerConfig {
     /// # Errors
     /// `File`, naming the file and the error in it.
     pub fn load(files: ServerFiles) -> Result<ServerConfig, Error> {
-        let seen = files.metadata();
-        let config = read_server(&files)?;
-        let (in_use, seen) = (Mutex::new(config), Mutex::new(seen));
-        Ok(ServerConfig { files: Some(files), in_use, seen })
-    }
-
-    /// Creates a configuration from PEM texts instead of files, so the configuration never changes.
-    ///
-    /// # Errors
-    /// `File` with the name of the text at fault: "certificate", "key" or "client CA".
-    pub fn from_pem(
-        certificate: &[u8],
-        key: &[u8],
-        client_ca: Option<&[u8]>,
-    ) -> Result<ServerConfig, Error> {
-        let chain = certificates(Path::new("certificate"), certificate, Purpose::Own)?;
-        let key = private_key(Path::new("key"), key)?;
-        check_order(Path::new("certificate"), &chain, &key)?;
-        let cas = client_ca.map(|pem| client_cas(Path::new("client CA"), pem)).transpose()?;
-        let config = make_server(chain, key, cas, &|why| Error::file(Path::new("key"), why))?;
-        Ok(ServerConfig { files: None, in_use: Mutex::new(config), seen: Mutex::default() })
-    }
-
-    /// Returns true if the configuration was read from files, which may change.
-    #[must_use]
-    pub fn is_from_files(&self) -> bool {
-        self.files.is_some()
+        let seen = Mutex::new(files.metadata());
+        let in_use = Mutex::new(read_server(&files)?);
+        Ok(ServerConfig { files, in_use, seen })
     }
 
     /// Reloads the files if they changed since the last check. A check without a change costs a few
@@ -100,14 +75,13 @@ impl ServerConfig {
     /// `File` if the files changed and cannot be used. The error is returned once for each change;
     /// the previous configuration stays in use.
     pub fn refresh(&self) -> Result<Refreshed, Error> {
-        let Some(files) = &self.files else { return Ok(Refreshed::Same) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = files.metadata();
+        let now = self.files.metadata();
         if *seen == now {
             return Ok(Refreshed::Same);
         }
         *seen = now;
-        let config = read_server(files)?;
+        let config = read_server(&self.files)?;
         *self.in_use() = config;
         Ok(Refreshed::Reloaded)
     }
@@ -122,21 +96,16 @@ impl ServerConfig {
     /// the file has a later-expiring certificate of the same CA.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
-        let of_file = |name: String, file: Option<&PathBuf>| match file {
-            Some(file) => format!("{name} in {}", file.display()),
-            None => name,
-        };
-        let certificate = self.files.as_ref().map(|files| &files.identity.certificate);
-        let client_ca = self.files.as_ref().and_then(|files| files.client_ca.as_ref());
-        let in_use = self.in_use();
+        let (in_use, files) = (self.in_use(), &self.files);
         let own = in_use.lifetime.iter().map(|lifetime| CertificateLifetime {
-            name: of_file("the certificate".to_owned(), certificate),
+            name: format!("the certificate in {}", files.identity.certificate.display()),
             role: CertificateRole::Own,
             lifetime: lifetime.clone(),
         });
         let cas = in_use.client_cas.iter().filter_map(|ca| {
+            let file = files.client_ca.as_ref()?.display();
             Some(CertificateLifetime {
-                name: of_file(format!("the CA \"{}\"", ca.name), client_ca),
+                name: format!("the CA \"{}\" in {file}", ca.name),
                 role: CertificateRole::ClientCa,
                 lifetime: ca.last_lifetime(&in_use.client_cas)?.clone(),
             })
@@ -165,20 +134,7 @@ impl ClientConfig {
     /// # Errors
     /// `File`, naming the file and the error in it.
     pub fn load(files: &ClientFiles) -> Result<ClientConfig, Error> {
-        ClientConfig::make(files, &contents(&files.ca)?)
-    }
-
-    /// Creates the configuration of a client that has no certificate of its own and trusts the CAs
-    /// in a PEM text.
-    ///
-    /// # Errors
-    /// `File` if the text cannot be used; the error calls it "CA".
-    pub fn from_pem(ca: &[u8]) -> Result<ClientConfig, Error> {
-        ClientConfig::make(&ClientFiles { ca: "CA".into(), identity: None }, ca)
-    }
-
-    fn make(files: &ClientFiles, ca: &[u8]) -> Result<ClientConfig, Error> {
-        let certificates = certificates(&files.ca, ca, Purpose::Authority)?;
+        let certificates = certificates(&files.ca, Purpose::Authority)?;
         let roots = Arc::new(roots(&files.ca, &certificates)?);
         let provider = provider();
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
@@ -234,34 +190,27 @@ fn with_cheap_ciphers_first() -> CryptoProvider {
 
 fn read_server(files: &ServerFiles) -> Result<ActiveConfig, Error> {
     let (chain, key) = read_identity(&files.identity)?;
-    let cas = match &files.client_ca {
-        None => None,
-        Some(path) => Some(client_cas(path, &contents(path)?)?),
+    let client_cas: Arc<[ClientCa]> = match &files.client_ca {
+        None => Arc::default(),
+        Some(path) => {
+            let certificates = certificates(path, Purpose::Authority)?;
+            cas_of(roots(path, &certificates)?, &certificates).into()
+        }
     };
-    make_server(chain, key, cas, &|why| Error::file(&files.identity.key, why))
-}
-
-fn make_server(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    client_cas: Option<Vec<ClientCa>>,
-    wrong_key: &dyn Fn(String) -> Error,
-) -> Result<ActiveConfig, Error> {
     let lifetime = lifetime_of(chain.iter().map(AsRef::as_ref));
     let provider = Arc::new(with_cheap_ciphers_first());
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::of_set_up(&error))?;
-    let asks_clients = client_cas.is_some();
-    let client_cas: Arc<[ClientCa]> = client_cas.unwrap_or_default().into();
-    let builder = if asks_clients {
+    let builder = if files.client_ca.is_some() {
         let verifier = ClientCas::new(Arc::clone(&client_cas), provider)?;
         builder.with_client_cert_verifier(Arc::new(verifier))
     } else {
         builder.with_no_client_auth()
     };
-    let mut config =
-        builder.with_single_cert(chain, key).map_err(|error| wrong_key(key_text(&error)))?;
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| Error::file(&files.identity.key, key_text(&error)))?;
     config.ignore_client_order = true;
     // NBD clients do not resume sessions, so no state is kept for tickets.
     config.send_tls13_tickets = 0;
@@ -274,7 +223,7 @@ fn read_identity(
     identity: &Identity,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
     let (certificate, key) = (&identity.certificate, &identity.key);
-    let chain = certificates(certificate, &contents(certificate)?, Purpose::Own)?;
+    let chain = certificates(certificate, Purpose::Own)?;
     let key = private_key(key, &contents(key)?)?;
     check_order(certificate, &chain, &key)?;
     Ok((chain, key))
@@ -358,33 +307,22 @@ fn contents(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-fn certificates(
-    path: &Path,
-    pem: &[u8],
-    purpose: Purpose,
-) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+fn certificates(path: &Path, purpose: Purpose) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let pem = contents(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let found = found.map_err(|error| Error::file(path, pem_text(&error)))?;
     let Some(first) = found.first() else {
         let text = "contains no certificate (a block BEGIN CERTIFICATE)";
         return Err(Error::file(path, text));
     };
     // If the file has several CAs, some may have expired; one usable CA is enough.
-    let own = || unusable(first, purpose);
-    let authorities = || {
-        let usable = found.iter().any(|one| unusable(one, purpose).is_none());
-        if usable { None } else { unusable(first, purpose) }
-    };
-    let why = if purpose == Purpose::Own { own() } else { authorities() };
-    match why {
-        None => Ok(found),
-        Some(why) => Err(Error::file(path, format!("the certificate in it {why}"))),
+    let is_usable = |one: &CertificateDer<'_>| unusable(one, purpose).is_none();
+    match unusable(first, purpose) {
+        Some(why) if purpose == Purpose::Own || !found.iter().any(is_usable) => {
+            Err(Error::file(path, format!("the certificate in it {why}")))
+        }
+        _ => Ok(found),
     }
-}
-
-fn client_cas(path: &Path, pem: &[u8]) -> Result<Vec<ClientCa>, Error> {
-    let certificates = certificates(path, pem, Purpose::Authority)?;
-    Ok(cas_of(roots(path, &certificates)?, &certificates))
 }
 
 fn roots(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
@@ -434,7 +372,6 @@ mod tests {
         let issued = authority.issue("server", &["localhost"], Validity::Now);
         let identity = Identity { certificate: issued.certificate, key: issued.key };
         let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
-        assert!(config.is_from_files());
         // As while a file system does not answer.
         let looking = config.seen.lock().unwrap();
         let (began, begun) = channel();

@@ -57,8 +57,7 @@ pub enum Refreshed {
 /// Dates of a certificate that new sessions of a server use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateLifetime {
-    /// Description for messages: `the certificate in FILE`, or `the CA "NAME" in FILE`. The file is
-    /// left out if the certificate was not read from a file.
+    /// Description for messages: `the certificate in FILE`, or `the CA "NAME" in FILE`.
     pub name: String,
     /// Use of the certificate: the server's own, or a CA of its clients.
     pub role: CertificateRole,

@@ -39,7 +39,6 @@ impl ServerConfig {
     }
 
     methods! {
-        is_from_files(&self) -> bool;
         refresh(&self) -> Result<Refreshed, Error>;
         lifetime(&self) -> Option<Lifetime>;
         lifetimes(&self) -> Vec<CertificateLifetime>;

@@ -30,7 +30,7 @@ struct WatchedCertificates {
 }
 
 impl CertificateWatcher {
-    /// Starts the thread. Returns `None` if no listener has certificates from files.
+    /// Starts the thread. Returns `None` if no listener has TLS.
     pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<CertificateWatcher>, Error> {
         let watched = watched(listeners);
         if watched.is_empty() {
@@ -65,9 +65,7 @@ fn run(mut watched: Vec<WatchedCertificates>, stopped: &Receiver<()>) {
 fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
     let mut watched = Vec::<WatchedCertificates>::new();
     for listener in listeners {
-        let Some(tls) = listener.tls.as_ref().filter(|tls| tls.config.is_from_files()) else {
-            continue;
-        };
+        let Some(tls) = &listener.tls else { continue };
         let address = listener.listen.to_string();
         match watched.iter_mut().find(|one| Arc::ptr_eq(&one.config, &tls.config)) {
             Some(one) => one.address += &format!(", {address}"),

@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use rustls::ProtocolVersion;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic,
 };
+use rustls::{CommonState, ProtocolVersion};
 
 use super::buffers::Incoming;
 use super::records::{KeySecrets, RecordLayer};
@@ -138,14 +138,19 @@ impl Engine {
         turn
     }
 
+    /// Returns the state of rustls, while rustls handles the session.
+    fn rustls(&self) -> Option<&CommonState> {
+        match self {
+            Engine::Server(one) => Some(one),
+            Engine::Client(one) => Some(one),
+            Engine::RecordLayer(_) | Engine::Stopped(_) => None,
+        }
+    }
+
     /// Replaces rustls by the record layer of this crate after a TLS 1.3 handshake, because rustls
     /// copies the plaintext of each record again, and allocates memory for it.
     pub(super) fn take_over(&mut self) {
-        let version = match self {
-            Engine::Server(one) => one.protocol_version(),
-            Engine::Client(one) => one.protocol_version(),
-            Engine::RecordLayer(_) | Engine::Stopped(_) => None,
-        };
+        let version = self.rustls().and_then(CommonState::protocol_version);
         if version != Some(ProtocolVersion::TLSv1_3) {
             return;
         }
@@ -176,20 +181,17 @@ impl Engine {
     }
 
     pub(super) fn peer_certificate(&self) -> Option<&[u8]> {
-        let chain = match self {
-            Engine::Server(one) => one.peer_certificates(),
-            Engine::Client(one) => one.peer_certificates(),
-            Engine::RecordLayer(_) | Engine::Stopped(_) => None,
-        };
-        chain.and_then(|chain| chain.first()).map(|one| one.as_ref())
+        self.rustls()?.peer_certificates()?.first().map(AsRef::as_ref)
     }
 
     pub(super) fn describe(&self) -> String {
         let (version, suite) = match self {
-            Engine::Server(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
-            Engine::Client(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
             Engine::RecordLayer(records) => (Some(ProtocolVersion::TLSv1_3), Some(records.suite())),
-            Engine::Stopped(_) => (None, None),
+            _ => {
+                let rustls = self.rustls();
+                let suite = rustls.and_then(CommonState::negotiated_cipher_suite);
+                (rustls.and_then(CommonState::protocol_version), suite)
+            }
         };
         match (version.and_then(|one| one.as_str()), suite.and_then(|one| one.suite().as_str())) {
             (Some(version), Some(suite)) => format!("{version} {suite}"),
