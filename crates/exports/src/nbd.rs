@@ -13,7 +13,6 @@
 //! nor payload (holes.rs).
 
 mod changes;
-mod client_number;
 mod clients;
 mod config;
 mod connection;
@@ -173,8 +172,7 @@ impl Server {
     /// before it disconnects the client. The default is 30 s.
     pub fn set_stall_timeout(&self, timeout: Duration) {
         let timeout_ns = nanoseconds(timeout);
-        // Relaxed: no other memory access depends on this setting.
-        self.shared.stall_timeout_ns.store(timeout_ns, Ordering::Relaxed);
+        self.shared.stall_timeout_ns.store(timeout_ns, Ordering::SeqCst);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
     }
 
@@ -285,7 +283,6 @@ fn share(
         stall_timeout_ns: AtomicU64::new(STALL_TIMEOUT_NS),
         connections: Connections::new(config.connections_max),
         sockets: Mutex::new(listeners.into_iter().map(Some).collect()),
-        failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
         published: (0..threads).map(|_| PublishedCounters::default()).collect(),
         changes: AtomicU64::new(0),

@@ -112,9 +112,7 @@ impl Server {
         let is_gone = |one: &&Arc<ServedVolume>| !kept.contains(&Arc::as_ptr(one));
         RemovedVolumes(before.volumes.iter().filter(is_gone).cloned().collect())
     }
-}
 
-impl Server {
     /// Hands new exports to all I/O threads and waits until they serve them.
     pub(super) fn replace(&self, exports: Arc<Exports>) {
         let version = self.shared.served.replace(exports);
@@ -126,9 +124,7 @@ impl Server {
             std::thread::sleep(LOOK);
         }
     }
-}
 
-impl Server {
     /// Adds an export that no listener lists. A client gets the export by
     /// [`ExportRequest::grant`](super::ExportRequest::grant).
     ///
@@ -170,6 +166,6 @@ impl RemovedVolumes {
     /// Returns true if no I/O thread has a client, a request or a queue of these volumes any more.
     #[must_use]
     pub fn are_unused(&self) -> bool {
-        !self.0.iter().any(|served| served.has_lanes())
+        !self.0.iter().any(|served| served.is_in_use())
     }
 }

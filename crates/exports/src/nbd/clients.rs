@@ -10,9 +10,7 @@ use millrace_block::GroupId;
 use millrace_machine::{Machine, Native};
 
 use super::Observer;
-use super::client_number::client_number;
 use super::connection::{Connection, ConnectionPhase, client_log};
-use super::execute::WorkerContext;
 use super::memory::waiting_line::MemoryWait;
 use super::server_state::ThreadMessage;
 use super::worker::Worker;
@@ -20,6 +18,17 @@ use crate::ClientReport;
 
 /// Time limit for I/O threads to answer. A thread may exceed the limit if a drive blocks it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Number of client numbers per I/O thread: 1 to 1000 for thread 0, and so on. A thread with more
+/// clients also uses numbers of the next thread.
+const CLIENTS_PER_THREAD: u16 = 1000;
+
+/// Returns the number of the client with this index on its I/O thread. The number is the tenant of
+/// the client's I/Os, and appears in logs, counters and traces. After the client has left, another
+/// client may get the number.
+pub(crate) fn client_number(thread: usize, index: usize) -> u16 {
+    (thread as u16).wrapping_mul(CLIENTS_PER_THREAD).wrapping_add(1).wrapping_add(index as u16)
+}
 
 impl Observer {
     /// Returns reports of all NBD clients, sorted by client number. Clients of threads that hang
@@ -56,26 +65,23 @@ pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
     for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != ConnectionPhase::Dead) {
         // `send` fails if the caller of `Observer::clients` has stopped waiting, which is no error
         // here.
-        let _ = to.send(report_of(worker.number, conn));
+        let _ = to.send(report_of(conn));
     }
 }
 
 pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientReport>) {
-    let thread = worker.number;
-    let is_it = |conn: &&mut Box<Connection>| client_number(thread, conn.index) == number;
+    let is_it = |conn: &&mut Box<Connection>| conn.number == number;
     let Some(conn) = worker.conns.iter_mut().flatten().find(is_it) else { return };
-    let _ = to.send(report_of(thread, conn));
-    client_log::ended(thread, conn, "an operator disconnects it");
-    let WorkerContext { submitter, pool, .. } = &mut worker.core;
+    let _ = to.send(report_of(conn));
+    client_log::ended(conn, "an operator disconnects it");
     match conn.phase {
         // The session is already ending, so this call cuts the client off at once.
-        ConnectionPhase::Draining => conn.kill(&mut submitter.tickets, pool),
-        _ => conn.end_session(&mut submitter.tickets, pool),
+        ConnectionPhase::Draining => worker.core.kill(conn),
+        _ => worker.core.end_session(conn),
     }
-    conn.touch(&mut worker.touched);
 }
 
-fn report_of(thread: usize, conn: &Connection) -> ClientReport {
+fn report_of(conn: &Connection) -> ClientReport {
     let (export, group) = match (&conn.history.export, &conn.granted) {
         (Some((export, _)), Some(granted)) => (export.name.clone(), granted.group),
         _ => (String::new(), GroupId::DEFAULT),
@@ -83,7 +89,7 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     let name = conn.tls.as_ref().and_then(|tls| tls.session.peer()).map(ToString::to_string);
     let peer = client_log::peer(conn);
     ClientReport {
-        number: client_number(thread, conn.index),
+        number: conn.number,
         protocol: "nbd",
         peer: name.map_or_else(|| peer.clone(), |name| format!("{peer}, {name}")),
         export,

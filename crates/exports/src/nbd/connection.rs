@@ -34,9 +34,9 @@ use super::exports::Export;
 use super::memory::BufferPool;
 use super::memory::waiting_line::MemoryWait;
 use super::on_demand::OnDemandState;
-use super::ring::{SocketRing, shut_down, shut_down_input};
+use super::ring::{SocketRing, shut_down};
 use super::server_state::NegotiationCount;
-use super::submit::ticket::{Ticket, TicketMemory, Tickets};
+use super::submit::ticket::{TicketMemory, Tickets};
 use super::tls::TlsSession;
 use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
@@ -71,7 +71,7 @@ pub(crate) enum ConnectionPhase {
     Dead,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Negotiation {
     /// Index of the listener that accepted the connection. The listener determines the exports that
     /// the client may use.
@@ -100,7 +100,7 @@ impl Negotiation {
     pub(crate) fn export(&self) -> Option<&Arc<Export>> {
         match (&self.then, &self.demand) {
             (Some(Some((_, export))), _) => Some(export),
-            (_, OnDemandState::ExportSession(_, granted)) => Some(granted.export()),
+            (_, OnDemandState::ExportSession(_, granted)) => Some(&granted.0),
             _ => None,
         }
     }
@@ -115,8 +115,17 @@ pub(crate) struct IncomingPayload {
     pub(crate) refused: Option<RefusedRequest>,
     pub(crate) filled: u64,
     pub(crate) total: u64,
-    /// True if the payload goes into the write's buffer, false if it is discarded.
-    pub(crate) kept: bool,
+}
+
+impl IncomingPayload {
+    /// Returns the part of the write's buffer for the rest of the payload; `None` if the payload is
+    /// discarded.
+    pub(crate) fn room<'a>(&self, tickets: &'a mut Tickets) -> Option<&'a mut [u8]> {
+        let ticket = tickets.get(self.ticket?);
+        let TicketMemory::Buffer(buffer) = &mut ticket.memory else { return None };
+        let (start, len) = (u64::from(ticket.head_bytes) + self.filled, self.total - self.filled);
+        Some(&mut buffer.bytes_mut()[start as usize..(start + len) as usize])
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -179,15 +188,6 @@ impl ExportSession {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ListMembership {
-    /// True if the I/O thread will check the connection before the next iteration of its event
-    /// loop.
-    pub(crate) touched: bool,
-    /// True if a timer checks for a disconnect, because no send or receive is outstanding.
-    pub(crate) unwatched: bool,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
     pub(crate) holes: HoleSearch,
@@ -195,7 +195,11 @@ pub(crate) struct ClientHistory {
     /// Time, in nanoseconds, since which the server takes no requests of the client; 0 while the
     /// server takes requests.
     pub(crate) stopped_ns: u64,
-    pub(crate) lists: ListMembership,
+    /// True if the I/O thread will check the connection before the next iteration of its event
+    /// loop.
+    pub(crate) touched: bool,
+    /// True if a timer checks for a disconnect, because no send or receive is outstanding.
+    pub(crate) unwatched: bool,
     pub(crate) connected_ns: u64,
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
@@ -206,6 +210,8 @@ pub(crate) struct ClientHistory {
 pub(crate) struct Connection {
     pub(crate) fd: RawFd,
     pub(crate) index: usize,
+    /// Number of the client in logs and reports (see [`client_number`](super::clients)).
+    pub(crate) number: u16,
     /// Serial number of the connection. Unlike `index`, serial numbers are never used again.
     pub(crate) serial: u64,
     pub(crate) phase: ConnectionPhase,
@@ -229,20 +235,11 @@ impl Connection {
         let mut handshake = Handshake::new();
         let mut out = Vec::new();
         handshake.greeting(&mut out);
-        let negotiation = Negotiation {
-            listener,
-            handshake,
-            out,
-            sent: 0,
-            starts_tls: false,
-            demand: OnDemandState::None,
-            asked_ns: None,
-            then: None,
-            counted: None,
-        };
+        let negotiation = Negotiation { listener, handshake, out, ..Negotiation::default() };
         Box::new(Connection {
             fd,
             index,
+            number: 0,
             serial,
             phase: ConnectionPhase::Handshake,
             negotiation: Some(Box::new(negotiation)),
@@ -287,8 +284,7 @@ impl Connection {
     /// Makes the I/O thread check the connection before the next iteration of its event loop.
     #[inline]
     pub(crate) fn touch(&mut self, touched: &mut Vec<usize>) {
-        if !self.history.lists.touched {
-            self.history.lists.touched = true;
+        if !std::mem::replace(&mut self.history.touched, true) {
             touched.push(self.index);
         }
     }
@@ -336,12 +332,6 @@ impl Connection {
         self.abandon_input(tickets, pool);
     }
 
-    /// Stops taking requests, and ends the connection once earlier requests are answered.
-    pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
-        self.drain(tickets, pool);
-        shut_down_input(self.fd);
-    }
-
     /// Shuts the socket down in both directions. The server sends no more replies, and outstanding
     /// socket operations complete.
     pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
@@ -376,8 +366,8 @@ impl Connection {
 
     pub(crate) fn stop_waiting(&mut self, pool: &mut BufferPool) {
         if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
-            let thread = pool.thread();
-            pool.budget().change_line(|line| line.leave(thread, self.serial));
+            let thread = pool.thread;
+            pool.budget.change_line(|line| line.leave(thread, self.serial));
         }
     }
 
@@ -485,12 +475,8 @@ impl Connection {
             self.input.busy = false;
             return self.receive_secure(ring);
         }
-        if let Some(IncomingPayload { ticket: Some(id), filled, total, kept: true, .. }) =
-            self.incoming
-            && let Ticket { memory: TicketMemory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
-        {
-            let rest = buffer.start().wrapping_add(*head_bytes as usize + filled as usize);
-            let message = self.input.message((rest, (total - filled) as usize));
+        if let Some(payload) = self.incoming.and_then(|incoming| incoming.room(tickets)) {
+            let message = self.input.message(payload);
             return ring.receive_message(self.index, self.fd, message);
         }
         ring.receive(self.index, self.fd, self.input.room());

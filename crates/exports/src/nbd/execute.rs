@@ -17,10 +17,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use self::tls::TlsTurnLimits;
+use self::unaligned::extend_to_blocks;
 use super::connection::hole_search::HOLE_BYTES_MIN;
 use super::connection::{Connection, ExportSession, RefusedRequest};
 use super::exports::Exports;
 use super::memory::{BufferPool, Zeroes};
+use super::ring::shut_down_input;
 use super::server_state::ServerState;
 use super::stats::ServerStats;
 use super::submit::Submitter;
@@ -46,6 +48,8 @@ pub(crate) struct WorkerContext {
     pub(crate) threads: usize,
     pub(crate) shared: Arc<ServerState>,
     pub(crate) secure: TlsTurnLimits,
+    /// Connections that the thread will check before the next iteration of its event loop.
+    pub(crate) touched: Vec<usize>,
 }
 
 pub(crate) enum TakeResult {
@@ -97,6 +101,24 @@ fn errno_of(status: Status) -> Option<Errno> {
 }
 
 impl WorkerContext {
+    /// Cuts a connection off at once (see [`Connection::kill`]).
+    pub(crate) fn kill(&mut self, conn: &mut Connection) {
+        conn.kill(&mut self.submitter.tickets, &mut self.pool);
+        conn.touch(&mut self.touched);
+    }
+
+    /// Takes no more requests of a connection (see [`Connection::drain`]).
+    pub(crate) fn drain(&mut self, conn: &mut Connection) {
+        conn.drain(&mut self.submitter.tickets, &mut self.pool);
+        conn.touch(&mut self.touched);
+    }
+
+    /// Stops taking requests, and ends the connection once earlier requests are answered.
+    pub(crate) fn end_session(&mut self, conn: &mut Connection) {
+        self.drain(conn);
+        shut_down_input(conn.fd);
+    }
+
     #[inline]
     pub(crate) fn execute(
         &mut self,
@@ -106,7 +128,7 @@ impl WorkerContext {
         match request.command {
             Command::Read | Command::Write => self.transfer(conn, request),
             Command::Disc => {
-                conn.drain(&mut self.submitter.tickets, &mut self.pool);
+                self.drain(conn);
                 TakeResult::Done
             }
             Command::Cache | Command::Unknown(_) => self.succeed(conn, request),
@@ -159,30 +181,33 @@ impl WorkerContext {
     fn transfer(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
         let lane = request.granted.lane;
         let volume = &self.submitter.lanes[lane as usize];
-        if volume.overdue > 0 && (volume.is_stuck() || self.pool.budget().is_much_stuck()) {
+        if volume.overdue > 0 && (volume.is_stuck() || self.pool.budget.is_much_stuck()) {
             return self.refuse_stuck(conn, request);
         }
         if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, request) {
             return TakeResult::Done;
         }
-        if request.granted.is_unaligned(&request) {
-            return self.transfer_unaligned(conn, request);
-        }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
-        let memory = if request.granted.no_payload {
+        let (len_bytes, mut buffer_bytes) = (request.length as u32, request.length as usize);
+        let ticket = self.ticket(conn, request, op);
+        let mut ticket = Ticket { len_bytes, bio_bytes: len_bytes, ..ticket };
+        let is_unaligned = request.granted.is_unaligned(&request);
+        if is_unaligned {
+            buffer_bytes = extend_to_blocks(&mut ticket, request);
+        }
+        ticket.memory = if request.granted.no_payload {
             TicketMemory::Zeroes
         } else {
-            match self.buffer(conn, request, request.length as usize) {
+            match self.buffer(conn, request, buffer_bytes) {
                 Ok(buffer) => TicketMemory::Buffer(buffer),
                 Err(taken) => return taken,
             }
         };
-        let ticket = self.ticket(conn, request, op);
-        let len_bytes = request.length as u32;
+        self.counts.bounced += u64::from(is_unaligned);
         if op == Op::Read {
             conn.turn.note_read(len_bytes as usize);
         }
-        self.start(conn, Ticket { len_bytes, bio_bytes: len_bytes, memory, ..ticket })
+        self.start(conn, ticket)
     }
 
     #[inline]

@@ -36,49 +36,32 @@ pub(crate) struct ServedVolume {
     pub(crate) ranges: RangeLocks,
     /// True once a client has used an export of the volume. The volume may then need a flush.
     was_used: AtomicBool,
-    /// Number of I/O threads that have opened the volume.
-    lanes: AtomicU32,
-    /// Number of clients that were granted an on-demand export of the volume and whose I/O threads
-    /// have not opened the volume yet.
-    grants: AtomicU32,
+    /// Number of I/O threads that have opened the volume, plus number of clients that were granted
+    /// an on-demand export of it and whose I/O threads have not opened the volume yet.
+    users: AtomicU32,
 }
 
 impl ServedVolume {
     pub(crate) fn note_used(&self) {
-        // Relaxed: no other memory access depends on `was_used`. A thread that has the volume open
-        // flushes it when it stops, even if `was_used` is read too early.
-        self.was_used.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn enter_lane(&self) {
-        self.lanes.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(crate) fn leave_lane(&self) {
-        self.lanes.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    pub(crate) fn has_lanes(&self) -> bool {
-        self.lanes.load(Ordering::SeqCst) > 0
-    }
-
-    pub(crate) fn enter_grant(&self) {
-        self.grants.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(crate) fn leave_grant(&self) {
-        self.grants.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Returns true if a client uses the volume or was granted an export of it. `grants` must be
-    /// read before `lanes`: a granted client is added to `lanes` before it leaves `grants`.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
+        self.was_used.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn was_used(&self) -> bool {
-        // Relaxed: no other memory access depends on the flag.
-        self.was_used.load(Ordering::Relaxed)
+        self.was_used.load(Ordering::SeqCst)
+    }
+
+    /// Counts a user. A granted client is counted until its I/O thread has opened the volume, so
+    /// the count does not drop to 0 in between.
+    pub(crate) fn enter(&self) {
+        self.users.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -113,21 +96,21 @@ debug_fields!(Export, name);
 
 /// Key of an export. When exports are replaced, clients stay connected if the new export has the
 /// same key.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct ExportKey {
     name: String,
     volume_address: usize,
     read_only: bool,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Exports {
     pub(crate) list: Vec<Arc<Export>>,
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
     /// Exports of each listener, by listener number. `None` for removed listeners, whose numbers
     /// are not reused.
     catalogs: Vec<Option<Arc<ListenerCatalog>>>,
-    places: HashMap<ExportKey, usize>,
+    faults: HashMap<ExportKey, Arc<IoErrorCounter>>,
 }
 
 pub(crate) struct ListenerCatalog {
@@ -173,29 +156,29 @@ impl Exports {
         threads: u16,
     ) -> Result<Exports, Error> {
         let (mut list, mut volumes) = (Vec::new(), VolumeTable::new(&self.volumes, threads));
-        let mut places = HashMap::new();
+        let mut faults = HashMap::new();
         for config in configs {
-            let served = volumes.find_or_add(&config.volume);
-            let no_payload = config.volume.limits().features.no_payload;
-            let group = config.group.clone();
-            let tls_allow = config.tls_allow.clone();
-            let (name, is_on_demand) = (config.name.clone(), config.on_demand.is_some());
-            let info = describe(config)?;
+            let info = describe(&config)?;
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
-            let export = Export {
-                name,
+            let mut export = Export {
+                name: config.name,
                 info,
-                served,
-                no_payload,
+                served: volumes.find_or_add(&config.volume),
+                no_payload: config.volume.limits().features.no_payload,
                 faults: Arc::default(),
-                group,
-                tls_allow,
-                is_on_demand,
+                group: config.group,
+                tls_allow: config.tls_allow,
+                is_on_demand: config.on_demand.is_some(),
             };
-            places.entry(export.key()).or_insert(list.len());
-            list.push(Arc::new(self.kept(export)));
+            let key = export.key();
+            // The counter of failures of an earlier export with the same key goes on.
+            if let Some(known) = self.faults.get(&key) {
+                export.faults = Arc::clone(known);
+            }
+            faults.entry(key).or_insert_with(|| Arc::clone(&export.faults));
+            list.push(Arc::new(export));
         }
         let mut catalogs: Vec<_> = self.catalogs.iter().map(|_| None).collect();
         for listener in listeners {
@@ -205,36 +188,27 @@ impl Exports {
                 None => catalogs.push(catalog),
             }
         }
-        Ok(Exports { list, volumes: volumes.list, catalogs, places })
+        Ok(Exports { list, volumes: volumes.list, catalogs, faults })
     }
 
     pub(crate) fn with(&self, config: ExportConfig, threads: u16) -> Result<Exports, Error> {
         let one = Exports::default().followed_by(vec![config], &[], threads)?;
-        let mut all = self.cloned();
-        all.places.extend(one.places.into_keys().map(|key| (key, all.list.len())));
+        let mut all = self.clone();
+        all.faults.extend(one.faults);
         all.list.extend(one.list);
         all.volumes.extend(one.volumes);
         Ok(all)
     }
 
     pub(crate) fn without(&self, name: &str) -> Exports {
-        let mut all = self.cloned();
+        let mut all = self.clone();
         let is_it = |export: &Arc<Export>| export.is_on_demand && export.name == name;
         if let Some(at) = all.list.iter().position(is_it) {
             let gone = all.list.remove(at);
             all.volumes.retain(|served| !Arc::ptr_eq(served, &gone.served));
-            all.places = all.list.iter().map(|export| export.key()).zip(0..).collect();
+            all.faults.remove(&gone.key());
         }
         all
-    }
-
-    fn cloned(&self) -> Exports {
-        Exports {
-            list: self.list.clone(),
-            volumes: self.volumes.clone(),
-            catalogs: self.catalogs.clone(),
-            places: self.list.iter().map(|export| export.key()).zip(0..).collect(),
-        }
     }
 
     pub(crate) fn on_demand(&self, name: &str) -> Option<Arc<Export>> {
@@ -242,17 +216,9 @@ impl Exports {
         self.list.iter().find(is_it).cloned()
     }
 
-    /// Takes over the failure counter of the earlier export with the same key, if there is one.
-    fn kept(&self, export: Export) -> Export {
-        match self.places.get(&export.key()) {
-            Some(place) => Export { faults: Arc::clone(&self.list[*place].faults), ..export },
-            None => export,
-        }
-    }
-
     /// Returns true if the clients of the earlier export `export` may stay connected.
     pub(crate) fn keeps(&self, export: &Export) -> bool {
-        self.places.contains_key(&export.key())
+        self.faults.contains_key(&export.key())
     }
 
     pub(crate) fn number_of(&self, listen: &Listen) -> Option<usize> {
@@ -300,8 +266,7 @@ impl VolumeTable {
                 volume: Arc::clone(volume),
                 ranges: RangeLocks::new(self.threads.into()),
                 was_used: AtomicBool::new(false),
-                lanes: AtomicU32::new(0),
-                grants: AtomicU32::new(0),
+                users: AtomicU32::new(0),
             };
             (Arc::new(served), false)
         });
@@ -342,20 +307,9 @@ fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCata
     Ok(ListenerCatalog { listen, address, exports, access, tls, on_demand: listener.on_demand })
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ExportAccess {
-    ReadOnly,
-    ReadWrite,
-}
-
 /// Describes an export to clients. Fails if the volume is too large for a file offset.
-fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
+fn describe(config: &ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
-    let block_min = limits.logical_block_size;
-    let access = match config.read_only || limits.features.read_only {
-        true => ExportAccess::ReadOnly,
-        false => ExportAccess::ReadWrite,
-    };
     let sectors = config.volume.capacity();
     if sectors > SECTORS_MAX {
         let name = &config.name;
@@ -365,26 +319,29 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
         );
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
+    let flags = TransmissionFlags::FLUSH
+        .with(TransmissionFlags::FUA)
+        .with(TransmissionFlags::DF)
+        .with(TransmissionFlags::MULTI_CONN)
+        .with(TransmissionFlags::CACHE);
+    let changes = match config.read_only || limits.features.read_only {
+        true => TransmissionFlags::READ_ONLY,
+        false => change_flags(limits),
+    };
     Ok(ExportInfo {
-        name: config.on_demand.unwrap_or(config.name),
-        description: config.description,
+        name: config.on_demand.as_ref().unwrap_or(&config.name).clone(),
+        description: config.description.clone(),
         size_bytes: sectors << 9,
-        flags: flags_of(limits, access),
-        block_min,
+        flags: flags.with(changes),
+        block_min: limits.logical_block_size,
         block_preferred: limits.physical_block_size.max(BLOCK_PREFERRED_MIN).next_power_of_two(),
         block_max: BLOCK_MAX,
     })
 }
 
-fn flags_of(limits: &QueueLimits, access: ExportAccess) -> TransmissionFlags {
-    let mut flags = TransmissionFlags::FLUSH
-        .with(TransmissionFlags::FUA)
-        .with(TransmissionFlags::DF)
-        .with(TransmissionFlags::MULTI_CONN)
-        .with(TransmissionFlags::CACHE);
-    if access == ExportAccess::ReadOnly {
-        return flags.with(TransmissionFlags::READ_ONLY);
-    }
+/// Returns the flags of the commands that change a writable volume, besides writes.
+fn change_flags(limits: &QueueLimits) -> TransmissionFlags {
+    let mut flags = TransmissionFlags::new();
     if limits.max_discard_sectors > 0 {
         flags = flags.with(TransmissionFlags::TRIM);
     }
@@ -409,8 +366,7 @@ mod tests {
             max_write_zeroes_sectors: 8,
             ..QueueLimits::default()
         };
-        let offered =
-            |discard, flag| flags_of(&limits(discard), ExportAccess::ReadWrite).contains(flag);
+        let offered = |discard, flag| change_flags(&limits(discard)).contains(flag);
         assert!(offered(8, TransmissionFlags::FAST_ZERO));
         assert!(!offered(0, TransmissionFlags::FAST_ZERO));
         assert!(offered(0, TransmissionFlags::WRITE_ZEROES));
@@ -428,7 +384,7 @@ mod tests {
             TransmissionFlags::FAST_ZERO,
         ];
         for read_only in [false, true] {
-            let info = describe(config("ram:size=1m", read_only)).unwrap();
+            let info = describe(&config("ram:size=1m", read_only)).unwrap();
             assert_eq!(info.flags.contains(TransmissionFlags::READ_ONLY), read_only);
             assert!(changes.iter().all(|flag| info.flags.contains(*flag) != read_only));
             assert!(info.flags.contains(TransmissionFlags::MULTI_CONN));
@@ -442,17 +398,15 @@ mod tests {
             max_write_zeroes_sectors: 0,
             ..QueueLimits::default()
         };
-        assert!(
-            changes.iter().all(|flag| !flags_of(&limits, ExportAccess::ReadWrite).contains(*flag))
-        );
+        assert!(changes.iter().all(|flag| !change_flags(&limits).contains(*flag)));
     }
 
     #[test]
     fn exports_below_8_eib_are_described_and_larger_ones_refused() {
         const MOST: u64 = (1 << 63) - 512;
-        let info = describe(config(&format!("null:size={MOST}"), false)).unwrap();
+        let info = describe(&config(&format!("null:size={MOST}"), false)).unwrap();
         assert_eq!(info.size_bytes, MOST);
-        assert!(describe(config(&format!("null:size={}", 1u64 << 63), false)).is_err());
+        assert!(describe(&config(&format!("null:size={}", 1u64 << 63), false)).is_err());
         let told = |size: u64| told_bytes(&config(&format!("null:size={size}"), false).volume);
         assert_eq!([1 << 20, MOST, 1 << 63].map(told), [1 << 20, MOST, MOST]);
     }

@@ -74,23 +74,14 @@ impl PoolBuffer {
         self.memory.len_bytes()
     }
 
-    pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) {
-        self.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
-    }
-
     /// Returns the whole buffer. No drive and no socket operation may be using the buffer.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the region is mapped while the buffer exists, and `&mut self` is its only handle.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len()) }
     }
 
-    /// Returns a bio on the first `len_bytes` bytes. The buffer must be kept until the bio
-    /// completes.
-    #[inline]
-    pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
-        self.bio_at(0, op, sector, len_bytes)
-    }
-
+    /// Returns a bio on the `len_bytes` bytes from `offset` on. The buffer must be kept until the
+    /// bio completes.
     #[inline]
     pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(offset + len_bytes as usize <= self.len());
@@ -108,14 +99,14 @@ struct RegionNote {
 }
 
 pub(crate) struct BufferPool {
-    budget: Arc<MemoryBudget>,
+    pub(crate) budget: Arc<MemoryBudget>,
     handle: Handle,
     /// One arena for each size class, so that long buffers leave memory for short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
     idle_bytes_max: usize,
     /// Minimum, since the last `give_back_unneeded`, of the mapped memory not in use, in bytes.
     idle_bytes_least: usize,
-    thread: usize,
+    pub(crate) thread: usize,
 }
 
 impl BufferPool {
@@ -137,15 +128,6 @@ impl BufferPool {
 
     pub(crate) fn in_use(&self) -> usize {
         self.arenas.iter().map(BufferArena::in_use).sum()
-    }
-
-    #[inline]
-    pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
-        &self.budget
-    }
-
-    pub(crate) fn thread(&self) -> usize {
-        self.thread
     }
 
     #[inline]

@@ -72,10 +72,6 @@ pub struct ExportRequest {
     pub wanted: RequestedExport,
     /// Names in the client's certificate, if it sent one.
     pub peer: Option<PeerNames>,
-    pub(crate) client: WaitingClient,
-}
-
-pub(crate) struct WaitingClient {
     pub(crate) shared: Arc<ServerState>,
     pub(crate) thread: usize,
     pub(crate) connection: usize,
@@ -107,7 +103,7 @@ impl ExportRequest {
         match server.shared.exports().on_demand(export) {
             Some(export) => {
                 let name = self.name();
-                self.client.answer(OnDemandState::ExportSession(name, GrantedExport::new(export)));
+                self.answer(OnDemandState::ExportSession(name, GrantedExport::new(export)));
             }
             None => self.refuse(format!("export {export} is gone")),
         }
@@ -116,27 +112,27 @@ impl ExportRequest {
     /// Refuses an export that exists but cannot be served, and tells the client the reason.
     pub fn refuse(mut self, why: impl Into<String>) {
         let name = self.name();
-        self.client.answer(OnDemandState::Refused(name, Some(why.into())));
+        self.answer(OnDemandState::Refused(name, Some(why.into())));
     }
 
     /// Tells the client that there is no such export.
     pub fn refuse_unknown(mut self) {
         let name = self.name();
-        self.client.answer(OnDemandState::Refused(name, None));
+        self.answer(OnDemandState::Refused(name, None));
     }
 
     /// Sends the client the names of exports that can be opened on demand. Refuses a client that
     /// asked for an export.
     pub fn list(mut self, names: Arc<Vec<String>>) {
         if self.wanted == RequestedExport::All {
-            self.client.answer(OnDemandState::Listed(names));
+            self.answer(OnDemandState::Listed(names));
         }
     }
 
     /// Returns true if the client has disconnected while it waited.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        self.client.waits.strong_count() == 0
+        self.waits.strong_count() == 0
     }
 
     fn name(&self) -> String {
@@ -145,46 +141,37 @@ impl ExportRequest {
             RequestedExport::All => String::new(),
         }
     }
+
+    fn answer(&mut self, demand: OnDemandState) {
+        self.is_answered = true;
+        let (connection, serial) = (self.connection, self.serial);
+        let answer = ThreadMessage::Answer { connection, serial, demand };
+        self.shared.mailboxes[self.thread].put(answer);
+    }
 }
 
 impl Drop for ExportRequest {
     fn drop(&mut self) {
-        if !self.client.is_answered {
-            self.client.answer(match &self.wanted {
-                RequestedExport::Named(name) => OnDemandState::Refused(
-                    name.clone(),
-                    Some("the server opens no files now".to_owned()),
-                ),
-                RequestedExport::All => OnDemandState::Listed(Arc::default()),
-            });
+        if self.is_answered {
+            return;
         }
-    }
-}
-
-impl WaitingClient {
-    fn answer(&mut self, demand: OnDemandState) {
-        self.is_answered = true;
-        let (connection, serial) = (self.connection, self.serial);
-        self.shared.mailboxes[self.thread].put(ThreadMessage::Answer {
-            connection,
-            serial,
-            demand,
-        });
+        let why = "the server opens no files now".to_owned();
+        let demand = match self.wanted {
+            RequestedExport::Named(_) => OnDemandState::Refused(self.name(), Some(why)),
+            RequestedExport::All => OnDemandState::Listed(Arc::default()),
+        };
+        self.answer(demand);
     }
 }
 
 /// An export that was opened for a client. The export counts as used until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct GrantedExport(Arc<Export>);
+pub(crate) struct GrantedExport(pub(crate) Arc<Export>);
 
 impl GrantedExport {
     fn new(export: Arc<Export>) -> GrantedExport {
-        export.served.enter_grant();
+        export.served.enter();
         GrantedExport(export)
-    }
-
-    pub(crate) fn export(&self) -> &Arc<Export> {
-        &self.0
     }
 
     /// Returns the index by which the negotiation refers to the export, different from the indices
@@ -196,6 +183,6 @@ impl GrantedExport {
 
 impl Drop for GrantedExport {
     fn drop(&mut self) {
-        self.0.served.leave_grant();
+        self.0.served.leave();
     }
 }

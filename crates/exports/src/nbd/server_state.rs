@@ -3,11 +3,12 @@
 //! Lock order: all locks are taken alone and briefly. Invariant: a connection counts against the
 //! limit from [`ServerState::admit`] to [`ServerState::dismiss`].
 
-use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
+
+use millrace_machine::debug_fields;
 
 use super::exports::Exports;
 use super::listen::Listener;
@@ -54,24 +55,18 @@ pub(crate) struct NegotiationCount(Arc<ServerState>);
 
 impl NegotiationCount {
     pub(crate) fn new(shared: &Arc<ServerState>) -> NegotiationCount {
-        // Relaxed: no other memory access depends on this counter.
-        shared.connections.negotiating.fetch_add(1, Ordering::Relaxed);
+        shared.connections.negotiating.fetch_add(1, Ordering::SeqCst);
         NegotiationCount(Arc::clone(shared))
     }
 }
 
 impl Drop for NegotiationCount {
     fn drop(&mut self) {
-        // Relaxed: no other memory access depends on this counter.
-        self.0.connections.negotiating.fetch_sub(1, Ordering::Relaxed);
+        self.0.connections.negotiating.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl fmt::Debug for NegotiationCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Negotiating")
-    }
-}
+debug_fields!(NegotiationCount);
 
 pub(crate) struct ServedExports {
     current: Mutex<Arc<Exports>>,
@@ -142,7 +137,6 @@ pub(crate) struct ServerState {
     /// The sockets, indexed by listener number. Dropping a listener closes its socket and removes
     /// the socket's file.
     pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
-    pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
     /// Number of events so far after which all threads must check their connections, for example
@@ -162,30 +156,25 @@ impl ServerState {
 
     /// Counts a new connection. Returns false, and does not count it, if the limit is reached.
     pub(crate) fn admit(&self) -> bool {
-        // Relaxed: no other memory access depends on this counter.
-        let before = self.connections.open.fetch_add(1, Ordering::Relaxed);
-        if before >= self.connections.max {
+        let fits = self.connections.open.fetch_add(1, Ordering::SeqCst) < self.connections.max;
+        if !fits {
             self.dismiss();
-            return false;
         }
-        true
+        fits
     }
 
     /// Counts a new connection although the limit is reached. The caller is closing another
     /// connection, which counts until it is closed.
     pub(crate) fn admit_instead(&self) {
-        // Relaxed: no other memory access depends on this counter.
-        self.connections.open.fetch_add(1, Ordering::Relaxed);
+        self.connections.open.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn is_full_of_handshakes(&self) -> bool {
-        // Relaxed: no other memory access depends on this counter.
-        self.connections.negotiating.load(Ordering::Relaxed) > self.connections.max / 2
+        self.connections.negotiating.load(Ordering::SeqCst) > self.connections.max / 2
     }
 
     pub(crate) fn dismiss(&self) {
-        // Relaxed: no other memory access depends on this counter.
-        self.connections.open.fetch_sub(1, Ordering::Relaxed);
+        self.connections.open.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Counts an I/O thread that has ended its final flush, or has ended without one.
@@ -199,8 +188,7 @@ impl ServerState {
     }
 
     pub(crate) fn stall_timeout(&self) -> u64 {
-        // Relaxed: no other memory access depends on this setting.
-        self.stall_timeout_ns.load(Ordering::Relaxed)
+        self.stall_timeout_ns.load(Ordering::SeqCst)
     }
 
     /// Makes threads check their connections before they sleep. SeqCst: a thread that prepares to
@@ -212,14 +200,6 @@ impl ServerState {
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn accept_failed(&self, listener: usize) {
-        lock(&self.failed_accepts).push(listener);
-    }
-
-    pub(crate) fn take_failed_accepts(&self) -> Vec<usize> {
-        std::mem::take(&mut *lock(&self.failed_accepts))
     }
 }
 
@@ -250,11 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn listeners_that_could_not_accept_are_taken_once() {
+    fn changes_are_counted() {
         let rig = Rig::new(&["null:size=1m"], |_| ());
-        [1, 0].into_iter().for_each(|listener| rig.shared.accept_failed(listener));
-        assert_eq!(rig.shared.take_failed_accepts(), [1, 0]);
-        assert!(rig.shared.take_failed_accepts().is_empty());
         let before = rig.shared.changes();
         rig.shared.note_change();
         assert_eq!(rig.shared.changes(), before + 1);

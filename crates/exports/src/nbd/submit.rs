@@ -24,7 +24,7 @@ use self::lane::CHANNEL_DEPTH;
 use self::lanes::VolumeLanes;
 use self::ticket::{RangeClaim, Ticket, TicketMemory, TicketState, Tickets};
 use self::waiting_tickets::OfferResult;
-use super::client_number::client_number;
+use super::clients::client_number;
 use super::memory::Zeroes;
 
 /// Longest part of a discard or zeroing that is submitted as one bio: 1 TiB.
@@ -86,33 +86,25 @@ impl Submitter {
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
-        let (lane, group) = (&mut self.lanes[ticket.lane as usize], ticket.owner.group);
-        let is_behind = !lane.waiting.is_empty() && lane.waiting.has(group);
-        if is_behind || lane.is_reserved_for_others(group) {
-            ticket.waits.since_ns = Native::now();
-            return lane.waiting.push(group, id);
-        }
-        let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
-        if let Err(rejected) = lane.channel.submit(bio) {
-            match rejected.reason {
-                Reject::Full => {
-                    ticket.waits.since_ns = Native::now();
-                    lane.waiting.push(group, id);
-                }
-                Reject::Invalid(status) => self.done.push((id, status)),
-            }
+        let (lane, group) = (ticket.lane as usize, ticket.owner.group);
+        let waiting = &self.lanes[lane].waiting;
+        let is_behind = !waiting.is_empty() && waiting.has(group);
+        if is_behind || self.offer(id) != OfferResult::Submitted {
+            self.tickets.get(id).waits.since_ns = Native::now();
+            self.lanes[lane].waiting.push(group, id);
         }
     }
 
     fn submit_waiting(&mut self, lane: usize) -> bool {
         let mut waiting = std::mem::take(&mut self.lanes[lane].waiting);
-        let has_moved = waiting.submit(|id| self.submit_waited(id));
+        let has_moved = waiting.submit(|id| self.offer(id));
         self.lanes[lane].waiting = waiting;
         has_moved
     }
 
-    /// Submits a request that waited for the channel, if the channel takes it now.
-    fn submit_waited(&mut self, id: u32) -> OfferResult {
+    /// Submits a request, if the channel takes it now.
+    #[inline]
+    fn offer(&mut self, id: u32) -> OfferResult {
         let ticket = self.tickets.get(id);
         let (lane, group) = (&mut self.lanes[ticket.lane as usize], ticket.owner.group);
         if lane.is_reserved_for_others(group) {
@@ -123,7 +115,8 @@ impl Submitter {
             Err(Reject::Full) if lane.channel.is_throttled(group) => return OfferResult::Skipped,
             Err(Reject::Full) => return OfferResult::Full,
             Err(Reject::Invalid(status)) => self.done.push((id, status)),
-            Ok(()) => lane.has_waited(ticket),
+            Ok(()) if ticket.waits.since_ns != 0 => lane.has_waited(ticket),
+            Ok(()) => {}
         }
         OfferResult::Submitted
     }
@@ -219,7 +212,7 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
         (Op::Flush, _) => Bio::flush(),
         (Op::Discard, _) => Bio::discard(ticket.sector, sectors),
         (Op::WriteZeroes, _) => Bio::write_zeroes(ticket.sector, sectors),
-        (op, TicketMemory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
+        (op, TicketMemory::Buffer(buffer)) => buffer.bio_at(0, op, ticket.sector, ticket.bio_bytes),
         (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
     };
     bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.owner.group)

@@ -35,7 +35,7 @@ impl<'a> VisibleExports<'a> {
     pub(crate) fn export(&self, index: usize) -> Option<&Arc<Export>> {
         match self.demand {
             OnDemandState::ExportSession(_, granted) if granted.index() == index => {
-                Some(granted.export())
+                Some(&granted.0)
             }
             _ => self.catalog.exports.get(index),
         }

@@ -26,6 +26,7 @@ use millrace_runtime::{IoConfig, IoContext};
 
 use self::client_timers::{ClientTimers, LANE_IDLE_NS};
 use super::clients;
+use super::clients::client_number;
 use super::connection::client_log;
 use super::connection::{Connection, ConnectionPhase};
 use super::execute::WorkerContext;
@@ -52,7 +53,6 @@ pub(crate) struct Worker {
     pub(crate) number: usize,
     pub(crate) conns: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
-    pub(crate) touched: Vec<usize>,
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
     /// Deadline, index and serial number of negotiating connections, oldest first.
@@ -70,6 +70,8 @@ struct Accepting {
     serial: u64,
     /// Number of the thread that gets the next connection, modulo the number of threads.
     next_thread: usize,
+    /// Listeners whose `accept` failed, and the time at which to accept again.
+    failed: Vec<usize>,
     again_ns: Option<u64>,
 }
 
@@ -95,6 +97,7 @@ impl Worker {
             threads: shared.mailboxes.len(),
             shared: Arc::clone(shared),
             secure: TlsTurnLimits::default(),
+            touched: Vec::new(),
         };
         let place = (number, shared.mailboxes.len());
         core.submitter.lanes.open_early(&mut core.ctx, place, &core.exports.volumes)?;
@@ -105,11 +108,10 @@ impl Worker {
             number,
             conns: Vec::new(),
             free: Vec::new(),
-            touched: Vec::new(),
             unfinished: Vec::new(),
             completions: Vec::with_capacity(256),
             handshakes: VecDeque::new(),
-            client_timers: ClientTimers::new(),
+            client_timers: ClientTimers::default(),
             seen_changes: 0,
             accepting: Accepting::default(),
             flush_part,
@@ -161,17 +163,10 @@ impl Worker {
 
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
         let client_timers = self.client_timer_deadline();
-        while let Some((_, index, serial)) = self.handshakes.front().copied() {
-            let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
-            if conn.is_some_and(|conn| conn.phase == ConnectionPhase::Handshake) {
-                break;
-            }
-            self.handshakes.pop_front();
-        }
         // The thread wakes up at least every `LOOK_NS` to detect a pause of the whole process,
         // because a pause should not count as handshake time.
-        let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
-        let handshake = self.handshakes.front().map(look);
+        let look = |(deadline_ns, _): (u64, usize)| deadline_ns.min(Native::now() + LOOK_NS);
+        let handshake = self.oldest_handshake().map(look);
         let overdue = self.core.submitter.overdue_deadline();
         let channels =
             self.core.submitter.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
@@ -179,32 +174,48 @@ impl Worker {
         channels.chain(others.into_iter().flatten()).min()
     }
 
+    /// Returns deadline and index of the connection that has negotiated longest. Forgets
+    /// connections that have ended their negotiation.
+    fn oldest_handshake(&mut self) -> Option<(u64, usize)> {
+        while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
+            let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
+            if conn.is_some_and(|conn| conn.phase == ConnectionPhase::Handshake) {
+                return Some((deadline_ns, index));
+            }
+            self.handshakes.pop_front();
+        }
+        None
+    }
+
     fn take_unfinished(&mut self) {
         for index in self.unfinished.drain(..) {
-            let Some(conn) = self.conns[index].as_mut() else { continue };
-            self.core.take_input(conn);
-            conn.touch(&mut self.touched);
+            if let Some(conn) = self.conns[index].as_mut() {
+                self.core.take_input(conn);
+            }
         }
     }
 
     fn take_completions(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.take(&mut completions);
-        for completion in completions.drain(..) {
-            match SocketEvent::of(completion.user_data) {
-                SocketEvent::Received(index) => {
-                    let Some(conn) = self.conns[index].as_mut() else { continue };
-                    self.core.received(conn, completion.result);
-                    conn.touch(&mut self.touched);
+        for Completion { user_data, result, .. } in completions.drain(..) {
+            let event = SocketEvent::of(user_data);
+            let index = match event {
+                SocketEvent::Received(index)
+                | SocketEvent::Caught(index)
+                | SocketEvent::Sent(index) => index,
+                SocketEvent::Accepted(listener) => {
+                    self.accepted(listener, result);
+                    continue;
                 }
-                SocketEvent::Caught(index) => {
-                    let Some(conn) = self.conns[index].as_mut() else { continue };
-                    self.core.caught_up(conn);
-                    conn.touch(&mut self.touched);
-                }
-                SocketEvent::Sent(index) => self.sent(index, completion.result),
-                SocketEvent::Accepted(listener) => self.accepted(listener, completion.result),
-                SocketEvent::Other => {}
+                SocketEvent::Other => continue,
+            };
+            let Some(conn) = self.conns[index].as_mut() else { continue };
+            conn.touch(&mut self.core.touched);
+            match event {
+                SocketEvent::Received(_) => self.core.received(conn, result),
+                SocketEvent::Caught(_) => self.core.caught_up(conn),
+                _ => self.sent(index, result),
             }
         }
         self.completions = completions;
@@ -213,42 +224,26 @@ impl Worker {
     fn sent(&mut self, index: usize, result: i32) {
         let Some(conn) = self.conns[index].as_mut() else { return };
         self.core.counts.sends += 1;
-        conn.touch(&mut self.touched);
         if conn.negotiation.is_some() {
             return self.core.sent_answers(conn, result);
         }
         let bytes = usize::try_from(result).unwrap_or(0);
-        if conn.tls.is_some() {
-            return self.sent_secure(index, bytes);
+        let mut has_rest = false;
+        if let Some(tls) = &mut conn.tls {
+            conn.out.busy = false;
+            tls.session.sent(bytes);
+            has_rest = !tls.session.output().is_empty();
+        } else {
+            let freed = conn.out.sent(bytes, &mut self.core.pool);
+            conn.freed(freed);
         }
-        let freed = conn.out.sent(bytes, &mut self.core.pool);
-        conn.freed(freed);
-        if result <= 0 {
-            return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+        if bytes == 0 {
+            return self.core.kill(conn);
         }
         conn.moved(bytes);
         // Sends the rest of the replies before the thread takes further requests of the client. So
         // the client can read replies while the thread works.
-        if conn.out.has_rest() && conn.phase == ConnectionPhase::Transmission {
-            conn.turn.has_more = true;
-            conn.pump_send(&self.ring, &mut self.core.pool);
-        } else {
-            self.core.take_input(conn);
-        }
-    }
-
-    /// Handles a completed send of ciphertext; `bytes` is 0 if it failed.
-    fn sent_secure(&mut self, index: usize, bytes: usize) {
-        let Some(conn) = self.conns[index].as_mut() else { return };
-        conn.out.busy = false;
-        if bytes == 0 {
-            return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-        }
-        conn.moved(bytes);
-        let Some(tls) = &mut conn.tls else { return };
-        tls.session.sent(bytes);
-        let has_rest = !tls.session.output().is_empty() || conn.out.has_rest();
-        if has_rest && conn.phase == ConnectionPhase::Transmission {
+        if (has_rest || conn.out.has_rest()) && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
         } else {
@@ -280,7 +275,7 @@ impl Worker {
         };
         if result < 0 {
             self.accepting.again_ns = Some(Native::now() + ACCEPT_RETRY_NS);
-            self.shared.accept_failed(listener);
+            self.accepting.failed.push(listener);
             if let Some(catalog) = self.core.exports.catalog(listener) {
                 self.core.secure.not_accepted(&catalog.address, -result);
             }
@@ -322,7 +317,6 @@ impl Worker {
                     let conn = self.conns[connection].as_mut();
                     if let Some(conn) = conn.filter(|conn| conn.serial == serial) {
                         self.core.answered(conn, demand);
-                        conn.touch(&mut self.touched);
                     }
                 }
             }
@@ -344,14 +338,15 @@ impl Worker {
         }
         self.accepting.serial += 1;
         self.core.counts.connections += 1;
-        let conn =
-            self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
+        let conn = Connection::new(fd, index, self.accepting.serial, listener);
+        let conn = self.conns[index].insert(conn);
+        conn.number = client_number(self.number, index);
         let mode = catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default();
         conn.expect(mode, NegotiationCount::new(&self.shared));
-        client_log::connected(self.number, conn, &catalog.address);
+        client_log::connected(conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
-        conn.touch(&mut self.touched);
+        conn.touch(&mut self.core.touched);
     }
 
     fn timers(&mut self) {
@@ -377,29 +372,21 @@ impl Worker {
         self.client_timers.give_back_unused(&mut self.core.pool, now_ns);
         self.client_timers.end_unused_lanes(&mut self.core, now_ns);
         self.run_client_timers(now_ns);
-        while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
-            if deadline_ns > now_ns {
-                break;
-            }
+        while let Some((_, index)) = self.oldest_handshake().filter(|(at_ns, _)| *at_ns <= now_ns) {
             self.handshakes.pop_front();
-            let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
-            if let Some(conn) = conn.filter(|conn| conn.phase == ConnectionPhase::Handshake) {
-                let timeout_ns = self.shared.handshake_timeout_ns;
-                if let Some(until_ns) = conn.negotiates_until(now_ns, timeout_ns) {
-                    self.handshakes.push_back((until_ns, index, serial));
-                    continue;
-                }
-                self.core.counts.handshake_timeouts += 1;
-                client_log::ended(self.number, conn, "the handshake took longer than its timeout");
-                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-                conn.touch(&mut self.touched);
+            let Some(conn) = self.conns[index].as_mut() else { continue };
+            let timeout_ns = self.shared.handshake_timeout_ns;
+            if let Some(until_ns) = conn.negotiates_until(now_ns, timeout_ns) {
+                self.handshakes.push_back((until_ns, index, conn.serial));
+                continue;
             }
+            self.core.counts.handshake_timeouts += 1;
+            client_log::ended(conn, "the handshake took longer than its timeout");
+            self.core.kill(conn);
         }
-        if self.accepting.again_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            self.accepting.again_ns = None;
-            for listener in self.shared.take_failed_accepts() {
-                accept_on(self, listener);
-            }
+        if self.accepting.again_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
+            let failed = std::mem::take(&mut self.accepting.failed);
+            failed.into_iter().for_each(|listener| accept_on(self, listener));
         }
     }
 
@@ -451,7 +438,7 @@ impl Worker {
                     self.core.submitter.retry.push(conn.index);
                 }
             }
-            conn.touch(&mut self.touched);
+            conn.touch(&mut self.core.touched);
         }
         // Requests whose next bio was rejected at once are in `submitter.done` already. The
         // caller's loop answers them, because each submission makes it poll once more.
@@ -460,10 +447,10 @@ impl Worker {
     }
 
     fn pump(&mut self) {
-        for at in 0..self.touched.len() {
-            let index = self.touched[at];
+        for at in 0..self.core.touched.len() {
+            let index = self.core.touched[at];
             let Some(conn) = self.conns[index].as_mut() else { continue };
-            conn.history.lists.touched = false;
+            conn.history.touched = false;
             let catching_ns = conn.out.catching_ns;
             conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
             if conn.phase == ConnectionPhase::Dead {
@@ -486,12 +473,12 @@ impl Worker {
                 self.client_timers.watch_unwatched(conn);
             }
         }
-        self.touched.clear();
+        self.core.touched.clear();
     }
 
     fn close(&mut self, index: usize) {
         let Some(conn) = self.conns[index].take() else { return };
-        client_log::left(self.number, &conn);
+        client_log::left(&conn);
         self.ring.close(conn.fd);
         if let Some(granted) = &conn.granted {
             let lane = &mut self.core.submitter.lanes[granted.lane as usize];
@@ -554,9 +541,8 @@ fn follow_exports(worker: &mut Worker) {
             (None, None) => true,
         };
         if !goes_on {
-            client_log::ended(worker.number, conn, "its export was removed");
-            conn.end_session(&mut worker.core.submitter.tickets, &mut worker.core.pool);
-            conn.touch(&mut worker.touched);
+            client_log::ended(conn, "its export was removed");
+            worker.core.end_session(conn);
         }
     }
     worker.core.submitter.lanes.keep_only(&exports.volumes);

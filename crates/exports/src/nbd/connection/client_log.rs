@@ -6,13 +6,8 @@ use std::fmt;
 
 use super::Connection;
 use crate::client_report::process_words;
-use crate::nbd::client_number::client_number;
 use crate::nbd::ring::{peer_of, process_of};
 use millrace_nbd::ReplyStyle;
-
-fn client(thread: usize, conn: &Connection) -> u16 {
-    client_number(thread, conn.index)
-}
 
 /// Returns the client's address as a suffix for log lines; empty if the socket has no address.
 fn whence(conn: &Connection) -> String {
@@ -37,47 +32,47 @@ pub(crate) fn peer(conn: &Connection) -> String {
 }
 
 #[cold]
-pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
+pub(crate) fn connected(conn: &Connection, address: &str) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
-    let (client, from) = (client(thread, conn), whence(conn));
+    let (client, from) = (conn.number, whence(conn));
     tracing::debug!(%client, address, "client {client}{from} connected to {address}");
 }
 
 #[cold]
-pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: ReplyStyle) {
-    let (client, replies) = (client(thread, conn), format!("{style:?}").to_lowercase());
+pub(crate) fn granted(conn: &Connection, export: &str, style: ReplyStyle) {
+    let (client, replies) = (conn.number, format!("{style:?}").to_lowercase());
     tracing::debug!(%client, export, "client {client} uses export {export:?} with {replies} replies");
 }
 
 #[cold]
-pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&str>) {
-    let (client, who) = (client(thread, conn), who.unwrap_or("nobody in particular"));
+pub(crate) fn secured(conn: &Connection, how: &str, who: Option<&str>) {
+    let (client, who) = (conn.number, who.unwrap_or("nobody in particular"));
     tracing::debug!(%client, who, "client {client} is {who}, encrypted with {how}");
 }
 
 #[cold]
-pub(crate) fn refused(thread: usize, conn: &Connection, address: &str, why: impl fmt::Display) {
-    let (client, from) = (client(thread, conn), whence(conn));
+pub(crate) fn refused(conn: &Connection, address: &str, why: impl fmt::Display) {
+    let (client, from) = (conn.number, whence(conn));
     tracing::warn!(%client, address, "{address}: client {client}{from} is refused: {why}");
 }
 
 #[cold]
-pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
-    let (client, from) = (client(thread, conn), whence(conn));
+pub(crate) fn not_allowed(conn: &Connection, why: &str) {
+    let (client, from) = (conn.number, whence(conn));
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
 #[cold]
-pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
-    let (client, from) = (client(thread, conn), whence(conn));
+pub(crate) fn broken(conn: &Connection, why: impl fmt::Display) {
+    let (client, from) = (conn.number, whence(conn));
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
 }
 
 #[cold]
-pub(crate) fn unread(thread: usize, conn: &Connection) {
-    let (client, from) = (client(thread, conn), named(conn));
+pub(crate) fn unread(conn: &Connection) {
+    let (client, from) = (conn.number, named(conn));
     tracing::warn!(
         %client,
         "client {client}{from} does not read its replies and is disconnected, as the daemon stops; its \
@@ -86,14 +81,14 @@ pub(crate) fn unread(thread: usize, conn: &Connection) {
 }
 
 #[cold]
-pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {
-    let client = client(thread, conn);
+pub(crate) fn ended(conn: &Connection, why: impl fmt::Display) {
+    let client = conn.number;
     tracing::debug!(%client, %why, "client {client} is disconnected: {why}");
 }
 
 #[cold]
-pub(crate) fn left(thread: usize, conn: &Connection) {
-    let client = client(thread, conn);
+pub(crate) fn left(conn: &Connection) {
+    let client = conn.number;
     tracing::debug!(%client, "client {client} is gone");
 }
 
@@ -153,11 +148,12 @@ pub(crate) mod tests {
     #[test]
     fn the_log_says_what_clients_do() {
         let log = logged(|| {
-            let (conn, _sockets) = connection(7);
-            connected(3, &conn, "unix:/s");
-            granted(3, &conn, "x", ReplyStyle::Extended);
-            ended(3, &conn, "it is bad");
-            left(3, &conn);
+            let (mut conn, _sockets) = connection(7);
+            conn.number = 3001;
+            connected(&conn, "unix:/s");
+            granted(&conn, "x", ReplyStyle::Extended);
+            ended(&conn, "it is bad");
+            left(&conn);
         });
         let expected = "client 3001 connected to unix:/s\nclient 3001 uses export \"x\" with \
                         extended replies\nclient 3001 is disconnected: it is bad\nclient 3001 is gone\n";

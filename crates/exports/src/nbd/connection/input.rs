@@ -82,10 +82,10 @@ impl ReceiveBuffer {
 
     /// Returns a `msghdr` that receives into `payload` first and then into the free space of the
     /// buffer.
-    pub(crate) fn message(&mut self, payload: (*mut u8, usize)) -> *mut libc::msghdr {
-        let room = self.room();
-        let room = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-        self.pieces = [iovec { iov_base: payload.0.cast(), iov_len: payload.1 }, room];
+    pub(crate) fn message(&mut self, payload: &mut [u8]) -> *mut libc::msghdr {
+        let piece =
+            |part: &mut [u8]| iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
+        self.pieces = [piece(payload), piece(self.room())];
         self.message.msg_iov = self.pieces.as_mut_ptr();
         self.message.msg_iovlen = self.pieces.len();
         &raw mut self.message
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_message_fills_the_payload_first_and_then_the_room() {
         let (mut input, mut payload) = (input(100, 0), [0u8; 7]);
-        input.message((payload.as_mut_ptr(), 7));
+        input.message(&mut payload);
         let lens = input.pieces.map(|piece| piece.iov_len);
         assert_eq!(lens, [7, 128 * 1024 - 100]);
         assert_eq!(input.pieces[0].iov_base.cast(), payload.as_mut_ptr());

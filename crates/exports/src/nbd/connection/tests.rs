@@ -22,7 +22,7 @@ fn owe(conn: &mut Connection, bytes: usize) {
 }
 
 fn incoming(ticket: Option<u32>) -> Option<IncomingPayload> {
-    Some(IncomingPayload { ticket, refused: None, filled: 0, total: 512, kept: false })
+    Some(IncomingPayload { ticket, refused: None, filled: 0, total: 512 })
 }
 
 #[test]

@@ -27,22 +27,22 @@ impl WorkerContext {
         len_bytes: usize,
     ) -> Result<PoolBuffer, TakeResult> {
         let bytes = buffer_bytes(len_bytes).unwrap_or(usize::MAX / 2);
-        let (thread, index, serial) = (self.pool.thread(), conn.index, conn.serial);
+        let (thread, index, serial) = (self.pool.thread, conn.index, conn.serial);
         let mut waiter = Waiter { thread, index, serial, bytes, account: None };
         let (mut part, held_bytes) = (MemoryPart::Window, conn.held_bytes + bytes);
-        if held_bytes > self.pool.budget().window_bytes {
+        if held_bytes > self.pool.budget.window_bytes {
             part = MemoryPart::Shared;
             if !self.lane_may_hold(request.granted.lane, bytes) {
                 return Err(self.wait_for_lane(conn, request));
             }
-            let share_bytes = self.pool.budget().share_bytes(self.pool.idle_bytes());
+            let share_bytes = self.pool.budget.share_bytes(self.pool.idle_bytes());
             if conn.held_bytes > 0 && held_bytes > share_bytes {
                 return Err(self.wait(conn, waiter));
             }
             waiter.account = self.account(request);
         }
         let Some(buffer) = self.pool.take(waiter, part) else {
-            return Err(match self.pool.budget().refusal(bytes, part) {
+            return Err(match self.pool.budget.refusal(bytes, part) {
                 Some(why) => self.refuse(conn, request, (Errno::Enomem, why)),
                 None => self.wait(conn, waiter),
             });
@@ -55,7 +55,7 @@ impl WorkerContext {
     /// is the thread's share of the free memory, so that a stuck volume cannot take all memory.
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
-        let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
+        let free_bytes = self.pool.budget.free_bytes() + self.pool.idle_bytes();
         let is_alone = self.submitter.lanes.count() == 1 || held_bytes == 0;
         is_alone || held_bytes + bytes <= free_bytes / self.threads
     }
@@ -78,13 +78,13 @@ impl WorkerContext {
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None;
-        let is_short = is_new && !self.pool.budget().is_own_account_full(&waiter);
+        let is_short = is_new && !self.pool.budget.is_own_account_full(&waiter);
         self.counts.memory_waits += u64::from(is_short);
         if conn.held_bytes > 0 {
             conn.memory_wait = MemoryWait::Buffers;
         } else if conn.memory_wait != MemoryWait::Queued {
             conn.memory_wait = MemoryWait::Queued;
-            self.pool.budget().change_line(|line| line.waiters.push_back(waiter));
+            self.pool.budget.change_line(|line| line.waiters.push_back(waiter));
         }
         TakeResult::NoMemory
     }

@@ -16,8 +16,7 @@ use crate::nbd::connection::{
     Connection, ConnectionPhase, ExportSession, IncomingPayload, Negotiation,
 };
 use crate::nbd::memory::waiting_line::MemoryWait;
-use crate::nbd::on_demand::{ExportRequest, OnDemandState, RequestedExport, WaitingClient};
-use crate::nbd::submit::ticket::{Ticket, TicketMemory};
+use crate::nbd::on_demand::{ExportRequest, OnDemandState, RequestedExport};
 use crate::nbd::visible::VisibleExports;
 use millrace_nbd::{
     Command, Handshake, Progress, ProtocolError, RequestLimits, Verdict, Wanted, check, parse,
@@ -39,7 +38,7 @@ impl WorkerContext {
             if conn.tls.is_some() {
                 self.note_hang_up(conn);
             }
-            return conn.drain(&mut self.submitter.tickets, &mut self.pool);
+            return self.drain(conn);
         };
         conn.history.progress.moved(bytes);
         if let Some(tls) = &mut conn.tls {
@@ -47,7 +46,9 @@ impl WorkerContext {
             return self.take_input(conn);
         }
         let mut bytes = bytes;
-        if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
+        if let Some(incoming) = &mut conn.incoming
+            && incoming.room(&mut self.submitter.tickets).is_some()
+        {
             let into_payload = bytes.min((incoming.total - incoming.filled) as usize);
             incoming.filled += into_payload as u64;
             bytes -= into_payload;
@@ -68,6 +69,7 @@ impl WorkerContext {
     }
 
     pub(crate) fn take_input(&mut self, conn: &mut Connection) {
+        conn.touch(&mut self.touched);
         self.take_plain_input(conn);
         if conn.tls.is_some() {
             self.take_secure_input(conn);
@@ -92,7 +94,7 @@ impl WorkerContext {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
         let Negotiation { listener, handshake, out, demand, .. } = &mut **negotiation;
         let Some(catalog) = VisibleExports::of(&self.exports, *listener, (peer, demand)) else {
-            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+            return self.kill(conn);
         };
         let fed = handshake.feed(&catalog, conn.input.bytes(), out);
         let chosen = match &fed {
@@ -100,7 +102,7 @@ impl WorkerContext {
             _ => None,
         };
         if let Some(why) = catalog.take_refused() {
-            self.secure.not_allowed(self.pool.thread(), conn, &why);
+            self.secure.not_allowed(conn, &why);
         }
         let Some(negotiation) = conn.negotiation.as_mut() else { return };
         match fed {
@@ -141,16 +143,17 @@ impl WorkerContext {
         let still_waits = Arc::downgrade(&alive);
         negotiation.demand = OnDemandState::Waiting { _alive: alive };
         negotiation.asked_ns = Some(Native::now());
-        let client = WaitingClient {
+        self.shared.requests.put(ExportRequest {
+            listen: catalog.listen.clone(),
+            wanted,
+            peer,
             shared: Arc::clone(&self.shared),
-            thread: self.pool.thread(),
+            thread: self.pool.thread,
             connection: conn.index,
             serial: conn.serial,
             waits: still_waits,
             is_answered: false,
-        };
-        let listen = catalog.listen.clone();
-        self.shared.requests.put(ExportRequest { listen, wanted, peer, client });
+        });
     }
 
     pub(crate) fn answered(&mut self, conn: &mut Connection, demand: OnDemandState) {
@@ -167,7 +170,7 @@ impl WorkerContext {
         }
         let (Ok(bytes), Some(negotiation)) = (usize::try_from(result), &mut conn.negotiation)
         else {
-            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+            return self.kill(conn);
         };
         if let Some(tls) = &mut conn.tls {
             tls.session.sent(bytes);
@@ -195,19 +198,19 @@ impl WorkerContext {
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
-            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+            return self.kill(conn);
         };
         let info = &export.info;
         let lane = match self.submitter.lanes.open(&mut self.ctx, &export.served) {
             Ok(lane) => lane,
             Err(error) => {
-                client_log::broken(self.pool.thread(), conn, format!("{}: {error}", export.name));
-                return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+                client_log::broken(conn, format!("{}: {error}", export.name));
+                return self.kill(conn);
             }
         };
         self.submitter.lanes[lane].clients += 1;
         export.served.note_used();
-        client_log::granted(self.pool.thread(), conn, &export.name, session.style);
+        client_log::granted(conn, &export.name, session.style);
         let rules = RequestLimits::new(info, &session);
         // The volume may have grown since its size was announced. Requests are checked against its
         // current size.
@@ -253,15 +256,11 @@ impl WorkerContext {
             if waited && !matches!(taken, TakeResult::NoMemory) {
                 self.goes_on(conn, &granted);
             }
-            let (ticket, refused, kept) = match taken {
+            let (ticket, refused) = match taken {
                 TakeResult::NoMemory => return conn.stop_taking(),
-                TakeResult::Done => (None, None, false),
-                TakeResult::Refused(refusal) => (None, Some(refusal), false),
-                TakeResult::Awaits(id) => {
-                    let kept =
-                        matches!(self.submitter.tickets.get(id).memory, TicketMemory::Buffer(_));
-                    (Some(id), None, kept)
-                }
+                TakeResult::Done => (None, None),
+                TakeResult::Refused(refusal) => (None, Some(refusal)),
+                TakeResult::Awaits(id) => (Some(id), None),
             };
             self.counts.requests += 1;
             conn.history.requests += 1;
@@ -274,11 +273,10 @@ impl WorkerContext {
                 return;
             }
             conn.input.consume(header_bytes);
-            conn.input.narrow = kept && payload_bytes > COPY_BYTES_MAX as u64;
-            if payload_bytes > 0 {
-                let total = payload_bytes;
-                conn.incoming = Some(IncomingPayload { ticket, refused, filled: 0, total, kept });
-            }
+            let incoming = IncomingPayload { ticket, refused, filled: 0, total: payload_bytes };
+            conn.input.narrow = payload_bytes > COPY_BYTES_MAX as u64
+                && incoming.room(&mut self.submitter.tickets).is_some();
+            conn.incoming = (payload_bytes > 0).then_some(incoming);
         }
     }
 
@@ -295,8 +293,8 @@ impl WorkerContext {
 
     fn violated(&mut self, conn: &mut Connection, why: impl Display) {
         self.counts.protocol_errors += 1;
-        client_log::ended(self.pool.thread(), conn, why);
-        conn.kill(&mut self.submitter.tickets, &mut self.pool);
+        client_log::ended(conn, why);
+        self.kill(conn);
     }
 
     /// Takes a write's payload out of the receive buffer. Returns true if the payload is complete.
@@ -305,11 +303,8 @@ impl WorkerContext {
         let bytes = conn.input.bytes();
         let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
         let len = bytes.len();
-        if let (Some(id), true) = (incoming.ticket, incoming.kept)
-            && let Ticket { memory: TicketMemory::Buffer(buffer), head_bytes, .. } =
-                self.submitter.tickets.get(id)
-        {
-            buffer.fill(*head_bytes as usize + incoming.filled as usize, bytes);
+        if let Some(room) = incoming.room(&mut self.submitter.tickets) {
+            room[..len].copy_from_slice(bytes);
             self.counts.copied_bytes += len as u64;
         }
         incoming.filled += len as u64;

@@ -13,9 +13,8 @@ use millrace_tls::Expiry;
 
 use super::WorkerContext;
 use crate::nbd::connection::client_log;
-use crate::nbd::connection::{Connection, ConnectionPhase, IncomingPayload};
+use crate::nbd::connection::{Connection, ConnectionPhase};
 use crate::nbd::ring::peer_of;
-use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use crate::nbd::tls::{ListenTls, TlsSession};
 
 /// Maximum number of handshake steps in one iteration of a thread's event loop. A signature takes
@@ -29,10 +28,26 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
+    refusals: LogLimit,
+    /// Limits warnings that new clients wait until a file descriptor is free.
+    waits: LogLimit,
+}
+
+#[derive(Debug, Default)]
+struct LogLimit {
     shown: u32,
-    shown_since: Option<Instant>,
-    /// Time of the last warning that new clients wait until a file descriptor is free.
-    waits_shown: Option<Instant>,
+    since: Option<Instant>,
+}
+
+impl LogLimit {
+    /// Returns true if an event may be logged now, as one of at most `max` within [`SHOWN_WITHIN`].
+    fn may_show(&mut self, now: Instant, max: u32) -> bool {
+        if self.since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
+            (self.since, self.shown) = (Some(now), 0);
+        }
+        self.shown += 1;
+        self.shown <= max
+    }
 }
 
 impl TlsTurnLimits {
@@ -46,36 +61,23 @@ impl TlsTurnLimits {
         self.handshakes <= HANDSHAKES_PER_TURN
     }
 
-    fn may_show(&mut self, now: Instant) -> bool {
-        if self.shown_since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
-            (self.shown_since, self.shown) = (Some(now), 0);
-        }
-        self.shown += 1;
-        self.shown <= SHOWN_MAX
+    /// Returns true if a refused client may be logged as a warning.
+    #[cold]
+    pub(crate) fn shows(&mut self) -> bool {
+        self.refusals.may_show(Instant::now(), SHOWN_MAX)
     }
 
-    /// Returns true if a failed `accept` may be logged now. The server retries `accept` ten times a
-    /// second, but logs the failure only once in [`SHOWN_WITHIN`].
-    fn may_show_wait(&mut self, now: Instant) -> bool {
-        let due = self.waits_shown.is_none_or(|shown| now.duration_since(shown) > SHOWN_WITHIN);
-        if due {
-            self.waits_shown = Some(now);
-        }
-        due
-    }
-}
-
-impl TlsTurnLimits {
     #[cold]
     pub(crate) fn stranger(&mut self, address: &str, who: &str) {
-        if self.may_show(Instant::now()) {
+        if self.shows() {
             tracing::warn!(address, "{address}: refused a client that may not connect: {who}");
         }
     }
 
     #[cold]
     pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
-        if self.may_show_wait(Instant::now()) {
+        // The server retries `accept` ten times a second.
+        if self.waits.may_show(Instant::now(), 1) {
             let error = std::io::Error::from_raw_os_error(errno);
             let remedy = match errno {
                 libc::EMFILE => "; raise the limit on open files (`ulimit -n`, LimitNOFILE=)",
@@ -91,7 +93,7 @@ impl TlsTurnLimits {
 
     #[cold]
     pub(crate) fn crowded(&mut self, address: &str, fd: RawFd, connections_max: u32) {
-        if self.may_show(Instant::now()) {
+        if self.shows() {
             let from = peer_of(fd).map_or_else(String::new, |peer| format!(" from {peer}"));
             tracing::warn!(
                 address,
@@ -103,15 +105,10 @@ impl TlsTurnLimits {
     }
 
     #[cold]
-    pub(crate) fn not_allowed(&mut self, thread: usize, conn: &Connection, why: &str) {
-        if self.may_show(Instant::now()) {
-            client_log::not_allowed(thread, conn, why);
+    pub(crate) fn not_allowed(&mut self, conn: &Connection, why: &str) {
+        if self.shows() {
+            client_log::not_allowed(conn, why);
         }
-    }
-
-    #[cold]
-    pub(crate) fn shows(&mut self) -> bool {
-        self.may_show(Instant::now())
     }
 }
 
@@ -141,7 +138,7 @@ impl WorkerContext {
         // TLS's close notification arrives after all data, so it is handled only after all data
         // were read.
         if conn.tls.as_ref().is_some_and(|tls| tls.is_over()) && !conn.input.busy {
-            conn.drain(&mut self.submitter.tickets, &mut self.pool);
+            self.drain(conn);
         }
     }
 
@@ -157,28 +154,18 @@ impl WorkerContext {
             conn.turn.has_more = true;
             return false;
         }
-        let read = match &mut conn.incoming {
-            Some(IncomingPayload { ticket: Some(id), filled, total, kept: true, .. })
-                if let TicketMemory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
-            {
-                let Ticket { memory, head_bytes, .. } = self.submitter.tickets.get(*id);
-                let TicketMemory::Buffer(buffer) = memory else { return false };
-                let (start, len) = (*head_bytes as usize + *filled as usize, *total - *filled);
-                let read = tls.read(&mut buffer.bytes_mut()[start..start + len as usize]);
-                *filled += read.as_ref().map_or(0, |bytes| *bytes as u64);
-                read
+        let payload = conn.incoming.as_mut().and_then(|incoming| {
+            let room = incoming.room(&mut self.submitter.tickets)?;
+            Some((room, &mut incoming.filled))
+        });
+        let read = if let Some((room, filled)) = payload {
+            tls.read(room).inspect(|bytes| *filled += *bytes as u64)
+        } else {
+            let room = conn.input.room();
+            if room.is_empty() {
+                return false;
             }
-            _ => {
-                let room = conn.input.room();
-                if room.is_empty() {
-                    return false;
-                }
-                let read = tls.read_record(room);
-                if let Ok(bytes) = read {
-                    conn.input.received(bytes);
-                }
-                read
-            }
+            tls.read_record(room).inspect(|bytes| conn.input.received(*bytes))
         };
         match read {
             Err(error) => {
@@ -202,7 +189,7 @@ impl WorkerContext {
         negotiation.handshake.secured();
         let who = tls.session.peer().map(ToString::to_string);
         let how = tls.session.describe();
-        client_log::secured(self.pool.thread(), conn, &how, who.as_deref());
+        client_log::secured(conn, &how, who.as_deref());
     }
 
     /// Logs that a client left during the handshake. GnuTLS clients do so if they reject the
@@ -212,12 +199,12 @@ impl WorkerContext {
         let (Some(tls), Some(negotiation)) = (&conn.tls, &conn.negotiation) else { return };
         if !tls.told
             && let Some(catalog) = self.exports.catalog(negotiation.listener)
-            && self.secure.may_show(Instant::now())
+            && self.secure.shows()
         {
             let why = "the client hung up during the TLS handshake; it may reject the server's \
                        certificate";
             let why = blamed(catalog.tls.as_ref(), &why);
-            client_log::refused(self.pool.thread(), conn, &catalog.address, why);
+            client_log::refused(conn, &catalog.address, why);
         }
     }
 
@@ -227,14 +214,14 @@ impl WorkerContext {
         let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
         let catalog = listener.and_then(|listener| self.exports.catalog(listener));
         match catalog {
-            Some(catalog) if self.secure.may_show(Instant::now()) => {
+            Some(catalog) if self.secure.shows() => {
                 let why = blamed(catalog.tls.as_ref(), error);
-                client_log::refused(self.pool.thread(), conn, &catalog.address, why);
+                client_log::refused(conn, &catalog.address, why);
             }
-            None if self.secure.may_show(Instant::now()) => {
-                client_log::broken(self.pool.thread(), conn, error);
+            None if self.secure.shows() => {
+                client_log::broken(conn, error);
             }
-            _ => client_log::ended(self.pool.thread(), conn, error),
+            _ => client_log::ended(conn, error),
         }
         conn.kill_secure(&mut self.submitter.tickets, &mut self.pool);
     }
@@ -280,9 +267,10 @@ mod tests {
         turn.start_turn();
         assert!(turn.may_shake());
         let start = Instant::now();
-        assert_eq!((0..100).filter(|_| turn.may_show(start)).count(), 10);
-        assert!(turn.may_show(start + SHOWN_WITHIN * 2));
-        assert_eq!((0..100).filter(|_| turn.may_show_wait(start)).count(), 1);
-        assert!(turn.may_show_wait(start + SHOWN_WITHIN * 2));
+        for max in [SHOWN_MAX, 1] {
+            let mut limit = LogLimit::default();
+            assert_eq!((0..100).filter(|_| limit.may_show(start, max)).count(), max as usize);
+            assert!(limit.may_show(start + SHOWN_WITHIN * 2, max));
+        }
     }
 }

@@ -14,43 +14,23 @@ use super::{ClientRequest, TakeResult, WorkerContext};
 use crate::nbd::connection::Connection;
 use crate::nbd::submit::bounce::{Unaligned, first_bounce};
 use crate::nbd::submit::ticket::{Ticket, TicketMemory};
-use millrace_nbd::Command;
+
+/// Makes a read or write cover whole blocks. Returns the size of the buffer that it needs, in bytes:
+/// behind the blocks of a write there is room for the contents of the first and the last block.
+#[cold]
+pub(super) fn extend_to_blocks(ticket: &mut Ticket, request: ClientRequest<'_>) -> usize {
+    let unaligned = Unaligned::new(request.offset, request.length, request.granted.block_bytes);
+    let edges_at = unaligned.cover as usize;
+    (ticket.bio_bytes, ticket.head_bytes) = (unaligned.cover as u32, unaligned.head as u32);
+    ticket.sector = unaligned.start >> 9;
+    if ticket.op == Op::Read || request.granted.no_payload {
+        return edges_at;
+    }
+    ticket.bounce = first_bounce(unaligned, edges_at);
+    edges_at + 2 * unaligned.block_bytes as usize
+}
 
 impl WorkerContext {
-    #[cold]
-    pub(crate) fn transfer_unaligned(
-        &mut self,
-        conn: &mut Connection,
-        request: ClientRequest<'_>,
-    ) -> TakeResult {
-        let unaligned = Unaligned::new(request.offset, request.length, request.granted.block_bytes);
-        let op = if request.command == Command::Read { Op::Read } else { Op::Write };
-        let edges_at = unaligned.cover as usize;
-        let mut bounce = None;
-        let memory = if request.granted.no_payload {
-            TicketMemory::Zeroes
-        } else {
-            let edges = if op == Op::Write { 2 * unaligned.block_bytes as usize } else { 0 };
-            bounce = (op == Op::Write).then(|| first_bounce(unaligned, edges_at)).flatten();
-            match self.buffer(conn, request, edges_at + edges) {
-                Ok(buffer) => TicketMemory::Buffer(buffer),
-                Err(taken) => return taken,
-            }
-        };
-        self.counts.bounced += 1;
-        let ticket = self.ticket(conn, request, op);
-        let ticket = Ticket {
-            len_bytes: request.length as u32,
-            bio_bytes: unaligned.cover as u32,
-            head_bytes: unaligned.head as u32,
-            sector: unaligned.start >> 9,
-            memory,
-            bounce,
-            ..ticket
-        };
-        self.start(conn, ticket)
-    }
-
     #[cold]
     pub(crate) fn command_unaligned(
         &mut self,

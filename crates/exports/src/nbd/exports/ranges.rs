@@ -96,8 +96,9 @@ impl RangeLocks {
         table.started
     }
 
-    pub(crate) fn start(&self) {
-        lock(&self.0).started = true;
+    /// Makes all writes take range locks. Returns true at the first call.
+    pub(crate) fn start(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.0).started, true)
     }
 
     /// Returns true if a partial block was written, so that all writes now need range locks.

@@ -30,7 +30,7 @@ fn check(pool: &BufferPool, held: &[PoolBuffer]) -> usize {
     let stuck: usize = regions.iter().filter(|region| region.2).map(bytes_of).sum();
     let mapped: usize = pool.arenas.iter().map(BufferArena::mapped_bytes).sum();
     assert_eq!(pool.in_use(), held.len());
-    assert_eq!(pool.budget().mapped_bytes(), mapped);
+    assert_eq!(pool.budget.mapped_bytes(), mapped);
     assert_eq!(pool.idle_bytes() + used, mapped);
     assert!(pool.idle_bytes_least <= pool.idle_bytes());
     stuck
@@ -53,9 +53,9 @@ proptest! {
                     let Some(mut buffer) = taken else { continue };
                     prop_assert!(buffer.len() >= len && buffer.start().addr() % 4096 == 0);
                     let mark = number as u8 | 1;
-                    buffer.fill(0, &[mark]);
+                    buffer.bytes_mut()[0] = mark;
                     let last = buffer.len() - 1;
-                    buffer.fill(last, &[mark]);
+                    buffer.bytes_mut()[last] = mark;
                     held.push(buffer);
                     marks.push(mark);
                 }
@@ -216,7 +216,7 @@ fn regions_in_use_stay_when_others_wait() {
 #[test]
 fn a_pool_knows_its_thread() {
     let reactor = Reactor::new(Config::default()).unwrap();
-    assert_eq!(BufferPool::new(MemoryBudget::new(MIB, 1), reactor.handle(), 0, 3).thread(), 3);
+    assert_eq!(BufferPool::new(MemoryBudget::new(MIB, 1), reactor.handle(), 0, 3).thread, 3);
 }
 
 #[test]

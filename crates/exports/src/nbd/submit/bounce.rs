@@ -55,95 +55,69 @@ impl Unaligned {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BounceStep {
-    ReadFirst,
-    WriteFirst,
-    ReadLast,
-    WriteLast,
-}
-
 #[derive(Debug)]
 pub(crate) struct Bounce {
     pub(crate) unaligned: Unaligned,
-    step: BounceStep,
+    /// True while the last block is read or written back, false while the first is.
+    is_last: bool,
+    /// True while the block is written back, false while it is read.
+    is_write: bool,
     /// Offset in the buffer at which the original contents of the first and the last block begin.
     edges_at: usize,
 }
 
 impl Bounce {
+    /// Returns the block's offset in the buffer and its first sector.
     fn edge(&self) -> (usize, Sector) {
         let Unaligned { block_bytes, start, cover, .. } = self.unaligned;
-        match self.step {
-            BounceStep::ReadFirst | BounceStep::WriteFirst => (self.edges_at, start >> 9),
-            BounceStep::ReadLast | BounceStep::WriteLast => {
-                (self.edges_at + block_bytes as usize, (start + cover - block_bytes) >> 9)
-            }
+        match self.is_last {
+            false => (self.edges_at, start >> 9),
+            true => (self.edges_at + block_bytes as usize, (start + cover - block_bytes) >> 9),
         }
     }
 
     pub(crate) fn bio(&self, buffer: &PoolBuffer, flags: OpFlags) -> Bio {
         let ((at, sector), len_bytes) = (self.edge(), self.unaligned.block_bytes as u32);
-        match self.step {
-            BounceStep::ReadFirst | BounceStep::ReadLast => {
-                buffer.bio_at(at, Op::Read, sector, len_bytes)
-            }
-            BounceStep::WriteFirst | BounceStep::WriteLast => {
-                let bio = buffer.bio_at(at, Op::Write, sector, len_bytes);
-                bio.with_flags(flags.without(OpFlags::NOUNMAP))
-            }
+        if !self.is_write {
+            return buffer.bio_at(at, Op::Read, sector, len_bytes);
         }
+        let bio = buffer.bio_at(at, Op::Write, sector, len_bytes);
+        bio.with_flags(flags.without(OpFlags::NOUNMAP))
     }
 
     /// Returns the bytes that the request changes in the current block (the first or the last).
     fn ours(&self) -> Range<usize> {
         let Unaligned { block_bytes, head, tail, cover, .. } = self.unaligned;
-        let is_first = matches!(self.step, BounceStep::ReadFirst | BounceStep::WriteFirst);
-        let start = if is_first { head } else { 0 };
-        let end = if is_first && cover > block_bytes { block_bytes } else { block_bytes - tail };
+        let start = if self.is_last { 0 } else { head };
+        let ends_later = !self.is_last && cover > block_bytes;
+        let end = if ends_later { block_bytes } else { block_bytes - tail };
         start as usize..end as usize
-    }
-
-    /// Copies the bytes around the payload from the block that was read to the block to be written.
-    fn surround(&self, buffer: &mut PoolBuffer) {
-        let (block_bytes, (at, _), ours) =
-            (self.unaligned.block_bytes as usize, self.edge(), self.ours());
-        let to = match self.step {
-            BounceStep::ReadFirst => 0,
-            _ => self.unaligned.cover as usize - block_bytes,
-        };
-        let bytes = buffer.bytes_mut();
-        bytes.copy_within(at..at + ours.start, to);
-        bytes.copy_within(at + ours.end..at + block_bytes, to + ours.end);
-    }
-
-    fn blank(&self, buffer: &mut PoolBuffer) {
-        let ((at, _), ours) = (self.edge(), self.ours());
-        buffer.bytes_mut()[at + ours.start..at + ours.end].fill(0);
     }
 
     /// Advances to the next step of a write or zeroing. Returns false if all steps are done.
     pub(crate) fn next(&mut self, op: Op, buffer: &mut PoolBuffer) -> bool {
-        match (self.step, op) {
-            (BounceStep::ReadFirst | BounceStep::ReadLast, Op::Write) => self.surround(buffer),
-            (BounceStep::ReadFirst | BounceStep::ReadLast, _) => self.blank(buffer),
-            _ => {}
+        let ((at, _), ours) = (self.edge(), self.ours());
+        let (bytes, block_bytes) = (buffer.bytes_mut(), self.unaligned.block_bytes as usize);
+        if op == Op::Write {
+            // Copies the bytes around the payload from the block that was read to the block to be
+            // written.
+            let to = if self.is_last { self.unaligned.cover as usize - block_bytes } else { 0 };
+            bytes.copy_within(at..at + ours.start, to);
+            bytes.copy_within(at + ours.end..at + block_bytes, to + ours.end);
+        } else if !self.is_write {
+            bytes[at + ours.start..at + ours.end].fill(0);
+            self.is_write = true;
+            return true;
         }
-        self.step = match (self.step, op) {
-            (BounceStep::ReadFirst, Op::WriteZeroes) => BounceStep::WriteFirst,
-            (BounceStep::ReadLast, Op::WriteZeroes) => BounceStep::WriteLast,
-            (BounceStep::ReadFirst | BounceStep::WriteFirst, _) if self.unaligned.last() => {
-                BounceStep::ReadLast
-            }
-            _ => return false,
-        };
-        true
+        self.is_write = false;
+        !std::mem::replace(&mut self.is_last, true) && self.unaligned.last()
     }
 }
 
 pub(crate) fn first_bounce(unaligned: Unaligned, edges_at: usize) -> Option<Box<Bounce>> {
-    let step = if unaligned.first() { BounceStep::ReadFirst } else { BounceStep::ReadLast };
-    (unaligned.first() || unaligned.last()).then(|| Box::new(Bounce { unaligned, step, edges_at }))
+    let (first, is_last) = (unaligned.first(), !unaligned.first());
+    let bounce = || Box::new(Bounce { unaligned, is_last, is_write: false, edges_at });
+    (first || unaligned.last()).then(bounce)
 }
 
 #[cfg(test)]

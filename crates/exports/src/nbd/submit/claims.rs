@@ -22,9 +22,8 @@ impl Submitter {
         let lane = ticket.lane as usize;
         let mode = if ticket.bounce.is_some() { RangeMode::Exclusive } else { RangeMode::Shared };
         let served = Arc::clone(&self.lanes[lane].served);
-        if mode == RangeMode::Exclusive && !served.ranges.is_started() {
-            served.ranges.start();
-            self.ranges_changed = true;
+        if mode == RangeMode::Exclusive {
+            self.ranges_changed |= served.ranges.start();
         }
         self.follow_ranges_of(lane);
         let ticket = self.tickets.get(id);
@@ -44,10 +43,7 @@ impl Submitter {
         }
         let lane = ticket.lane as usize;
         let served = Arc::clone(&self.lanes[lane].served);
-        if !served.ranges.is_started() {
-            served.ranges.start();
-            self.ranges_changed = true;
-        }
+        self.ranges_changed |= served.ranges.start();
         self.follow_ranges_of(lane);
         served.ranges.fence((self.thread, id))
     }

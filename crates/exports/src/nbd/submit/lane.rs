@@ -91,8 +91,8 @@ impl VolumeLane {
     }
 
     #[cold]
-    pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
-        let ns = Native::now().saturating_sub(ticket.waits.since_ns);
+    pub(crate) fn has_waited(&mut self, ticket: &mut Ticket) {
+        let ns = Native::now().saturating_sub(std::mem::take(&mut ticket.waits.since_ns));
         self.channel.count_back_pressure(ticket.owner.group, ns);
     }
 

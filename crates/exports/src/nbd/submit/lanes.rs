@@ -107,7 +107,7 @@ impl VolumeLanes {
             return Ok(number);
         }
         let channel = ctx.channel(&served.volume, CHANNEL_DEPTH, Stamp::Batch)?;
-        served.enter_lane();
+        served.enter();
         Ok(self.add(VolumeLane::new(channel, served)))
     }
 
@@ -122,7 +122,7 @@ impl VolumeLanes {
                 ended.ranges_changed |= !tracks && served.ranges.confirm();
                 drop(channel);
                 ctx.leave(&served.volume);
-                served.leave_lane();
+                served.leave();
             }
         }
         ended

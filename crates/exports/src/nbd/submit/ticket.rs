@@ -62,7 +62,8 @@ pub(crate) enum RangeClaim {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TicketWait {
     pub(crate) claim: RangeClaim,
-    /// Time at which the request began to wait for space in the channel, in nanoseconds.
+    /// Time at which the request began to wait for space in the channel, in nanoseconds; 0 if it
+    /// does not wait.
     pub(crate) since_ns: u64,
 }
 

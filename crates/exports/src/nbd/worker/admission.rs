@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use millrace_machine::{Machine, Native};
 
 use super::Worker;
-use crate::nbd::connection::{ConnectionPhase, client_log};
+use crate::nbd::connection::client_log;
 
 /// Time, in nanoseconds, for which a new client never replaces a negotiating connection: several
 /// times what the negotiation takes on a slow network.
@@ -40,29 +40,22 @@ impl Worker {
     fn end_oldest_handshake(&mut self, now_ns: u64) -> bool {
         let timeout_ns = self.shared.handshake_timeout_ns;
         let had_its_time_ns = now_ns.saturating_add(timeout_ns).saturating_sub(GRACE_NS);
-        while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
-            if deadline_ns > had_its_time_ns {
-                return false;
-            }
-            self.handshakes.pop_front();
-            let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
-            let Some(conn) = conn.filter(|conn| conn.phase == ConnectionPhase::Handshake) else {
-                continue;
-            };
-            self.core.counts.handshake_timeouts += 1;
-            let why = "the client's handshake is incomplete, and a new client needs the connection \
-                       slot";
-            let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
-            let catalog = listener.and_then(|listener| self.core.exports.catalog(listener));
-            if let Some(catalog) = catalog.filter(|_| self.core.secure.shows()) {
-                client_log::refused(self.number, conn, &catalog.address, why);
-            } else {
-                client_log::ended(self.number, conn, why);
-            }
-            conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-            conn.touch(&mut self.touched);
-            return true;
+        let oldest = self.oldest_handshake().filter(|(at_ns, _)| *at_ns <= had_its_time_ns);
+        let Some(conn) = oldest.and_then(|(_, index)| self.conns[index].as_mut()) else {
+            return false;
+        };
+        self.handshakes.pop_front();
+        self.core.counts.handshake_timeouts += 1;
+        let why =
+            "the client's handshake is incomplete, and a new client needs the connection slot";
+        let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
+        let catalog = listener.and_then(|listener| self.core.exports.catalog(listener));
+        if let Some(catalog) = catalog.filter(|_| self.core.secure.shows()) {
+            client_log::refused(conn, &catalog.address, why);
+        } else {
+            client_log::ended(conn, why);
         }
-        false
+        self.core.kill(conn);
+        true
     }
 }

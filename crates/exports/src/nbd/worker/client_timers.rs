@@ -34,6 +34,7 @@ const LANE_LOOK_NS: u64 = 100_000_000;
 const IDLE_NS: u64 = 2_000_000_000;
 pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 
+#[derive(Default)]
 pub(crate) struct ClientTimers {
     /// Detects pauses of the whole thread, which do not count against clients and drives.
     pub(super) clock: RunningClock,
@@ -51,20 +52,6 @@ pub(crate) struct ClientTimers {
 }
 
 impl ClientTimers {
-    pub(crate) fn new() -> ClientTimers {
-        ClientTimers {
-            clock: RunningClock::new(),
-            catching: VecDeque::with_capacity(256),
-            look_ns: 0,
-            rates_ns: 0,
-            pressed_ns: 0,
-            idle_ns: 0,
-            lanes_ns: None,
-            unwatched: Vec::with_capacity(256),
-            unwatched_ns: 0,
-        }
-    }
-
     #[inline]
     pub(crate) fn watch(&mut self, conn: &Connection) {
         if conn.out.catching_ns != 0 {
@@ -74,7 +61,7 @@ impl ClientTimers {
 
     #[cold]
     pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
-        if !std::mem::replace(&mut conn.history.lists.unwatched, true) {
+        if !std::mem::replace(&mut conn.history.unwatched, true) {
             self.unwatched.push(conn.index);
         }
     }
@@ -122,7 +109,7 @@ impl Worker {
         let clients = self.client_timers.deadline(&self.conns, self.core.counts.connections);
         let pool = &self.core.pool;
         let idle = (pool.idle_bytes() > 0).then_some(self.client_timers.idle_ns);
-        let rates = pool.budget().has_waiters().then_some(self.client_timers.rates_ns);
+        let rates = pool.budget.has_waiters().then_some(self.client_timers.rates_ns);
         let unwatched =
             (!self.client_timers.unwatched.is_empty()).then_some(self.client_timers.unwatched_ns);
         let lanes = self.client_timers.lanes_ns;
@@ -132,7 +119,7 @@ impl Worker {
     /// While connections wait for memory, ends those that hold much memory and transfer little
     /// data.
     fn end_slow(&mut self, now_ns: u64) {
-        let budget = self.core.pool.budget();
+        let budget = &self.core.pool.budget;
         if !budget.has_waiters() {
             self.client_timers.pressed_ns = 0;
             return;
@@ -155,9 +142,8 @@ impl Worker {
                 self.core.counts.stalled += 1;
                 let why = "it reads or sends less than 64 KiB/s while other clients wait for \
                            memory; raise memory-max to serve more slow clients";
-                client_log::broken(self.number, conn, why);
-                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-                conn.touch(&mut self.touched);
+                client_log::broken(conn, why);
+                self.core.kill(conn);
             }
         }
     }
@@ -179,7 +165,6 @@ impl Worker {
             conn.out.catching_ns = 0;
             conn.turn.reads_late = true;
             self.core.take_input(conn);
-            conn.touch(&mut self.touched);
         }
         let timeout_ns = self.shared.stall_timeout();
         let period_ns = (timeout_ns / u64::from(LOOKS)).max(1);
@@ -201,17 +186,15 @@ impl Worker {
         self.client_timers.unwatched_ns = now_ns + UNWATCHED_NS;
         let mut unwatched = std::mem::take(&mut self.client_timers.unwatched);
         unwatched.retain(|index| {
-            let Some(conn) =
-                self.conns[*index].as_mut().filter(|conn| conn.history.lists.unwatched)
+            let Some(conn) = self.conns[*index].as_mut().filter(|conn| conn.history.unwatched)
             else {
                 return false;
             };
-            conn.history.lists.unwatched = conn.is_unwatched() && !is_gone(conn.fd);
-            if conn.is_unwatched() && !conn.history.lists.unwatched {
-                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-                conn.touch(&mut self.touched);
+            conn.history.unwatched = conn.is_unwatched() && !is_gone(conn.fd);
+            if conn.is_unwatched() && !conn.history.unwatched {
+                self.core.kill(conn);
             }
-            conn.history.lists.unwatched
+            conn.history.unwatched
         });
         self.client_timers.unwatched = unwatched;
     }
@@ -223,12 +206,10 @@ impl Worker {
             } else if conn.history.progress.is_stalled() {
                 self.core.counts.stalled += 1;
                 client_log::ended(
-                    self.number,
                     conn,
                     "the client neither read nor sent anything until the stall timeout",
                 );
-                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-                conn.touch(&mut self.touched);
+                self.core.kill(conn);
             }
         }
     }

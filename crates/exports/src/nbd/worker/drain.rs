@@ -1,7 +1,7 @@
 //! The life of an I/O thread: serve, answer requests in flight, flush, free everything in order.
 //!
 //! Requests not answered by the deadline of `Server::stop` are cut off. Cutting off may take
-//! [`CUT_OFF_NS`] longer, and flushing [`FLUSH_NS`]. A client without requests in flight is
+//! [`CUT_OFF_NS`] longer, and flushing a second. A client without requests in flight is
 //! disconnected if it reads no reply for [`UNREAD_NS`]. While a cache writes dirty pages, the
 //! thread waits for the cache, and for requests whose clients have left.
 //!
@@ -13,16 +13,15 @@ use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
 
 use super::Worker;
-use super::flush::FinalFlush;
 use crate::io_threads::Service;
 use crate::nbd::connection::progress::LOOKS;
 use crate::nbd::connection::{Connection, ConnectionPhase, client_log};
 use crate::nbd::execute::WorkerContext;
 use crate::nbd::ring::close_now;
 use crate::nbd::server_state::ThreadMessage;
-use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
+use crate::stop::{Progress, TURN_NS, goes_on};
 
-const CUT_OFF_NS: u64 = 500_000_000;
+pub(super) const CUT_OFF_NS: u64 = 500_000_000;
 /// Time after which a client that reads none of its last replies is disconnected, in nanoseconds.
 const UNREAD_NS: u64 = 1_000_000_000;
 
@@ -69,9 +68,9 @@ impl Service for Worker {
         let ended = served
             .and_then(|()| self.drain(&mut limit, &mut report))
             .map(|()| open_used_lanes(self, &mut report.failures))
-            .and_then(|()| self.flush(&mut limit).run(&mut report.failures));
+            .and_then(|()| self.flush(&mut limit, &mut report.failures));
         self.flush_part = None;
-        if let Err(error) = ended.and_then(|()| self.flush(&mut limit).await_others(CUT_OFF_NS)) {
+        if let Err(error) = ended.and_then(|()| self.await_flushes(&mut limit)) {
             report.failures.push(error.to_string());
         }
         self.publish();
@@ -113,15 +112,13 @@ impl Worker {
         // The limits of groups are lifted, so that requests in flight complete soon.
         self.core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.lift_limits());
         for conn in self.conns.iter_mut().flatten() {
-            conn.end_session(&mut self.core.submitter.tickets, &mut self.core.pool);
-            conn.touch(&mut self.touched);
+            self.core.end_session(conn);
         }
         self.turn_until_idle(limit, 0)?;
         end_unread(self, |_| true);
         for conn in self.conns.iter_mut().flatten() {
             report.cut_off += u64::from(conn.phase != ConnectionPhase::Dead);
-            conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-            conn.touch(&mut self.touched);
+            self.core.kill(conn);
         }
         self.turn_until_idle(limit, CUT_OFF_NS)?;
         self.carry_out(limit)
@@ -154,16 +151,6 @@ impl Worker {
         Ok(())
     }
 
-    fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> FinalFlush<'a> {
-        FinalFlush {
-            limit,
-            more_ns: CUT_OFF_NS + FLUSH_NS,
-            ctx: &mut self.core.ctx,
-            lanes: &mut self.core.submitter.lanes,
-            shared: &self.shared,
-        }
-    }
-
     /// Returns true if no client and no socket operation is left, and all requests have ended
     /// except overdue ones. Requests whose clients have left count, too.
     fn is_idle(&self) -> bool {
@@ -191,9 +178,8 @@ fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
 fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
     for conn in worker.conns.iter_mut().flatten() {
         if conn.waits_for_reader() && is_over(conn) {
-            client_log::unread(worker.number, conn);
-            conn.kill(&mut worker.core.submitter.tickets, &mut worker.core.pool);
-            conn.touch(&mut worker.touched);
+            client_log::unread(conn);
+            worker.core.kill(conn);
         }
     }
 }
@@ -313,7 +299,7 @@ mod tests {
                 }
             });
             rig.flush_part = None;
-            rig.flush(&mut limit).await_others(CUT_OFF_NS).expect("the ring turns");
+            rig.await_flushes(&mut limit).expect("the ring turns");
             assert_eq!(ended.load(Ordering::SeqCst), 2);
         });
     }

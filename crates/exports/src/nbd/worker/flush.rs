@@ -7,37 +7,36 @@
 
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
-use millrace_runtime::IoContext;
 
+use super::Worker;
+use super::drain::CUT_OFF_NS;
 use crate::last_flush::LastFlush;
-use crate::nbd::server_state::ServerState;
-use crate::nbd::submit::lanes::VolumeLanes;
-use crate::stop::{Progress, TURN_NS, goes_on};
+use crate::nbd::execute::WorkerContext;
+use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
 
-pub(crate) struct FinalFlush<'a> {
-    pub(crate) ctx: &'a mut IoContext,
-    pub(crate) lanes: &'a mut VolumeLanes,
-    pub(crate) shared: &'a ServerState,
-    /// Deadline of the stop. The thread abandons its flushes `more_ns` after this deadline.
-    pub(crate) limit: &'a mut Deadline<Native>,
-    pub(crate) more_ns: u64,
-}
+/// Time, in nanoseconds, after the deadline of the stop at which a thread abandons its flushes.
+const MORE_NS: u64 = CUT_OFF_NS + FLUSH_NS;
 
-impl FinalFlush<'_> {
+impl Worker {
     /// Flushes all volumes at the same time, so that a stuck volume delays no other.
-    pub(crate) fn run(&mut self, failures: &mut Vec<String>) -> Result<(), Error> {
-        let lanes = 0..self.lanes.numbers();
-        let mut flushes: Vec<Option<LastFlush>> = lanes
-            .map(|lane| {
-                let volume = &self.lanes.get_mut(lane)?.served.volume;
-                let is_written = !volume.limits().features.read_only;
-                is_written.then(|| LastFlush::of(Progress::of(volume)))
-            })
-            .collect();
+    pub(super) fn flush(
+        &mut self,
+        limit: &mut Deadline<Native>,
+        failures: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        let WorkerContext { ctx, submitter, .. } = &mut self.core;
+        let lanes = &mut submitter.lanes;
+        let numbers = 0..lanes.numbers();
+        let of_lane = |lane| {
+            let volume = &lanes.get_mut(lane)?.served.volume;
+            let is_written = !volume.limits().features.read_only;
+            is_written.then(|| LastFlush::of(Progress::of(volume)))
+        };
+        let mut flushes: Vec<Option<LastFlush>> = numbers.map(of_lane).collect();
         while flushes.iter().any(Option::is_some) {
-            let given_ns = self.limit.left_with_ns(self.more_ns);
+            let given_ns = limit.left_with_ns(MORE_NS);
             for (lane, flush) in flushes.iter_mut().enumerate() {
-                let Some(lane) = self.lanes.get_mut(lane) else { continue };
+                let Some(lane) = lanes.get_mut(lane) else { continue };
                 let Some(its) = flush else {
                     lane.channel.poll(|_| ());
                     continue;
@@ -48,24 +47,22 @@ impl FinalFlush<'_> {
                 }
             }
             if flushes.iter().any(Option::is_some) {
-                let has_work = || self.lanes.iter().any(|lane| lane.channel.has_work());
-                self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
+                let has_work = || lanes.iter().any(|lane| lane.channel.has_work());
+                ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
             }
         }
-        for lane in self.lanes.iter() {
-            if lane.overdue > 0 {
-                let (count, name) = (lane.overdue, lane.served.volume.name());
-                failures.push(format!("{name}: its drives never answered {count} requests"));
-            }
+        for lane in lanes.iter().filter(|lane| lane.overdue > 0) {
+            let (count, name) = (lane.overdue, lane.served.volume.name());
+            failures.push(format!("{name}: its drives never answered {count} requests"));
         }
         Ok(())
     }
 
     /// Serves the drives until the flushes of all threads have completed, because merged flushes
-    /// may be on this thread's queue. Waits up to `more_ns` beyond the deadline of its own flush.
-    pub(crate) fn await_others(&mut self, more_ns: u64) -> Result<(), Error> {
-        let more_ns = self.more_ns.saturating_add(more_ns);
-        let (lanes, shared, limit) = (&mut *self.lanes, self.shared, &mut *self.limit);
+    /// may be on this thread's queue. Waits a little longer than for its own flush.
+    pub(super) fn await_flushes(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
+        let WorkerContext { ctx, submitter, shared, .. } = &mut self.core;
+        let (lanes, more_ns) = (&mut submitter.lanes, MORE_NS + CUT_OFF_NS);
         let done = || shared.all_flushed();
         let volumes = &lanes.volumes();
         let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
@@ -74,7 +71,7 @@ impl FinalFlush<'_> {
                 lane.channel.poll(|_| ());
             });
             let has_work = || done() || lanes.iter().any(|lane| lane.channel.has_work());
-            self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
+            ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
         }
         Ok(())
     }

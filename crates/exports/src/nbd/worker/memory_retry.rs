@@ -16,10 +16,9 @@ impl Worker {
             let conn = self.conns[index].as_mut();
             if let Some(conn) = conn.filter(|conn| conn.memory_wait != MemoryWait::None) {
                 self.core.take_input(conn);
-                conn.touch(&mut self.touched);
             }
         }
-        if self.core.pool.budget().has_waiters() {
+        if self.core.pool.budget.has_waiters() {
             // Connections with large requests are retried last, so that they do not take all the
             // free memory.
             (0..SIZE_CLASSES).for_each(|class| self.retry_line(class));
@@ -29,7 +28,7 @@ impl Worker {
     /// Retries connections of this thread that want buffers of size class `class`, in the order of
     /// the waiting line, until one of them has to wait again.
     fn retry_line(&mut self, class: usize) {
-        while let Some(turn) = self.core.pool.budget().next(class)
+        while let Some(turn) = self.core.pool.budget.next(class)
             && turn.thread == self.number
         {
             let conn =
@@ -39,7 +38,6 @@ impl Worker {
                 "connections leave the waiting line before they close"
             );
             self.core.take_input(conn);
-            conn.touch(&mut self.touched);
             if conn.memory_wait == MemoryWait::Queued {
                 return;
             }
@@ -49,9 +47,9 @@ impl Worker {
     /// While connections wait for memory, unmaps memory that this thread does not use. Wakes the
     /// other threads if the memory or the waiting line has changed.
     pub(crate) fn share_memory(&mut self) {
-        if self.core.pool.budget().is_wanted() {
+        if self.core.pool.budget.is_wanted() {
             self.core.pool.trim_for_others();
-            if self.core.pool.budget().take_news() {
+            if self.core.pool.budget.take_news() {
                 self.ring_others();
             }
         }

@@ -70,7 +70,7 @@ impl Worker {
             self.core.submitter.retry.push(number);
         }
         self.core.fail(conn, &reply, Status::TimedOut);
-        conn.touch(&mut self.touched);
+        conn.touch(&mut self.core.touched);
     }
 }
 

@@ -256,12 +256,12 @@ fn of_those_to_try_again_only_those_that_wait_are_looked_at() {
     let mut trial = Trial::new();
     let (_client, index) = trial.rig.by_hand("0");
     for (memory_wait, touches) in [(MemoryWait::None, false), (MemoryWait::Buffers, true)] {
-        trial.rig.touched.clear();
+        trial.rig.core.touched.clear();
         let conn = trial.rig.conns[index].as_mut().unwrap();
-        (conn.memory_wait, conn.history.lists.touched) = (memory_wait, false);
+        (conn.memory_wait, conn.history.touched) = (memory_wait, false);
         trial.rig.core.submitter.retry.push(index);
         trial.rig.retry_memory_waits();
-        assert_eq!(trial.rig.touched.len(), usize::from(touches), "{memory_wait:?}");
+        assert_eq!(trial.rig.core.touched.len(), usize::from(touches), "{memory_wait:?}");
         assert!(trial.rig.core.submitter.retry.is_empty());
     }
 }
@@ -275,13 +275,13 @@ fn queued_connections_take_turns_and_others_are_left_alone() {
     trial.rig.conns[index].as_mut().unwrap().memory_wait = MemoryWait::Queued;
     trial.join(waiter(1, 77, 4 * MIB));
     trial.join(own);
-    trial.rig.touched.clear();
-    trial.rig.conns[index].as_mut().unwrap().history.lists.touched = false;
+    trial.rig.core.touched.clear();
+    trial.rig.conns[index].as_mut().unwrap().history.touched = false;
     trial.rig.retry_memory_waits();
-    assert!(trial.rig.touched.is_empty(), "another thread's is first");
+    assert!(trial.rig.core.touched.is_empty(), "another thread's is first");
     trial.rig.shared.budget.change_line(|line| line.leave(1, 77));
     trial.rig.retry_memory_waits();
-    assert_eq!(trial.rig.touched, [index]);
+    assert_eq!(trial.rig.core.touched, [index]);
     assert_eq!(trial.rig.shared.budget.next(size_class(own.bytes)), Some(own), "it still waits");
     let worker = &mut *trial.rig;
     worker.conns[index].as_mut().unwrap().stop_waiting(&mut worker.core.pool);

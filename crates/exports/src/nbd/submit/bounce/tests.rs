@@ -33,7 +33,8 @@ fn bounced(disk: &mut [u8], op: Op, offset: u64, data: &[u8], block_bytes: u32) 
     let mut buffer =
         pool.take(waiter(0, 0, cover + 2 * block_bytes as usize), MemoryPart::Window).unwrap();
     if op == Op::Write {
-        buffer.fill(unaligned.head as usize, data);
+        let head = unaligned.head as usize;
+        buffer.bytes_mut()[head..head + data.len()].copy_from_slice(data);
     }
     let flags = OpFlags::FUA.with(OpFlags::NOUNMAP);
     let (mut bounce, mut reads) = (first_bounce(unaligned, cover), 0);
@@ -101,12 +102,12 @@ fn steps_of_a_bounce_move_one_block_and_keep_fua() {
     let buffer = pool.take(waiter(0, 0, 8192), MemoryPart::Window).unwrap();
     let mut bounce = first_bounce(Unaligned::new(511, 1026, 512), 2048).unwrap();
     for (step, op, sector, at) in [
-        (BounceStep::ReadFirst, Op::Read, 0, 2048),
-        (BounceStep::WriteFirst, Op::Write, 0, 2048),
-        (BounceStep::ReadLast, Op::Read, 3, 2560),
-        (BounceStep::WriteLast, Op::Write, 3, 2560),
+        ((false, false), Op::Read, 0, 2048),
+        ((false, true), Op::Write, 0, 2048),
+        ((true, false), Op::Read, 3, 2560),
+        ((true, true), Op::Write, 3, 2560),
     ] {
-        bounce.step = step;
+        (bounce.is_last, bounce.is_write) = step;
         let bio = bounce.bio(&buffer, OpFlags::FUA);
         assert_eq!((bio.op(), bio.sector(), bio.nr_sectors()), (op, sector, 1));
         assert_eq!(bounce.edge(), (at, sector));

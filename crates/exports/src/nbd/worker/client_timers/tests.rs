@@ -10,7 +10,7 @@ const S: u64 = 1_000_000_000;
 
 #[test]
 fn thread_polls_for_its_followers_or_sleeps_until_due() {
-    let mut client_timers = ClientTimers::new();
+    let mut client_timers = ClientTimers::default();
     client_timers.look_ns = 9_000_000;
     assert_eq!(client_timers.deadline(&[], 0), None, "there is no connection");
     assert_eq!(client_timers.deadline(&[], 1), Some(9_000_000));
@@ -33,7 +33,7 @@ fn thread_polls_for_its_followers_or_sleeps_until_due() {
 
 #[test]
 fn a_deaf_connection_is_listed_once() {
-    let mut client_timers = ClientTimers::new();
+    let mut client_timers = ClientTimers::default();
     let (mut conn, _sockets) = connection(1);
     client_timers.watch_unwatched(&mut conn);
     client_timers.watch_unwatched(&mut conn);
@@ -173,7 +173,7 @@ fn deaf_connection_is_asked_twice_a_second_and_ended_when_gone() {
         rig.conns.clear();
         rig.conns.push(Some(conn));
         let conn = rig.conns[0].as_mut().unwrap();
-        (conn.phase, conn.negotiation, conn.history.lists.unwatched) =
+        (conn.phase, conn.negotiation, conn.history.unwatched) =
             (ConnectionPhase::Transmission, None, true);
         conn.input.busy = !unwatched;
         rig.client_timers.unwatched = vec![0];
@@ -193,7 +193,7 @@ fn deaf_connection_is_asked_twice_a_second_and_ended_when_gone() {
         assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2);
         let stays = unwatched && !leaves;
         assert_eq!(rig.client_timers.unwatched.len(), usize::from(stays));
-        assert_eq!(rig.conns[0].as_ref().unwrap().history.lists.unwatched, stays);
+        assert_eq!(rig.conns[0].as_ref().unwrap().history.unwatched, stays);
         assert_eq!(phase(&rig, 0) == ConnectionPhase::Dead, unwatched && leaves);
         rig.client_timers.unwatched.clear();
         rig.end_gone(50 * S);
@@ -204,7 +204,7 @@ fn deaf_connection_is_asked_twice_a_second_and_ended_when_gone() {
         );
     }
     rig.conns.clear();
-    rig.touched.clear();
+    rig.core.touched.clear();
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_same() {
     assert_eq!(state(&rig), (1, false, 5 * S));
     rig.run_client_timers(5 * S + CATCH_UP_NS);
     assert_eq!(state(&rig), (0, true, 0));
-    assert_eq!(rig.touched, [0]);
+    assert_eq!(rig.core.touched, [0]);
     watch(&mut rig);
     rig.conns[0].as_mut().unwrap().out.catching_ns = 6 * S;
     rig.run_client_timers(9 * S);
@@ -240,5 +240,5 @@ fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_same() {
     assert_eq!(state(&rig), (0, false, 5 * S), "the poll for catching up is cancelled");
     assert_eq!(rig.ring.pending(), 1);
     rig.conns.clear();
-    rig.touched.clear();
+    rig.core.touched.clear();
 }

@@ -23,7 +23,7 @@ fn rig() -> (Rig, [std::os::unix::net::UnixStream; 2]) {
 /// Clears state that no turn of the thread would end, and ends the rig.
 fn end(mut rig: Rig) {
     rig.conns.clear();
-    rig.touched.clear();
+    rig.core.touched.clear();
     rig.core.submitter.retry.clear();
 }
 
@@ -118,7 +118,7 @@ fn request_is_overdue_one_look_after_its_timeout() {
     let conn = rig.conns[0].as_ref().unwrap();
     assert!(conn.out.has_gathered(), "it is answered");
     assert_eq!((conn.held_bytes, conn.in_flight), (2 * 4096, 2));
-    assert_eq!((&rig.touched[..], &rig.core.submitter.retry[..]), (&[0][..], &[5][..]));
+    assert_eq!((&rig.core.touched[..], &rig.core.submitter.retry[..]), (&[0][..], &[5][..]));
     assert_eq!(
         rig.core.submitter.tickets.get(other).state,
         TicketState::Started(0),
@@ -160,7 +160,7 @@ fn overdue_leftovers_count_for_the_first_export_of_a_volume() {
     assert_eq!((faults(0), faults(1)), (0, 1));
     assert_eq!(rig.core.counts.errors, 0, "no client was answered");
     let conn = rig.conns[0].as_ref().unwrap();
-    assert!(!conn.out.has_gathered() && rig.touched.is_empty());
+    assert!(!conn.out.has_gathered() && rig.core.touched.is_empty());
     forget(&mut rig, id);
     end(rig);
 }
