@@ -44,7 +44,7 @@ enum SpinStep {
     Sleep,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BusyPoll {
     longest_ns: u64,
     /// Number of consecutive short waits (at most twice `longest_ns`).
@@ -73,18 +73,9 @@ impl BusyPoll {
     pub(crate) fn new(longest_ns: u64, rule: SpinRule) -> BusyPoll {
         BusyPoll {
             longest_ns,
-            short: 0,
-            vain: 0,
-            pause: 0,
             pause_next: PAUSE_MIN,
-            unhurt: 0,
-            start_ns: 0,
-            end_ns: 0,
-            seen_ns: 0,
-            yield_ns: 0,
-            away_ns: 0,
-            taken: 0,
             worth: (rule == SpinRule::IfItPays).then(SpinTrial::new),
+            ..BusyPoll::default()
         }
     }
 
@@ -106,7 +97,7 @@ impl BusyPoll {
         if self.unhurt > PAUSE_MAX {
             (self.unhurt, self.pause_next) = (0, PAUSE_MIN);
         }
-        self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
+        self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins)
     }
 
     /// Ends a wait for completions. `bytes` is the reactor's total of bytes transferred so far.

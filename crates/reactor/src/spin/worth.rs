@@ -55,9 +55,9 @@ struct TrialWindow {
     waits: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SpinTrial {
-    spins: bool,
+    pub(super) spins: bool,
     window: TrialWindow,
     /// Number of measuring windows finished in the current trial; [`TRIAL`] while no trial is in
     /// progress.
@@ -76,20 +76,7 @@ pub(super) struct SpinTrial {
 
 impl SpinTrial {
     pub(super) fn new() -> SpinTrial {
-        SpinTrial {
-            spins: true,
-            window: TrialWindow::default(),
-            trial: 0,
-            found: [ByteRate::default(); 2],
-            spun: ByteRate::default(),
-            wins: 0,
-            chosen: false,
-            hold: 0,
-        }
-    }
-
-    pub(super) fn spins(&self) -> bool {
-        self.spins
+        SpinTrial { spins: true, ..SpinTrial::default() }
     }
 
     /// Records a short wait for completions. `bytes` is the reactor's total of transferred bytes.
@@ -156,7 +143,7 @@ mod tests {
         fn run(&mut self, windows: u32, moved: [u64; 2]) -> u32 {
             let mut spun = 0;
             for _ in 0..windows {
-                let spins = self.worth.spins();
+                let spins = self.worth.spins;
                 spun += u32::from(spins);
                 for _ in 0..40 {
                     self.now_ns += WINDOW_NS / 40;
@@ -194,12 +181,12 @@ mod tests {
         let mut load = Load::new();
         load.run(1, [100, 1000]);
         load.run(TRIAL - 1, [100, 100]);
-        assert!(!load.worth.spins(), "spins won one pair");
+        assert!(!load.worth.spins, "spins won one pair");
         for (lost, spins) in [(1, true), (2, false)] {
             let mut load = Load::new();
             load.run(2 * lost, [100, 90]);
             load.run(TRIAL - 2 * lost, [100, 200]);
-            assert_eq!(load.worth.spins(), spins, "spins lost {lost} of {} pairs", TRIAL / 2);
+            assert_eq!(load.worth.spins, spins, "spins lost {lost} of {} pairs", TRIAL / 2);
         }
         // Two lost pairs do not stop a thread that spins already.
         let mut load = Load::new();
@@ -207,7 +194,7 @@ mod tests {
         load.run(4, [100, 190]);
         load.run(4, [180, 180]);
         load.run(4, [100, 190]);
-        assert!(load.worth.spins());
+        assert!(load.worth.spins);
     }
 
     #[test]
@@ -218,9 +205,9 @@ mod tests {
             load.now_ns += 50 * WINDOW_NS;
             load.worth.paused(load.now_ns, load.bytes);
         }
-        assert_eq!((load.worth.trial, load.worth.spins()), (0, true));
+        assert_eq!((load.worth.trial, load.worth.spins), (0, true));
         assert_eq!(load.run(TRIAL, [100, 100]), TRIAL / 2);
-        assert!(!load.worth.spins());
+        assert!(!load.worth.spins);
     }
 
     #[test]

@@ -61,13 +61,13 @@ fn set_up(entries: u32) -> io::Result<(IoUring, Features)> {
             builder.setup_single_issuer();
         }
         if step.defer_taskrun {
-            builder.setup_defer_taskrun().setup_taskrun_flag();
+            builder.setup_defer_taskrun();
         }
         if step.coop_taskrun {
-            builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+            builder.setup_coop_taskrun();
         }
-        if step.defer_taskrun {
-            builder.setup_submit_all();
+        if step.defer_taskrun || step.coop_taskrun {
+            builder.setup_taskrun_flag().setup_submit_all();
         }
         match builder.build(entries) {
             Ok(ring) => return Ok((ring, step)),
@@ -88,13 +88,9 @@ fn check_features(ring: &IoUring) -> io::Result<()> {
         (params.is_feature_submit_stable(), "SUBMIT_STABLE"),
         (params.is_feature_fast_poll(), "FAST_POLL"),
     ];
-    match needed.iter().find(|(present, _)| !present) {
-        None => Ok(()),
-        Some((_, name)) => {
-            let text = format!("the kernel's io_uring lacks {name} (needs Linux 5.11)");
-            Err(io::Error::new(io::ErrorKind::Unsupported, text))
-        }
-    }
+    let Some((_, name)) = needed.iter().find(|(present, _)| !present) else { return Ok(()) };
+    let text = format!("the kernel's io_uring lacks {name} (needs Linux 5.11)");
+    Err(io::Error::new(io::ErrorKind::Unsupported, text))
 }
 
 fn trial(ring: &IoUring) -> io::Result<()> {
