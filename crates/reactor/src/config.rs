@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::sys;
+
 /// Mechanism that executes a reactor's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backend {
@@ -108,6 +110,17 @@ pub enum Wait {
     Until(u64),
 }
 
+impl Wait {
+    /// Returns the longest time to block, in nanoseconds from now; `None` means no limit.
+    pub(crate) fn limit_ns(self) -> Option<u64> {
+        match self {
+            Wait::No => Some(0),
+            Wait::Forever => None,
+            Wait::Until(deadline_ns) => Some(deadline_ns.saturating_sub(sys::now_ns())),
+        }
+    }
+}
+
 /// Optional kernel features in use. All are false on the epoll back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
@@ -138,12 +151,8 @@ impl fmt::Display for Features {
             (self.registered_vectors, "registered vectors"),
             (self.registered_ring, "registered ring"),
         ];
-        let mut separator = "";
-        for (_, name) in names.iter().filter(|(on, _)| *on) {
-            write!(f, "{separator}{name}")?;
-            separator = ", ";
-        }
-        if separator.is_empty() { f.write_str("none") } else { Ok(()) }
+        let names: Vec<_> = names.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+        f.write_str(&if names.is_empty() { "none".to_owned() } else { names.join(", ") })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
+//! The epoll back end: readiness for sockets, a sorted set for timers, pool threads for files.
 //!
 //! The epoll back end is used where io_uring is refused, and behaves like the io_uring back end.
 //! Invariants: an operation in flight is in exactly one of four lists, depending on its
@@ -9,19 +9,18 @@
 #![allow(unsafe_code)]
 
 mod socket;
-mod timers;
 mod waiters;
 
 use millrace_machine::{Deadline, Native};
 
 use crate::config::{Config, Wait};
-use crate::epoll::timers::Timers;
 use crate::epoll::waiters::Waiters;
 use crate::hub::ReactorState;
 use crate::op::{Direction, FileRef, Op};
 use crate::spin::BusyPoll;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{OperationKey, OperationPhase, OperationSlot};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -35,7 +34,8 @@ pub(crate) struct Epoll {
     pushed: Vec<OperationKey>,
     scratch: Vec<OperationKey>,
     waiters: Waiters,
-    timers: Timers,
+    /// Timers in flight: deadline in `CLOCK_MONOTONIC` nanoseconds, and operation.
+    timers: BTreeSet<(u64, OperationKey)>,
     events: Vec<libc::epoll_event>,
     has_pwait2: bool,
     spin: BusyPoll,
@@ -63,7 +63,7 @@ impl Epoll {
             pushed: Vec::new(),
             scratch: Vec::new(),
             waiters: Waiters::default(),
-            timers: Timers::default(),
+            timers: BTreeSet::new(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             has_pwait2: true,
             spin: BusyPoll::new(config.spin_ns, config.spin_rule),
@@ -82,11 +82,11 @@ impl Epoll {
         let has_news = hub.table.delivered > 0;
         let wait = if has_news { Wait::No } else { wait };
         let waits = self.spin.is_on() && wait != Wait::No;
-        if waits && self.spin.start(sys::now_ns(), ReactorState::wait_ns(wait)) {
+        if waits && self.spin.start(sys::now_ns(), wait.limit_ns()) {
             self.look(hub)?;
         }
         let done = self.woken || hub.table.delivered > 0;
-        let limit_ns = if done { Some(0) } else { self.limit_ns(hub, wait) };
+        let limit_ns = if done { Some(0) } else { self.limit_ns(wait) };
         let sleep = if limit_ns == Some(0) { None } else { hub.prepare_sleep(limit_ns) };
         if let Some(limit_ns) = sleep {
             hub.counters.sleeps += 1;
@@ -111,17 +111,18 @@ impl Epoll {
 
     fn reap(&mut self, hub: &mut ReactorState) {
         hub.collect_jobs();
-        if !self.timers.is_empty() {
-            self.timers.expire(sys::now_ns(), &mut hub.table);
+        while let Some(&(deadline_ns, key)) = self.timers.first()
+            && deadline_ns <= sys::now_ns()
+        {
+            self.timers.pop_first();
+            hub.table.complete(key, 0, 0);
         }
     }
 
     /// Returns the time until the end of `wait` or the next timer, whichever is first.
-    fn limit_ns(&mut self, hub: &mut ReactorState, wait: Wait) -> Option<u64> {
-        let limit_ns = ReactorState::wait_ns(wait);
-        let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
-        let until_timer_ns = timer_ns.saturating_sub(sys::now_ns());
-        Some(limit_ns.map_or(until_timer_ns, |limit_ns| limit_ns.min(until_timer_ns)))
+    fn limit_ns(&self, wait: Wait) -> Option<u64> {
+        let timer = self.timers.first().map(|(deadline_ns, _)| Wait::Until(*deadline_ns));
+        [Some(wait), timer].into_iter().flatten().filter_map(Wait::limit_ns).min()
     }
 
     fn look(&mut self, hub: &mut ReactorState) -> io::Result<()> {
@@ -148,19 +149,14 @@ impl Epoll {
         let Some(&mut OperationSlot { op, source, .. }) = hub.table.get(key) else { return };
         match op {
             Op::Nop => hub.table.complete(key, 0, 0),
-            Op::Timeout { deadline_ns } => {
-                hub.table.get(key).iter_mut().for_each(|slot| slot.phase = OperationPhase::Timing);
-                self.timers.insert(deadline_ns, key);
-            }
+            Op::Timeout { deadline_ns } => _ = self.timers.insert((deadline_ns, key)),
             Op::Cancel { source, user_data } => {
                 let target = hub.table.find(source, user_data);
                 let result = target.map_or(-libc::ENOENT, |target| self.cancel(hub, target));
                 hub.table.complete(key, result, 0);
             }
             Op::Close { fd } => {
-                let mut orphans = Vec::new();
-                self.waiters.forget(fd, &mut orphans);
-                for orphan in orphans {
+                for orphan in self.waiters.forget(fd) {
                     hub.table.complete(orphan, -libc::ECANCELED, 0);
                 }
                 hub.counters.system_calls += 1;
@@ -184,8 +180,8 @@ impl Epoll {
         fd: RawFd,
         direction: Direction,
     ) {
-        let queued = self.waiters.has(fd, direction);
-        if !queued && self.attempt(hub, key) {
+        let is_queued = self.waiters.front(fd, direction).is_some();
+        if !is_queued && self.attempt(hub, key) {
             return;
         }
         if let Some(slot) = hub.table.get(key) {
@@ -213,9 +209,7 @@ impl Epoll {
         match self.waiters.arm(self.epoll.as_raw_fd(), fd) {
             Ok(calls) => hub.counters.system_calls += calls,
             Err(error) => {
-                let mut orphans = Vec::new();
-                self.waiters.forget(fd, &mut orphans);
-                for orphan in orphans {
+                for orphan in self.waiters.forget(fd) {
                     hub.table.complete(orphan, error, 0);
                 }
             }
@@ -224,21 +218,20 @@ impl Epoll {
 
     fn cancel(&mut self, hub: &mut ReactorState, target: OperationKey) -> i32 {
         let Some(slot) = hub.table.get(target) else { return -libc::ENOENT };
-        match (slot.phase, slot.op.readiness()) {
-            (OperationPhase::Polling, Some((fd, direction))) => {
-                self.waiters.remove(fd, direction, target);
-            }
-            (OperationPhase::Timing, _) => {
-                hub.table.complete(target, -libc::ECANCELED, 0);
-                self.timers.note_cancelled(&mut hub.table);
-                return 0;
-            }
-            (OperationPhase::Pooled, _) => return hub.cancel_job(target),
-            _ => return -libc::ENOENT,
-        }
         // Like io_uring, returns the bytes that a cancelled MSG_WAITALL operation has moved.
-        let moved = hub.table.get(target).map_or(0, |slot| slot.moved as i32);
-        let result = if moved > 0 { moved } else { -libc::ECANCELED };
+        let result = if slot.moved > 0 { slot.moved as i32 } else { -libc::ECANCELED };
+        let is_waiting = match (slot.phase, slot.op, slot.op.readiness()) {
+            (OperationPhase::Pooled, ..) => return hub.cancel_job(target),
+            (OperationPhase::Polling, _, Some((fd, direction))) => {
+                self.waiters.remove(fd, direction, target);
+                true
+            }
+            (_, Op::Timeout { deadline_ns }, _) => self.timers.remove(&(deadline_ns, target)),
+            _ => false,
+        };
+        if !is_waiting {
+            return -libc::ENOENT;
+        }
         hub.table.complete(target, result, 0);
         0
     }
@@ -323,9 +316,7 @@ impl Epoll {
     /// pool, until they end or `limit` expires.
     pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.start_pushed(hub);
-        let mut keys = Vec::new();
-        hub.table.keys(&mut keys);
-        for key in keys {
+        for key in hub.table.keys() {
             self.cancel(hub, key);
         }
         while hub.pool.outstanding > 0 {

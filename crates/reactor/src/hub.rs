@@ -4,7 +4,7 @@
 //! The reactor passes this state to the back end in each call. Invariant: a source (an inbox for
 //! completions) has a share of the thread pool from its first job until the source is released.
 
-use crate::config::{Counters, FileCarrier, Wait};
+use crate::config::{Counters, FileCarrier};
 use crate::op::Source;
 use crate::pool::{Pool, PoolShare};
 use crate::sys;
@@ -81,10 +81,8 @@ impl ReactorState {
     /// Cancels a pool operation that no thread has started, and completes it with `-ECANCELED`.
     /// Returns the result of the cancel operation.
     pub(crate) fn cancel_job(&mut self, key: OperationKey) -> i32 {
-        let Some(source) = self.table.get(key).map(|slot| slot.source) else {
-            return -libc::ENOENT;
-        };
-        let share = self.shares.get(usize::from(source.0)).and_then(Option::as_ref);
+        let Some(slot) = self.table.get(key) else { return -libc::ENOENT };
+        let share = self.shares.get(usize::from(slot.source.0)).and_then(Option::as_ref);
         if !share.is_some_and(|share| self.pool.cancel(key, &share.share)) {
             return -libc::EALREADY;
         }
@@ -104,13 +102,5 @@ impl ReactorState {
     pub(crate) fn collect_jobs(&mut self) {
         let table = &mut self.table;
         self.pool.collect(|key, result| table.complete(key, result, 0));
-    }
-
-    pub(crate) fn wait_ns(wait: Wait) -> Option<u64> {
-        match wait {
-            Wait::No => Some(0),
-            Wait::Forever => None,
-            Wait::Until(deadline_ns) => Some(deadline_ns.saturating_sub(sys::now_ns())),
-        }
     }
 }

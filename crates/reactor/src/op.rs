@@ -153,9 +153,6 @@ pub(crate) enum Direction {
 
 impl Direction {
     pub(crate) fn poll_events(self) -> i16 {
-        match self {
-            Direction::In => libc::POLLIN,
-            Direction::Out => libc::POLLOUT,
-        }
+        [libc::POLLIN, libc::POLLOUT][self as usize]
     }
 }

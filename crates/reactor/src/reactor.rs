@@ -57,9 +57,9 @@ impl ReactorCore {
     /// cancelled.
     fn leave_to_parent(&mut self) {
         std::mem::forget(std::mem::replace(&mut self.engine, Engine::Closed));
-        let mut keys = Vec::new();
-        self.hub.table.keys(&mut keys);
-        keys.into_iter().for_each(|key| self.hub.table.complete(key, -libc::ECANCELED, 0));
+        for key in self.hub.table.keys() {
+            self.hub.table.complete(key, -libc::ECANCELED, 0);
+        }
     }
 }
 
@@ -337,8 +337,7 @@ impl Handle {
     pub unsafe fn lend(&self, ptr: *mut u8, len: usize, piece_bytes: usize) {
         assert!(piece_bytes > 0, "piece_bytes must not be 0");
         let region = AddressRange { start: ptr as usize, len };
-        // SAFETY: promised by the caller.
-        self.with_tables(|tables, _| unsafe { tables.lend(region, piece_bytes) });
+        self.with_tables(|tables, _| tables.lent.lend(region, piece_bytes));
     }
 
     /// Registers all pieces of a region that was lent with [`Handle::lend`], up to the first that
@@ -425,10 +424,7 @@ impl Handle {
     /// ring.
     fn with_tables<R>(&self, f: impl FnOnce(&mut Tables, &Submitter<'_>) -> R) -> Option<R> {
         match &mut self.core.borrow_mut().engine {
-            Engine::Uring(uring) => {
-                let (tables, ring) = uring.tables();
-                Some(f(tables, &ring))
-            }
+            Engine::Uring(uring) => Some(f(&mut uring.tables, &uring.ring.submitter())),
             _ => None,
         }
     }

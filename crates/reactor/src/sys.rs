@@ -78,11 +78,10 @@ pub(crate) fn eventfd_write(fd: &OwnedFd) {
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-pub(crate) fn eventfd_read(fd: &OwnedFd) -> u64 {
+pub(crate) fn eventfd_read(fd: &OwnedFd) {
     let mut value = 0u64;
     // SAFETY: eight bytes go into a live local.
-    let got = unsafe { libc::read(fd.as_raw_fd(), (&raw mut value).cast(), 8) };
-    if got == 8 { value } else { 0 }
+    unsafe { libc::read(fd.as_raw_fd(), (&raw mut value).cast(), 8) };
 }
 
 pub(crate) fn close(fd: RawFd) -> i32 {

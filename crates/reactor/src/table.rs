@@ -32,7 +32,6 @@ pub(crate) enum OperationPhase {
     /// The operation was pushed: it is on the ring, or in epoll's queue of operations to start.
     Started,
     Polling,
-    Timing,
     Pooled,
 }
 
@@ -86,14 +85,10 @@ impl Default for Table {
 
 impl Table {
     pub(crate) fn open(&mut self) -> Source {
-        let index = match self.free_sources.pop() {
-            Some(index) => index,
-            None => {
-                let index = u16::try_from(self.inboxes.len()).expect("at most 65536 sources");
-                self.inboxes.push(CompletionInbox::default());
-                index
-            }
-        };
+        let index = self.free_sources.pop().unwrap_or_else(|| {
+            self.inboxes.push(CompletionInbox::default());
+            u16::try_from(self.inboxes.len() - 1).expect("at most 65536 sources")
+        });
         let inbox = &mut self.inboxes[usize::from(index)];
         inbox.open = true;
         inbox.completions.reserve(SLOTS);
@@ -117,10 +112,7 @@ impl Table {
         assert!(inbox.open, "an operation was pushed to a source that was released");
         inbox.pending += 1;
         inbox.completions.reserve(inbox.pending);
-        let index = match self.free_slots.pop() {
-            Some(index) => index as usize,
-            None => self.slots.len(),
-        };
+        let index = self.free_slots.pop().map_or(self.slots.len(), |index| index as usize);
         let generation = self.slots.get(index).map_or(0, |old| old.generation.wrapping_add(1));
         let slot = OperationSlot {
             op,
@@ -181,9 +173,9 @@ impl Table {
         Some(OperationKey::new(index, self.slots[index].generation))
     }
 
-    pub(crate) fn keys(&self, into: &mut Vec<OperationKey>) {
+    pub(crate) fn keys(&self) -> Vec<OperationKey> {
         let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
-        into.extend(live.map(|(index, slot)| OperationKey::new(index, slot.generation)));
+        live.map(|(index, slot)| OperationKey::new(index, slot.generation)).collect()
     }
 
     pub(crate) fn take(&mut self, source: Source, into: &mut Vec<Completion>) {

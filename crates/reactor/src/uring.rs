@@ -26,7 +26,7 @@ use crate::table::{OperationKey, OperationPhase, OperationSlot};
 use crate::uring::tables::Tables;
 use io_uring::squeue::{self, Entry};
 use io_uring::types::{Fd, Timespec};
-use io_uring::{EnterFlags, IoUring, Submitter, cqueue, opcode};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode};
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, RawFd};
@@ -44,7 +44,7 @@ const EARLY_SHARE: usize = 8;
 const PUSH_ATTEMPTS: usize = 10_000;
 
 pub(crate) struct Uring {
-    ring: ManuallyDrop<IoUring>,
+    pub(crate) ring: ManuallyDrop<IoUring>,
     enter_fd: RawFd,
     enter_flags: EnterFlags,
     pub(crate) features: Features,
@@ -52,23 +52,20 @@ pub(crate) struct Uring {
     spin: BusyPoll,
     wake: WakeRead,
     closing: bool,
-    queued: SubmissionState,
-    timespecs: Timespecs,
+    /// True if the last call of `turn` left entries in the submission queue.
+    held_back: bool,
+    /// Number of file operations pushed since the last system call.
+    file_ops: u32,
+    /// Time specifications of timeouts that are not submitted yet, used round robin.
+    timespecs: Box<[Timespec]>,
+    next_timespec: usize,
     again: Vec<OperationKey>,
-    scratch: Vec<OperationKey>,
-    tables: Tables,
+    pub(crate) tables: Tables,
     /// Limit of the ring's kernel threads for operations that block; 0 before it is first set.
     workers: u32,
     /// Result of the test if the kernel can start a worker thread for this ring; `None` before the
     /// test.
     has_worker: Option<bool>,
-}
-
-#[derive(Default)]
-struct SubmissionState {
-    /// True if the last call of `turn` left entries in the submission queue.
-    held_back: bool,
-    file_ops: u32,
 }
 
 struct WakeRead {
@@ -78,25 +75,6 @@ struct WakeRead {
     value: *mut u64,
     armed: bool,
     seen: bool,
-}
-
-/// Time specifications of timeouts that are not submitted yet, used round robin.
-struct Timespecs {
-    all: Box<[Timespec]>,
-    next: usize,
-}
-
-impl Timespecs {
-    fn new(count: usize) -> Timespecs {
-        Timespecs { all: vec![Timespec::new(); count].into_boxed_slice(), next: 0 }
-    }
-
-    fn put(&mut self, deadline_ns: u64) -> *const Timespec {
-        let at = self.next;
-        self.next = (at + 1) % self.all.len();
-        self.all[at] = timespec(deadline_ns);
-        &raw const self.all[at]
-    }
 }
 
 impl Uring {
@@ -121,10 +99,11 @@ impl Uring {
                 seen: false,
             },
             closing: false,
-            queued: SubmissionState::default(),
-            timespecs: Timespecs::new(entries),
+            held_back: false,
+            file_ops: 0,
+            timespecs: vec![Timespec::new(); entries].into_boxed_slice(),
+            next_timespec: 0,
             again: Vec::new(),
-            scratch: Vec::new(),
             tables: Tables::new(opened.file_slots, &opened.features),
             workers: 0,
             has_worker: None,
@@ -171,7 +150,8 @@ impl Uring {
             op if op.is_on_file() && hub.takes_files(source) => hub.queue_job(key),
             Op::Cancel { source, user_data } => {
                 let target = hub.table.find(source, user_data);
-                self.push_cancel(hub, key, target);
+                let done = target.map_or(Some(-libc::ENOENT), |at| self.cancel(hub, at, key.0));
+                done.iter().for_each(|result| hub.table.complete(key, *result, 0));
             }
             _ => {
                 if op.is_on_file() {
@@ -191,37 +171,39 @@ impl Uring {
     /// loop submits the queue.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
-        if self.queued.file_ops >= share.max(1) {
+        if self.file_ops >= share.max(1) {
             // Ignores errors: the next event-loop iteration submits the remaining entries and
             // reports errors.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
-        self.queued.file_ops += 1;
+        self.file_ops += 1;
     }
 
-    fn push_cancel(
+    /// Cancels an operation in flight. Returns the result, or `None` if the ring will report it in
+    /// a completion with `user_data`.
+    fn cancel(
         &mut self,
         hub: &mut ReactorState,
-        key: OperationKey,
-        target: Option<OperationKey>,
-    ) {
-        let slot = target.and_then(|target| hub.table.get(target));
-        match (slot, target) {
-            (Some(slot), Some(target)) if slot.phase != OperationPhase::Pooled => {
+        target: OperationKey,
+        user_data: u64,
+    ) -> Option<i32> {
+        match hub.table.get(target) {
+            None => Some(-libc::ENOENT),
+            Some(slot) if slot.phase == OperationPhase::Pooled => Some(hub.cancel_job(target)),
+            Some(slot) => {
                 slot.cancelled = true;
-                self.push_entry(hub, opcode::AsyncCancel::new(target.0).build(), key.0);
+                self.push_entry(hub, opcode::AsyncCancel::new(target.0).build(), user_data);
+                None
             }
-            (Some(_), Some(target)) => {
-                let result = hub.cancel_job(target);
-                hub.table.complete(key, result, 0);
-            }
-            _ => hub.table.complete(key, -libc::ENOENT, 0),
         }
     }
 
     fn next_timespec(&mut self, op: &Op) -> *const Timespec {
         let Op::Timeout { deadline_ns } = *op else { return std::ptr::null() };
-        self.timespecs.put(deadline_ns)
+        let at = self.next_timespec;
+        self.next_timespec = (at + 1) % self.timespecs.len();
+        self.timespecs[at] = timespec(deadline_ns);
+        &raw const self.timespecs[at]
     }
 
     /// Appends an entry, and submits first if the queue is full. If the kernel accepts nothing for
@@ -280,7 +262,7 @@ impl Uring {
             (pointer, len) = (&raw const argument, size_of::<Argument>());
         }
         counters.system_calls += 1;
-        self.queued.file_ops = 0;
+        self.file_ops = 0;
         // SAFETY: the argument and its time specification are live locals.
         // `self` owns the ring, so `fd` is valid, and no other thread changes its submission queue.
         let returned = unsafe {
@@ -294,24 +276,21 @@ impl Uring {
         hub.pool.submit();
         self.reap(hub);
         self.start_again(hub);
-        let mut wait_ns = match wait {
-            _ if self.has_news(hub) => Some(0),
-            wait => ReactorState::wait_ns(wait),
-        };
+        let mut wait_ns = if self.has_news(hub) { Some(0) } else { wait.limit_ns() };
         let waits = self.spin.is_on() && wait_ns != Some(0);
         if waits && self.spin.start(sys::now_ns(), wait_ns) {
             self.look(hub)?;
-            wait_ns = if self.has_news(hub) { Some(0) } else { ReactorState::wait_ns(wait) };
+            wait_ns = if self.has_news(hub) { Some(0) } else { wait.limit_ns() };
         }
         let sleep = if wait_ns == Some(0) { None } else { hub.prepare_sleep(wait_ns) };
         if let Some(wait_ns) = sleep {
-            self.queued.held_back = false;
+            self.held_back = false;
             let result = self.sleep(hub, wait_ns);
             hub.pool.awake();
             result?;
         } else {
-            self.queued.held_back = self.may_hold_back(hub);
-            if !self.queued.held_back {
+            self.held_back = self.may_hold_back(hub);
+            if !self.held_back {
                 self.submit(hub)?;
             }
         }
@@ -330,7 +309,7 @@ impl Uring {
         let short = queue.len() < self.config.submit_batch as usize;
         let calm = !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
-        short && calm && !self.queued.held_back && hub.table.delivered > 0
+        short && calm && !self.held_back && hub.table.delivered > 0
     }
 
     fn has_news(&self, hub: &ReactorState) -> bool {
@@ -464,16 +443,8 @@ impl Uring {
     /// the limit.
     pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.closing = true;
-        self.scratch.clear();
-        hub.table.keys(&mut self.scratch);
-        while let Some(key) = self.scratch.pop() {
-            let Some(slot) = hub.table.get(key) else { continue };
-            if slot.phase == OperationPhase::Pooled {
-                hub.cancel_job(key);
-            } else {
-                slot.cancelled = true;
-                self.push_entry(hub, opcode::AsyncCancel::new(key.0).build(), IGNORE);
-            }
+        for key in hub.table.keys() {
+            self.cancel(hub, key, IGNORE);
         }
         if self.wake.armed {
             self.push_entry(hub, opcode::AsyncCancel::new(WAKE).build(), IGNORE);
@@ -493,10 +464,6 @@ impl Uring {
             drop(Box::from_raw(self.wake.value));
             ManuallyDrop::drop(&mut self.ring);
         }
-    }
-
-    pub(crate) fn tables(&mut self) -> (&mut Tables, Submitter<'_>) {
-        (&mut self.tables, self.ring.submitter())
     }
 }
 

@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::op::{FileRef, Op};
+use crate::op::Op;
 use crate::sys;
 use crate::table::OperationSlot;
 use std::os::fd::RawFd;
@@ -37,28 +37,21 @@ fn would_block(result: i32) -> Option<i32> {
 }
 
 fn attempt_once(slot: &OperationSlot) -> Option<i32> {
-    let wait_not = libc::MSG_DONTWAIT;
+    let (wait_not, moved) = (libc::MSG_DONTWAIT, slot.moved as usize);
     // SAFETY: all memory named by the operation is valid (contract of `Handle::push`).
     // Each size passed to the kernel excludes the bytes already moved.
     let returned = unsafe {
         match slot.op {
             Op::Accept { fd } => return Some(accept(fd)),
             Op::Recv { fd, buf, len } => libc::recv(fd, buf.cast(), len as usize, wait_not),
-            Op::RecvMsg { fd, msg, flags } if slot.moved == 0 => {
-                libc::recvmsg(fd, msg, flags | wait_not)
-            }
             Op::RecvMsg { fd, msg, flags } => {
-                rest(&*msg, slot.moved as usize, |rest| libc::recvmsg(fd, rest, flags | wait_not))
+                with_rest(msg, moved, |rest| libc::recvmsg(fd, rest, flags | wait_not))
             }
             Op::Send { fd, buf, len, flags } => {
-                let moved = slot.moved as usize;
                 let flags = flags | wait_not | libc::MSG_NOSIGNAL;
                 libc::send(fd, buf.add(moved).cast(), len as usize - moved, flags)
             }
-            Op::SendMsg { fd, msg, flags } if slot.moved == 0 => {
-                libc::sendmsg(fd, msg, flags | wait_not | libc::MSG_NOSIGNAL)
-            }
-            Op::SendMsg { fd, msg, flags } => rest(&*msg, slot.moved as usize, |rest| {
+            Op::SendMsg { fd, msg, flags } => with_rest(msg.cast_mut(), moved, |rest| {
                 libc::sendmsg(fd, rest, flags | wait_not | libc::MSG_NOSIGNAL)
             }),
             Op::PollIn { fd } => {
@@ -83,18 +76,10 @@ fn attempt_stream(op: &Op) -> Option<i32> {
     // SAFETY: as in `attempt_once`.
     let returned = unsafe {
         match *op {
-            Op::Read { file: FileRef::Raw(fd), buf, len, .. } => {
-                libc::read(fd, buf.cast(), len as usize)
-            }
-            Op::Write { file: FileRef::Raw(fd), buf, len, .. } => {
-                libc::write(fd, buf.cast(), len as usize)
-            }
-            Op::ReadV { file: FileRef::Raw(fd), iov, count, .. } => {
-                libc::readv(fd, iov, count as i32)
-            }
-            Op::WriteV { file: FileRef::Raw(fd), iov, count, .. } => {
-                libc::writev(fd, iov, count as i32)
-            }
+            Op::Read { buf, len, .. } => libc::read(fd, buf.cast(), len as usize),
+            Op::Write { buf, len, .. } => libc::write(fd, buf.cast(), len as usize),
+            Op::ReadV { iov, count, .. } => libc::readv(fd, iov, count as i32),
+            Op::WriteV { iov, count, .. } => libc::writev(fd, iov, count as i32),
             _ => return Some(-libc::EINVAL),
         }
     };
@@ -112,28 +97,21 @@ fn accept(fd: RawFd) -> i32 {
     sys::result_of(returned as isize)
 }
 
+/// Returns the descriptor and the number of bytes to move of a `MSG_WAITALL` operation.
 fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
-    match *op {
-        Op::Send { fd, len, flags, .. } if flags & libc::MSG_WAITALL != 0 => {
-            Some((fd, len as usize))
+    let (fd, msg, flags) = match *op {
+        Op::Send { fd, len, flags, .. } => {
+            return (flags & libc::MSG_WAITALL != 0).then_some((fd, len as usize));
         }
-        Op::RecvMsg { fd, msg, flags } if flags & libc::MSG_WAITALL != 0 => {
-            // SAFETY: the header and its segments are valid, as in `attempt_once`.
-            Some((fd, unsafe { total(&*msg) }))
-        }
-        Op::SendMsg { fd, msg, flags } if flags & libc::MSG_WAITALL != 0 => {
-            // SAFETY: the header and its segments are valid, as in `attempt_once`.
-            Some((fd, unsafe { total(&*msg) }))
-        }
-        _ => None,
-    }
-}
-
-/// # Safety
-/// `msg_iov` must point to `msg_iovlen` valid segments.
-unsafe fn total(msg: &libc::msghdr) -> usize {
-    // SAFETY: promised by the caller.
-    unsafe { segments(msg) }.iter().map(|segment| segment.iov_len).sum()
+        Op::RecvMsg { fd, msg, flags } => (fd, msg.cast_const(), flags),
+        Op::SendMsg { fd, msg, flags } => (fd, msg, flags),
+        _ => return None,
+    };
+    (flags & libc::MSG_WAITALL != 0).then(|| {
+        // SAFETY: the header and its segments are valid, as in `attempt_once`.
+        let segments = unsafe { segments(&*msg) };
+        (fd, segments.iter().map(|segment| segment.iov_len).sum())
+    })
 }
 
 /// # Safety
@@ -148,19 +126,22 @@ unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     unsafe { std::slice::from_raw_parts(msg.msg_iov, count) }
 }
 
-/// Calls `f` with a header for the part of `msg` after its first `moved` bytes. The header has no
-/// address and no control data, because the first part carried them.
+/// Calls `f` with a header for the part of `msg` after its first `moved` bytes. After the first
+/// part, the header has no address and no control data, because the first part carried them.
 ///
 /// # Safety
-/// `msg_iov` must point to `msg_iovlen` valid segments.
-unsafe fn rest(
-    msg: &libc::msghdr,
+/// `msg` must be a valid header, whose `msg_iov` points to `msg_iovlen` valid segments.
+unsafe fn with_rest(
+    msg: *mut libc::msghdr,
     moved: usize,
     f: impl FnOnce(*mut libc::msghdr) -> isize,
 ) -> isize {
+    if moved == 0 {
+        return f(msg);
+    }
     let mut skip = moved;
     // SAFETY: promised by the caller.
-    let mut left: Vec<libc::iovec> = unsafe { segments(msg) }.to_vec();
+    let mut left: Vec<libc::iovec> = unsafe { segments(&*msg) }.to_vec();
     left.retain_mut(|segment| {
         let here = skip.min(segment.iov_len);
         skip -= here;

@@ -17,68 +17,53 @@ use std::os::fd::RawFd;
 
 const ROOM: usize = 2;
 
-pub(crate) struct Descriptor {
-    pub(crate) to_read: VecDeque<OperationKey>,
-    pub(crate) to_write: VecDeque<OperationKey>,
+struct WaitingDescriptor {
+    /// Waiting operations of each [`Direction`].
+    queues: [VecDeque<OperationKey>; 2],
     known: bool,
     armed: u32,
 }
 
-impl Default for Descriptor {
-    fn default() -> Descriptor {
-        let (to_read, to_write) = (VecDeque::with_capacity(ROOM), VecDeque::with_capacity(ROOM));
-        Descriptor { to_read, to_write, known: false, armed: 0 }
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct Waiters {
-    descriptors: HashMap<RawFd, Descriptor>,
+    descriptors: HashMap<RawFd, WaitingDescriptor>,
     pub(crate) waiting: usize,
 }
 
 impl Waiters {
-    /// Returns true if an operation already waits in this direction, so that a new one must wait
-    /// after it.
-    pub(crate) fn has(&self, fd: RawFd, direction: Direction) -> bool {
-        self.descriptors.get(&fd).is_some_and(|descriptor| match direction {
-            Direction::In => !descriptor.to_read.is_empty(),
-            Direction::Out => !descriptor.to_write.is_empty(),
-        })
-    }
-
     pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
-        let descriptor = self.descriptors.entry(fd).or_default();
-        queue(descriptor, direction).push_back(key);
+        let descriptor = self.descriptors.entry(fd).or_insert_with(|| WaitingDescriptor {
+            queues: [VecDeque::with_capacity(ROOM), VecDeque::with_capacity(ROOM)],
+            known: false,
+            armed: 0,
+        });
+        descriptor.queues[direction as usize].push_back(key);
         self.waiting += 1;
     }
 
-    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: OperationKey) -> bool {
-        let Some(descriptor) = self.descriptors.get_mut(&fd) else { return false };
-        let queue = queue(descriptor, direction);
-        let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return false };
+    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
+        let Some(descriptor) = self.descriptors.get_mut(&fd) else { return };
+        let queue = &mut descriptor.queues[direction as usize];
+        let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return };
         queue.remove(at);
         self.waiting -= 1;
         // A descriptor without waiters counts as unregistered: the user may close it and reuse its
         // number for a file that epoll does not know.
-        if descriptor.to_read.is_empty() && descriptor.to_write.is_empty() {
+        if descriptor.queues.iter().all(VecDeque::is_empty) {
             descriptor.armed = 0;
         }
-        true
     }
 
-    pub(crate) fn front(&mut self, fd: RawFd, direction: Direction) -> Option<OperationKey> {
-        let descriptor = self.descriptors.get_mut(&fd)?;
-        queue(descriptor, direction).front().copied()
+    pub(crate) fn front(&self, fd: RawFd, direction: Direction) -> Option<OperationKey> {
+        self.descriptors.get(&fd)?.queues[direction as usize].front().copied()
     }
 
-    /// Removes a descriptor that is being closed, and moves its waiters to `orphans`.
-    pub(crate) fn forget(&mut self, fd: RawFd, orphans: &mut Vec<OperationKey>) {
-        if let Some(descriptor) = self.descriptors.remove(&fd) {
-            self.waiting -= descriptor.to_read.len() + descriptor.to_write.len();
-            orphans.extend(descriptor.to_read);
-            orphans.extend(descriptor.to_write);
-        }
+    /// Removes a descriptor that is being closed. Returns its waiters.
+    pub(crate) fn forget(&mut self, fd: RawFd) -> impl Iterator<Item = OperationKey> {
+        let queues = self.descriptors.remove(&fd).map(|descriptor| descriptor.queues);
+        let queues = queues.unwrap_or_default();
+        self.waiting -= queues[0].len() + queues[1].len();
+        queues.into_iter().flatten()
     }
 
     /// Records that the kernel reported `fd`, which ended its one-shot registration.
@@ -94,11 +79,10 @@ impl Waiters {
     pub(crate) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> Result<u64, i32> {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return Ok(0) };
         let mut wanted = 0;
-        if !descriptor.to_read.is_empty() {
-            wanted |= libc::EPOLLIN as u32;
-        }
-        if !descriptor.to_write.is_empty() {
-            wanted |= libc::EPOLLOUT as u32;
+        for (queue, event) in descriptor.queues.iter().zip([libc::EPOLLIN, libc::EPOLLOUT]) {
+            if !queue.is_empty() {
+                wanted |= event as u32;
+            }
         }
         if wanted & !descriptor.armed == 0 {
             return Ok(0);
@@ -119,13 +103,6 @@ impl Waiters {
         descriptor.known = true;
         descriptor.armed = wanted;
         Ok(calls)
-    }
-}
-
-fn queue(descriptor: &mut Descriptor, direction: Direction) -> &mut VecDeque<OperationKey> {
-    match direction {
-        Direction::In => &mut descriptor.to_read,
-        Direction::Out => &mut descriptor.to_write,
     }
 }
 

@@ -50,11 +50,8 @@ impl Tables {
         }
     }
 
-    /// Registers a memory region. Returns `None` if the table is full or the kernel refuses the
-    /// region.
-    ///
     /// # Safety
-    /// The region must stay mapped until it is unregistered or the ring is gone.
+    /// As for [`Handle::register_buffer`](crate::Handle::register_buffer).
     pub(crate) unsafe fn register_buffer(
         &mut self,
         ring: &Submitter<'_>,
@@ -112,20 +109,8 @@ impl Tables {
         }
     }
 
-    /// Lends a region, whose pieces are registered when operations first use them.
-    ///
     /// # Safety
-    /// The region must stay mapped until it is taken back or the ring is gone.
-    pub(crate) unsafe fn lend(&mut self, region: AddressRange, piece_bytes: usize) {
-        self.lent.lend(region, piece_bytes);
-    }
-
-    /// Ends one lending of a memory region to the ring. After the last lending has ended, the
-    /// region is no longer registered.
-    ///
-    /// # Safety
-    /// No operation in the region may be in flight. If the region was lent several times, this
-    /// applies only to the last call, which clears the registrations.
+    /// As for [`Handle::take_back`](crate::Handle::take_back).
     pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         for index in self.lent.take_back(region) {
             // SAFETY: promised by the caller.
@@ -135,15 +120,19 @@ impl Tables {
 
     pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         while let Some(piece) = self.lent.unregistered(region) {
-            // SAFETY: the lender keeps the region mapped until its indexes are cleared.
-            let registered = unsafe { self.put(ring, piece) };
-            self.lent.note(piece, registered);
+            self.register_piece(ring, piece);
         }
     }
 
-    /// Returns the index of the registered buffer that contains the range, if there is one. First
-    /// registers the range's piece of a region that its owner lent to the ring, if that piece is
-    /// not registered yet.
+    /// Registers a piece of a lent region, and records the outcome.
+    fn register_piece(&mut self, ring: &Submitter<'_>, piece: AddressRange) -> Option<u16> {
+        // SAFETY: the lender keeps the region mapped until its indexes are cleared.
+        let registered = unsafe { self.put(ring, piece) };
+        let index = registered.as_ref().ok().copied();
+        self.lent.note(piece, registered);
+        index
+    }
+
     pub(crate) fn fixed_buffer(
         &mut self,
         ring: &Submitter<'_>,
@@ -153,15 +142,7 @@ impl Tables {
         match self.lent.find(start, len) {
             LentLookup::Index(index) => Some(index),
             LentLookup::Unregisterable => None,
-            LentLookup::Unregistered(piece) => {
-                // SAFETY: the lender keeps the region mapped until its indexes are cleared.
-                let registered = unsafe { self.put(ring, piece) };
-                self.lent.note(piece, registered);
-                match self.lent.find(start, len) {
-                    LentLookup::Index(index) => Some(index),
-                    _ => None,
-                }
-            }
+            LentLookup::Unregistered(piece) => self.register_piece(ring, piece),
         }
     }
 }
