@@ -28,6 +28,7 @@ const HANG: Duration = Duration::from_secs(8);
 /// Maximum number of write-backs in flight over all drives. A volume with more drives than this has
 /// one write-back in flight for each drive.
 const WRITES_MAX: u32 = 1024;
+const PANICKED: &str = "a cache's flusher thread panicked; see the messages above";
 
 /// The thread of a cache that writes dirty pages to its volume. Dropping the value stops the
 /// thread.
@@ -50,24 +51,15 @@ impl CacheFlusher {
         number: u16,
         reactor: Config,
     ) -> Result<CacheFlusher, Error> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::<AtomicBool>::default();
         let (up, ups) = channel();
-        let body = {
-            let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
-            move || run(&cache, IoConfig { number, reactor }, &stop, &up)
-        };
         let name = format!("millrace-flush-{}", cache.below().name());
+        let (cache, stops) = (Arc::clone(cache), Arc::clone(&stop));
+        let body = move || run(&cache, IoConfig { number, reactor }, &stops, &up);
         let thread = Native::try_spawn(&name, None, body)
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
-        let thread = Some(thread);
-        let died = || {
-            Error::new(
-                ErrorKind::System,
-                "a cache's flusher thread panicked; see the messages above",
-            )
-        };
-        let bell = ups.recv().map_err(|_| died())??;
-        Ok(CacheFlusher { thread, bell, stop })
+        let bell = ups.recv().map_err(|_| Error::new(ErrorKind::System, PANICKED))??;
+        Ok(CacheFlusher { thread: Some(thread), bell, stop })
     }
 
     /// Stops the flusher after its I/O in flight has ended. A thread that hangs because of a drive
@@ -80,7 +72,7 @@ impl CacheFlusher {
         self.bell.ring();
         let text = match join_within(self.thread.take().into_iter().collect(), HANG) {
             JoinOutcome::Ended => return Ok(()),
-            JoinOutcome::Panicked => "a cache's flusher thread panicked; see the messages above",
+            JoinOutcome::Panicked => PANICKED,
             JoinOutcome::Running => {
                 "a cache's flusher thread hangs because of a drive and was abandoned"
             }
@@ -107,19 +99,14 @@ fn run(
         let drive_writes = DRIVE_WRITES.min(WRITES_MAX / drives as u32).max(1);
         let config = FlusherConfig { drive_writes, lists: WriteLists::PerDrive };
         let below = io.channel(cache.below(), config.channel_depth(drives), Stamp::Batch)?;
-        Ok((io, (below, config)))
+        let flusher = Flusher::new(cache, (below, config), io.bell());
+        Ok((io, flusher))
     });
+    let bell = made.as_ref().map(|(io, _)| Arc::clone(io.bell()));
+    // The thread that started the flusher may have stopped waiting, so sending may fail.
+    let _ = up.send(bell.map_err(Clone::clone));
     // The channel must be dropped before the ring that its queues use.
-    let (mut io, below) = match made {
-        Ok(made) => made,
-        Err(error) => {
-            // The thread that started the flusher may have stopped waiting, so sending may fail.
-            let _ = up.send(Err(error));
-            return;
-        }
-    };
-    let mut flusher = Flusher::new(cache, below, io.bell());
-    let _ = up.send(Ok(Arc::clone(io.bell())));
+    let Ok((mut io, mut flusher)) = made else { return };
     // If the ring fails, this thread panics, and the cache's queues write dirty pages themselves.
     let failed = |error: Error| panic!("flusher of volume {}: {error}", cache.below().name());
     while !stop.load(Ordering::SeqCst) {

@@ -106,8 +106,7 @@ struct WorkersState {
 
 impl WorkersState {
     fn fail(&self, error: Error) {
-        let mut failure = lock_unpoisoned(&self.failure);
-        failure.get_or_insert(error);
+        lock_unpoisoned(&self.failure).get_or_insert(error);
     }
 }
 
@@ -121,11 +120,6 @@ struct WorkerThread {
 }
 
 impl WorkerThread {
-    fn names(&self) -> String {
-        let names: Vec<&str> = self.disks.iter().map(|disk| disk.name()).collect();
-        names.join(" ")
-    }
-
     fn order_stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.bell.iter().for_each(|bell| bell.ring());
@@ -175,18 +169,20 @@ impl DriveWorkers {
         let before = self.threads.len();
         let (up, ups) = channel();
         let mut failed = None;
-        for (number, (cpu, mine)) in (before..).zip(disks_by_worker(disks)) {
-            let (shared, up) = (Arc::clone(&self.shared), up.clone());
-            let (reactor, stop) = (self.reactor, Arc::new(AtomicBool::new(false)));
-            let body = {
-                let (mine, stop) = (mine.clone(), Arc::clone(&stop));
-                move || run(&mine, reactor, (&shared, &stop), (number, up))
+        for (number, (cpu, disks)) in (before..).zip(disks_by_worker(disks)) {
+            let stop = Arc::<AtomicBool>::default();
+            let task = WorkerTask {
+                number,
+                disks: disks.clone(),
+                shared: Arc::clone(&self.shared),
+                stop: Arc::clone(&stop),
+                up: up.clone(),
             };
+            let (reactor, name) = (self.reactor, format!("millrace-drive{number}"));
             let pinned = (self.pinning == Pinning::Pinned).then_some(cpu);
-            match Native::try_spawn(&format!("millrace-drive{number}"), pinned, body) {
+            match Native::try_spawn(&name, pinned, move || task.run(reactor)) {
                 Ok(thread) => {
-                    let bell = None;
-                    self.threads.push(WorkerThread { thread, cpu, disks: mine, bell, stop });
+                    self.threads.push(WorkerThread { thread, cpu, disks, bell: None, stop });
                 }
                 Err(error) => {
                     failed = Some(Error::new(ErrorKind::System, error.to_string()));
@@ -269,15 +265,14 @@ impl DriveWorkers {
     /// `on CPU 1: d0 d2; on CPU 2: d1 d3`, or `not pinned: d0 d2; d1 d3`.
     #[must_use]
     pub fn describe(&self) -> String {
-        let one = |one: &WorkerThread| match self.pinning {
-            Pinning::Pinned => format!("on CPU {}: {}", one.cpu.0, one.names()),
-            Pinning::Free => one.names(),
+        let is_pinned = self.pinning == Pinning::Pinned;
+        let one = |one: &WorkerThread| {
+            let names: Vec<&str> = one.disks.iter().map(|disk| disk.name()).collect();
+            let cpu = if is_pinned { &format!("on CPU {}: ", one.cpu.0) } else { "" };
+            format!("{cpu}{}", names.join(" "))
         };
         let all = self.threads.iter().map(one).collect::<Vec<_>>().join("; ");
-        match self.pinning {
-            Pinning::Pinned => all,
-            Pinning::Free => format!("not pinned: {all}"),
-        }
+        if is_pinned { all } else { format!("not pinned: {all}") }
     }
 
     /// Returns the number of system calls that the threads made. The number is valid after the
@@ -314,11 +309,11 @@ impl DriveWorkers {
         match (self.failure(), joined) {
             (Some(error), _) => Err(error),
             (None, JoinOutcome::Panicked) => Err(died()),
-            (None, JoinOutcome::Running) => {
-                let text = "a drive does not complete its I/O, so its worker thread was abandoned; \
-                            check the drive";
-                Err(Error::new(ErrorKind::System, text))
-            }
+            (None, JoinOutcome::Running) => Err(Error::new(
+                ErrorKind::System,
+                "a drive does not complete its I/O, so its worker thread was abandoned; check the \
+                 drive",
+            )),
             (None, JoinOutcome::Ended) => Ok(()),
         }
     }
@@ -349,41 +344,43 @@ impl Drop for OnPanic<'_> {
     }
 }
 
-fn run(
-    disks: &[Arc<Disk<Native>>],
-    reactor: Config,
-    (shared, stop): (&WorkersState, &AtomicBool),
-    (number, up): (usize, Sender<WorkerUp>),
-) {
-    let _on_panic = OnPanic(shared);
-    let made = IoContext::new(IoConfig { number: 0, reactor }).and_then(|mut io| {
-        let worker = io.worker(disks)?;
-        Ok((io, worker))
-    });
-    // The worker must be dropped before the ring that its queues use.
-    let (mut io, mut worker) = match made {
-        Ok(made) => made,
-        Err(error) => {
-            // Ignores the error of `send`: the starting thread may no longer wait for this result.
-            let _ = up.send((number, Err(error)));
-            return;
+/// Work of one thread: serves its disks until it is ordered to stop.
+struct WorkerTask {
+    number: usize,
+    disks: Vec<Arc<Disk<Native>>>,
+    shared: Arc<WorkersState>,
+    stop: Arc<AtomicBool>,
+    up: Sender<WorkerUp>,
+}
+
+impl WorkerTask {
+    fn run(self, reactor: Config) {
+        let WorkerTask { number, disks, shared, stop, up } = self;
+        let _on_panic = OnPanic(&shared);
+        let made = IoContext::new(IoConfig { number: 0, reactor }).and_then(|mut io| {
+            let worker = io.worker(&disks)?;
+            Ok((io, worker))
+        });
+        let bell = made.as_ref().map(|(io, _)| Arc::clone(io.bell()));
+        // Ignores the error of `send`: the starting thread may no longer wait for this result.
+        let _ = up.send((number, bell.map_err(Clone::clone)));
+        drop(up);
+        // The worker must be dropped before the ring that its queues use.
+        let Ok((mut io, mut worker)) = made else { return };
+        let shareable = disks.iter().all(|disk| disk.kind() == QueueKind::AnyThread);
+        let spin_ns = if shareable { WORKER_SPIN_NS } else { 0 };
+        let served = serve(&mut worker, &mut io, spin_ns, &stop).and_then(|()| {
+            worker.close();
+            drain(&mut worker, &mut io)
+        });
+        if let Err(error) = served {
+            let text = format!("worker of {}: {error}", disks[0].name());
+            shared.fail(Error::new(ErrorKind::System, text));
         }
-    };
-    let _ = up.send((number, Ok(Arc::clone(io.bell()))));
-    drop(up);
-    let shareable = disks.iter().all(|disk| disk.kind() == QueueKind::AnyThread);
-    let spin_ns = if shareable { WORKER_SPIN_NS } else { 0 };
-    let served = serve(&mut worker, &mut io, spin_ns, stop).and_then(|()| {
-        worker.close();
-        drain(&mut worker, &mut io)
-    });
-    if let Err(error) = served {
-        let text = format!("worker of {}: {error}", disks[0].name());
-        shared.fail(Error::new(ErrorKind::System, text));
+        // Relaxed: no other memory access depends on this statistic.
+        let calls = io.reactor().counters().system_calls;
+        shared.system_calls.fetch_add(calls, Ordering::Relaxed);
     }
-    // Relaxed: no other memory access depends on this statistic.
-    let calls = io.reactor().counters().system_calls;
-    shared.system_calls.fetch_add(calls, Ordering::Relaxed);
 }
 
 fn serve(

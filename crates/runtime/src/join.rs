@@ -31,11 +31,9 @@ impl JoinOutcome {
         match self {
             JoinOutcome::Ended => Ok(()),
             JoinOutcome::Panicked => Err("an I/O thread panicked".to_owned()),
-            JoinOutcome::Running => {
-                let text = "a drive does not complete its I/O, so an I/O thread was abandoned; \
-                            check the drive";
-                Err(text.to_owned())
-            }
+            JoinOutcome::Running => Err("a drive does not complete its I/O, so an I/O thread was \
+                                         abandoned; check the drive"
+                .to_owned()),
         }
     }
 }
@@ -51,11 +49,9 @@ pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> JoinOutcome {
     // nobody joins still end.
     let made = std::thread::Builder::new().name("millrace-join".into()).spawn(join);
     match (made, told.recv_timeout(limit)) {
-        (Ok(_), Ok(true)) => JoinOutcome::Ended,
-        (Ok(_), Ok(false)) => JoinOutcome::Panicked,
+        (Err(_), _) | (Ok(_), Ok(true)) => JoinOutcome::Ended,
         (Ok(_), Err(RecvTimeoutError::Timeout)) => JoinOutcome::Running,
-        (Ok(_), Err(RecvTimeoutError::Disconnected)) => JoinOutcome::Panicked,
-        (Err(_), _) => JoinOutcome::Ended,
+        (Ok(_), Ok(false) | Err(RecvTimeoutError::Disconnected)) => JoinOutcome::Panicked,
     }
 }
 

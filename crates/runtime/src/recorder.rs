@@ -119,12 +119,11 @@ pub struct Recorded {
 #[derive(Default)]
 struct RecorderState {
     stop: AtomicBool,
-    ended: AtomicBool,
     events: AtomicU64,
     dropped: AtomicU64,
     renewed_ns: AtomicU64,
-    failure: Mutex<Option<io::Error>>,
-    files: Mutex<Vec<PathBuf>>,
+    /// Paths of the trace files, or the first error, after the recording has ended.
+    outcome: Mutex<Option<io::Result<Vec<PathBuf>>>>,
 }
 
 impl RecorderState {
@@ -159,12 +158,9 @@ impl Recorder {
         shared.renewed_ns.store(recording.began_ns, Ordering::SeqCst);
         let theirs = Arc::clone(&shared);
         let body = move || {
-            if let Err(error) = recording.run(&theirs) {
-                *lock_unpoisoned(&theirs.failure) = Some(error);
-            }
+            let ran = recording.run(&theirs);
             end(&recording.tracer, &recording.volumes);
-            *lock_unpoisoned(&theirs.files) = recording.paths();
-            theirs.ended.store(true, Ordering::SeqCst);
+            *lock_unpoisoned(&theirs.outcome) = Some(ran.map(|()| recording.paths()));
         };
         let thread = Native::try_spawn("millrace-trace", None, body)
             .inspect_err(|_| end(tracer, volumes))?;
@@ -188,7 +184,7 @@ impl Recorder {
     /// [`Recorder::renew`] was not called in time.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.shared.ended.load(Ordering::SeqCst)
+        lock_unpoisoned(&self.shared.outcome).is_some()
     }
 
     /// Ends the recording after all events that occurred before this call are in the files.
@@ -196,22 +192,17 @@ impl Recorder {
     /// # Errors
     /// Returns the first error of writing to a file, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
-        let whole = self.end();
-        let failure = lock_unpoisoned(&self.shared.failure).take();
+        self.end();
+        let panicked = || io::Error::other("the recording thread panicked; see the messages above");
+        let outcome = lock_unpoisoned(&self.shared.outcome).take();
+        let files = outcome.unwrap_or_else(|| Err(panicked()))?;
         let (events, dropped) = self.progress();
-        let mut files = lock_unpoisoned(&self.shared.files);
-        match failure {
-            Some(error) => Err(error),
-            None if !whole => {
-                Err(io::Error::other("the recording thread panicked; see the messages above"))
-            }
-            None => Ok(Recorded { events, dropped, files: std::mem::take(&mut *files) }),
-        }
+        Ok(Recorded { events, dropped, files })
     }
 
-    fn end(&mut self) -> bool {
+    fn end(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.thread.take().is_none_or(Thread::join)
+        self.thread.take().map(Thread::join);
     }
 }
 

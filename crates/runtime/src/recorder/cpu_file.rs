@@ -18,12 +18,12 @@ use millrace_machine::Machine;
 
 use super::{DEVICE_NAME, RecorderConfig};
 
-const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
-const _: () = assert!(DriverData::BYTES >= RemapData::BYTES && DriverData::BYTES >= NAME_BYTES);
+/// Maximum length in bytes of the data that follow a record.
+const DATA_BYTES_MAX: usize = 128;
+const _: () = assert!(DATA_BYTES_MAX >= DriverData::BYTES && DATA_BYTES_MAX >= RemapData::BYTES);
 const BUFFER_BYTES: usize = 1 << 18;
 /// Size of a submitter's name in bytes, including the terminating zero.
 const NAME_BYTES: usize = 16;
-const MESSAGE_BYTES_MAX: usize = 128;
 
 pub(super) struct CpuFile {
     pub(super) path: PathBuf,
@@ -52,15 +52,8 @@ impl CpuFile {
     }
 
     fn note(&mut self, note: NotifyKind, pid: u32, data: &[u8]) -> io::Result<()> {
-        let record = Record {
-            time_ns: (self.now)(),
-            action: note.action(),
-            pid,
-            cpu: self.cpu,
-            pdu_len: data.len() as u16,
-            ..Record::default()
-        };
-        self.write(&record, data)
+        let (time_ns, action) = ((self.now)(), note.action());
+        self.write(Record { time_ns, action, pid, ..Record::default() }, data)
     }
 
     pub(super) fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
@@ -71,24 +64,18 @@ impl CpuFile {
     }
 
     fn say(&mut self, device: u32, time_ns: u64, mut text: String) -> io::Result<()> {
-        let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+        let end = (0..=DATA_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
-        let record = Record {
-            time_ns,
-            action: NotifyKind::Message.action(),
-            device,
-            cpu: self.cpu,
-            pdu_len: text.len() as u16,
-            ..Record::default()
-        };
-        let bytes = [&record.encode()[..], text.as_bytes()].concat();
-        self.file.write_all(&bytes).map_err(|error| named(&self.path, &error))
+        let action = NotifyKind::Message.action();
+        self.write(Record { time_ns, action, device, ..Record::default() }, text.as_bytes())
     }
 
-    fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
+    /// Writes a record of this file's CPU, followed by `data`.
+    fn write(&mut self, mut record: Record, data: &[u8]) -> io::Result<()> {
+        (record.cpu, record.pdu_len) = (self.cpu, data.len() as u16);
         // Each record is written in one piece, so that the buffer always ends at the end of a
         // record.
-        let (mut bytes, end) = ([0; RECORD_BYTES_MAX], RECORD_BYTES + data.len());
+        let (mut bytes, end) = ([0; RECORD_BYTES + DATA_BYTES_MAX], RECORD_BYTES + data.len());
         bytes[..RECORD_BYTES].copy_from_slice(&record.encode());
         bytes[RECORD_BYTES..end].copy_from_slice(data);
         self.file.write_all(&bytes[..end]).map_err(|error| named(&self.path, &error))
@@ -162,9 +149,8 @@ impl CpuFile {
             action: entry.action,
             pid: entry.tenant,
             device: entry.device,
-            cpu: self.cpu,
             error: entry.error as u16,
-            pdu_len: 0,
+            ..Record::default()
         };
         let (number, remap);
         let data = match record.act() {
@@ -191,8 +177,7 @@ impl CpuFile {
             }
             _ => &[],
         };
-        record.pdu_len = data.len() as u16;
-        self.write(&record, data)
+        self.write(record, data)
     }
 }
 
