@@ -32,7 +32,6 @@ const EVENTS: usize = 256;
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     pushed: Vec<OperationKey>,
-    scratch: Vec<OperationKey>,
     waiters: Waiters,
     /// Timers in flight: deadline in `CLOCK_MONOTONIC` nanoseconds, and operation.
     timers: BTreeSet<(u64, OperationKey)>,
@@ -61,7 +60,6 @@ impl Epoll {
         Ok(Epoll {
             epoll,
             pushed: Vec::new(),
-            scratch: Vec::new(),
             waiters: Waiters::default(),
             timers: BTreeSet::new(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
@@ -93,8 +91,8 @@ impl Epoll {
             let result = self.wait(hub, limit_ns);
             hub.pool.awake();
             result?;
-        } else {
-            self.peek(hub)?;
+        } else if self.waiters.waiting > 0 {
+            self.wait(hub, Some(0))?;
         }
         self.reap(hub);
         if waits {
@@ -103,10 +101,6 @@ impl Epoll {
         self.woken = false;
         hub.counters.cqes += hub.table.delivered.saturating_sub(before) as u64;
         Ok(())
-    }
-
-    fn peek(&mut self, hub: &mut ReactorState) -> io::Result<()> {
-        if self.waiters.waiting == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
     }
 
     fn reap(&mut self, hub: &mut ReactorState) {
@@ -136,12 +130,11 @@ impl Epoll {
     }
 
     fn start_pushed(&mut self, hub: &mut ReactorState) {
-        self.scratch.reserve(hub.table.outstanding_max());
-        std::mem::swap(&mut self.pushed, &mut self.scratch);
-        for at in 0..self.scratch.len() {
-            self.start(hub, self.scratch[at]);
-        }
-        self.scratch.clear();
+        let mut pushed = std::mem::take(&mut self.pushed);
+        pushed.drain(..).for_each(|key| self.start(hub, key));
+        // Memory is allocated only when more operations are in flight than ever before.
+        pushed.reserve(hub.table.outstanding_max());
+        self.pushed = pushed;
         hub.pool.submit();
     }
 
@@ -203,8 +196,7 @@ impl Epoll {
         }
     }
 
-    /// Tells epoll which events `fd`'s waiters need. If epoll refuses the descriptor, the waiters'
-    /// operations fail.
+    /// Fails the operations of `fd`'s waiters if epoll refuses the descriptor.
     fn arm(&mut self, hub: &mut ReactorState, fd: RawFd) {
         match self.waiters.arm(self.epoll.as_raw_fd(), fd) {
             Ok(calls) => hub.counters.system_calls += calls,

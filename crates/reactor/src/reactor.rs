@@ -299,32 +299,11 @@ impl Handle {
         }
     }
 
-    /// Registers a memory region for use as `buffer` in reads and writes. Returns `None` if the
-    /// kernel does not support this, the table (1024 entries) is full, the region is larger than 1
-    /// GiB, or the limit on locked memory forbids it.
-    ///
-    /// # Safety
-    ///
-    /// The region must stay mapped until it is unregistered or the reactor is gone.
-    pub unsafe fn register_buffer(&self, ptr: *mut u8, len: usize) -> Option<u16> {
-        // SAFETY: promised by the caller.
-        self.with_tables(|tables, ring| unsafe { tables.register_buffer(ring, ptr, len) })?
-    }
-
-    /// Ends the registration of a memory region.
-    ///
-    /// # Safety
-    ///
-    /// No operation that names `index` may be in flight.
-    pub unsafe fn unregister_buffer(&self, index: u16) {
-        // SAFETY: promised by the caller.
-        self.with_tables(|tables, ring| unsafe { tables.unregister_buffer(ring, index) });
-    }
-
-    /// Lends a memory region to the reactor. Pieces of `piece_bytes` (at most 1 GiB) are registered
-    /// when [`Handle::fixed_buffer`] is first called for memory in them, so that unused pieces cost
-    /// nothing. A region may be lent several times. If buffers cannot be registered, nothing
-    /// happens.
+    /// Lends a memory region to the reactor, which registers it in pieces of `piece_bytes` (at most 1
+    /// GiB), up to the first piece that the kernel refuses. Reads and writes then name a piece by
+    /// its index ([`Handle::fixed_buffer`]). A region may be lent several times. If buffers cannot
+    /// be registered, nothing happens. Blocks, because the system must find and clear memory that
+    /// was not used yet, which takes seconds for each GiB on some machines.
     ///
     /// # Safety
     ///
@@ -337,16 +316,8 @@ impl Handle {
     pub unsafe fn lend(&self, ptr: *mut u8, len: usize, piece_bytes: usize) {
         assert!(piece_bytes > 0, "piece_bytes must not be 0");
         let region = AddressRange { start: ptr as usize, len };
-        self.with_tables(|tables, _| tables.lent.lend(region, piece_bytes));
-    }
-
-    /// Registers all pieces of a region that was lent with [`Handle::lend`], up to the first that
-    /// the kernel refuses, so that no operation has to wait for the registration. Blocks, because
-    /// the system must find and clear memory that was not used yet, which takes seconds for each
-    /// GiB on some machines.
-    pub fn register_lent(&self, ptr: *mut u8, len: usize) {
-        let region = AddressRange { start: ptr as usize, len };
-        self.with_tables(|tables, ring| tables.register_lent(ring, region));
+        // SAFETY: promised by the caller.
+        self.with_tables(|tables, ring| unsafe { tables.lend(ring, region, piece_bytes) });
     }
 
     /// Ends one lending of a memory region ([`Handle::lend`]). After the last lending has ended,
@@ -368,23 +339,21 @@ impl Handle {
         self.with_tables(|tables, _| tables.lent.take_refusal())?
     }
 
-    /// Returns the index of the registered buffer that contains the whole range, if there is one.
-    /// Registers the range's piece of a lent region ([`Handle::lend`]) at the piece's first use;
-    /// all other calls take O(log n).
+    /// Returns the index of the registered buffer that contains the whole range, if there is one. The
+    /// call takes O(log n).
     pub fn fixed_buffer(&self, ptr: *const u8, len: usize) -> Option<u16> {
-        self.with_tables(|tables, ring| tables.fixed_buffer(ring, ptr as usize, len))?
+        self.with_tables(|tables, _| tables.lent.find(ptr as usize, len))?
     }
 
     /// Returns the index of the registered region that contains all these segments, if the kernel
     /// supports vectored I/O on registered buffers (Linux 6.15).
     pub fn fixed_vector(&self, pieces: &[libc::iovec]) -> Option<u16> {
-        self.with_tables(|tables, ring| {
+        self.with_tables(|tables, _| {
             if !tables.takes_vectors {
                 return None;
             }
-            let mut all = pieces
-                .iter()
-                .map(|piece| tables.fixed_buffer(ring, piece.iov_base as usize, piece.iov_len));
+            let mut all =
+                pieces.iter().map(|piece| tables.lent.find(piece.iov_base as usize, piece.iov_len));
             let first = all.next()??;
             all.all(|index| index == Some(first)).then_some(first)
         })?

@@ -95,8 +95,6 @@ impl Table {
         Source(index)
     }
 
-    /// Closes a source, which is an inbox for completions. Completions that still arrive for the
-    /// source are dropped.
     pub(crate) fn release(&mut self, source: Source) {
         let inbox = &mut self.inboxes[usize::from(source.0)];
         assert!(inbox.open, "a source must be released only once");

@@ -33,12 +33,10 @@ use std::os::fd::{AsRawFd, RawFd};
 
 const WAKE: u64 = u64::MAX;
 const IGNORE: u64 = u64::MAX - 1;
-/// User data of the operation that tests whether the kernel can start a worker thread.
 const TRIAL: u64 = u64::MAX - 2;
 const TRIAL_NS: u64 = 2 * NS_PER_S;
 const WORKERS_MAX: u32 = 4096;
 const BATCH: usize = 32;
-/// File operations are submitted early once they are 1/`EARLY_SHARE` of the operations in flight.
 const EARLY_SHARE: usize = 8;
 /// Number of attempts to submit to a kernel that is short of memory before the operation fails.
 const PUSH_ATTEMPTS: usize = 10_000;
@@ -166,7 +164,7 @@ impl Uring {
         }
     }
 
-    /// Submits the queue if its file operations are an eighth or more of the operations in flight.
+    /// Submits the queue if its file operations are 1/`EARLY_SHARE` of the operations in flight.
     /// Otherwise, with few operations in flight, drives would have nothing to do until the event
     /// loop submits the queue.
     fn submit_early(&mut self, hub: &mut ReactorState) {
@@ -365,23 +363,18 @@ impl Uring {
     /// completion queue was full.
     fn drain(&mut self, hub: &mut ReactorState) {
         loop {
-            loop {
-                let mut batch = [const { MaybeUninit::uninit() }; BATCH];
-                let entries = self.ring.completion().fill(&mut batch).len();
-                for entry in batch.iter().take(entries) {
-                    // SAFETY: `fill` has written the first `entries` elements.
-                    let entry: &cqueue::Entry = unsafe { entry.assume_init_ref() };
-                    self.handle(hub, entry.user_data(), entry.result(), entry.flags());
-                }
-                hub.counters.cqes += entries as u64;
-                if entries < BATCH {
-                    break;
-                }
+            let mut batch = [const { MaybeUninit::uninit() }; BATCH];
+            let entries = self.ring.completion().fill(&mut batch).len();
+            for entry in batch.iter().take(entries) {
+                // SAFETY: `fill` has written the first `entries` elements.
+                let entry: &cqueue::Entry = unsafe { entry.assume_init_ref() };
+                self.handle(hub, entry.user_data(), entry.result(), entry.flags());
             }
-            if !self.ring.submission().cq_overflow() {
-                return;
-            }
-            if self.enter(&mut hub.counters, 0, None).is_err() {
+            hub.counters.cqes += entries as u64;
+            if entries < BATCH
+                && (!self.ring.submission().cq_overflow()
+                    || self.enter(&mut hub.counters, 0, None).is_err())
+            {
                 return;
             }
         }

@@ -57,7 +57,6 @@ impl Ring {
             // `drop` unregisters this memory from the ring, or leaks `arenas` so that the memory
             // stays mapped.
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
-            handle.register_lent(arena.start(), arena.len_bytes());
         }
         Ok(Ring { handle, source, file, arenas })
     }

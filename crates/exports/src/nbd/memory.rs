@@ -93,7 +93,8 @@ impl PoolBuffer {
 
 #[derive(Debug)]
 struct RegionNote {
-    registered: Option<u16>,
+    /// Address and length of the region if it is lent to the ring.
+    lent: Option<(*mut u8, usize)>,
     /// Number of the region's buffers that drives may still use after their requests timed out.
     stuck: u16,
 }
@@ -175,7 +176,7 @@ impl BufferPool {
             return found;
         }
         let handle = &self.handle;
-        let note = |region: &Region| RegionNote { registered: register(handle, region), stuck: 0 };
+        let note = |region: &Region| RegionNote { lent: lend(handle, region), stuck: 0 };
         if self.arenas[arena].map(order, note).is_err() {
             self.budget.revoke(waiter, bytes);
             return None;
@@ -251,9 +252,9 @@ impl BufferPool {
     fn unmap(&mut self, arena: usize, region: u32) -> usize {
         let handle = &self.handle;
         let Some(bytes) = self.arenas[arena].unmap(region, |note| {
-            if let Some(index) = note.registered {
+            if let Some((start, len)) = note.lent {
                 // SAFETY: no buffer of the region is in use, so no outstanding operation uses it.
-                unsafe { handle.unregister_buffer(index) };
+                unsafe { handle.take_back(start, len) };
             }
         }) else {
             return 0;
@@ -265,16 +266,24 @@ impl BufferPool {
     }
 }
 
-/// Registers a region of small buffers with the ring. The kernel then need not pin the pages for
-/// every I/O of a file drive. Regions of long buffers would pin too much memory.
-fn register(handle: &Handle, region: &Region) -> Option<u16> {
-    if region.len_bytes() > REGION_BYTES {
+/// Lends a region of small buffers to the ring. The kernel then need not pin the pages for every I/O
+/// of a file drive. Regions of long buffers would pin too much memory.
+fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
+    let (start, len) = (region.start().as_ptr(), region.len_bytes());
+    if len > REGION_BYTES {
         return None;
     }
-    // SAFETY: `unmap` unregisters the region before it unmaps the memory.
+    // SAFETY: `unmap` takes the region back before it unmaps the memory.
     // The worker drops its ring before the pool, so no registration with the ring outlives the
     // memory.
-    unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
+    unsafe { handle.lend(start, len, len) };
+    if handle.fixed_buffer(start, len).is_some() {
+        return Some((start, len));
+    }
+    // Drives on this ring must not report the refusal as one of their own memory.
+    // SAFETY: no operation uses the new region.
+    unsafe { handle.take_back(start, len) };
+    None
 }
 
 impl Drop for BufferPool {

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::config::Features;
-use crate::lent::{AddressRange, LentLookup, LentRegions};
+use crate::lent::{AddressRange, LentRegions};
 use crate::op::FileRef;
 use crate::uring::probe::BUFFER_SLOTS;
 use io_uring::Submitter;
@@ -51,98 +51,35 @@ impl Tables {
     }
 
     /// # Safety
-    /// As for [`Handle::register_buffer`](crate::Handle::register_buffer).
-    pub(crate) unsafe fn register_buffer(
+    /// As for [`Handle::lend`](crate::Handle::lend).
+    pub(crate) unsafe fn lend(
         &mut self,
         ring: &Submitter<'_>,
-        ptr: *mut u8,
-        len: usize,
-    ) -> Option<u16> {
-        if ptr.is_null() || len == 0 {
-            return None;
-        }
-        let region = AddressRange { start: ptr as usize, len };
-        // SAFETY: promised by the caller.
-        let index = unsafe { self.put(ring, region) }.ok()?;
-        self.lent.insert_registered(region, index);
-        Some(index)
-    }
-
-    /// Registers a memory region under a free index.
-    ///
-    /// # Safety
-    /// The region must stay mapped until it is unregistered or the ring is gone.
-    unsafe fn put(&mut self, ring: &Submitter<'_>, region: AddressRange) -> io::Result<u16> {
-        let full = || io::Error::other("the ring's table of registered memory is full");
-        let index = self.free_buffers.pop().ok_or_else(full)?;
-        let list = [libc::iovec { iov_base: region.start as *mut _, iov_len: region.len }];
-        // SAFETY: promised by the caller.
-        let done = unsafe { ring.register_buffers_update(u32::from(index), &list, None) };
-        match done {
-            Ok(_) => Ok(index),
-            Err(error) => {
-                self.free_buffers.push(index);
-                Err(error)
-            }
-        }
-    }
-
-    /// # Safety
-    /// No operation that names `index` may be in flight.
-    pub(crate) unsafe fn unregister_buffer(&mut self, ring: &Submitter<'_>, index: u16) {
-        if self.lent.remove_registered(index) {
-            // SAFETY: promised by the caller.
-            unsafe { self.clear(ring, index) };
-        }
-    }
-
-    /// Clears an index of the ring's table, which makes it free.
-    ///
-    /// # Safety
-    /// No operation that names `index` may be in flight.
-    unsafe fn clear(&mut self, ring: &Submitter<'_>, index: u16) {
-        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        // SAFETY: an empty region names no memory. No operation uses `index` (caller's promise).
-        let done = unsafe { ring.register_buffers_update(u32::from(index), &[empty], None) };
-        if done.is_ok() {
-            self.free_buffers.push(index);
-        }
+        region: AddressRange,
+        piece_bytes: usize,
+    ) {
+        let free_buffers = &mut self.free_buffers;
+        self.lent.lend(region, piece_bytes, |piece| {
+            let full = || io::Error::other("the ring's table of registered memory is full");
+            let index = free_buffers.pop().ok_or_else(full)?;
+            let list = [libc::iovec { iov_base: piece.start as *mut _, iov_len: piece.len }];
+            // SAFETY: the lender keeps the region mapped until its indexes are cleared.
+            let done = unsafe { ring.register_buffers_update(u32::from(index), &list, None) };
+            done.inspect_err(|_| free_buffers.push(index)).map(|_| index)
+        });
     }
 
     /// # Safety
     /// As for [`Handle::take_back`](crate::Handle::take_back).
     pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         for index in self.lent.take_back(region) {
-            // SAFETY: promised by the caller.
-            unsafe { self.clear(ring, index) };
-        }
-    }
-
-    pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: AddressRange) {
-        while let Some(piece) = self.lent.unregistered(region) {
-            self.register_piece(ring, piece);
-        }
-    }
-
-    /// Registers a piece of a lent region, and records the outcome.
-    fn register_piece(&mut self, ring: &Submitter<'_>, piece: AddressRange) -> Option<u16> {
-        // SAFETY: the lender keeps the region mapped until its indexes are cleared.
-        let registered = unsafe { self.put(ring, piece) };
-        let index = registered.as_ref().ok().copied();
-        self.lent.note(piece, registered);
-        index
-    }
-
-    pub(crate) fn fixed_buffer(
-        &mut self,
-        ring: &Submitter<'_>,
-        start: usize,
-        len: usize,
-    ) -> Option<u16> {
-        match self.lent.find(start, len) {
-            LentLookup::Index(index) => Some(index),
-            LentLookup::Unregisterable => None,
-            LentLookup::Unregistered(piece) => self.register_piece(ring, piece),
+            // SAFETY: an empty region names no memory. No operation uses `index` (caller's
+            // promise).
+            let done = unsafe { ring.register_buffers_update(u32::from(index), &[empty], None) };
+            if done.is_ok() {
+                self.free_buffers.push(index);
+            }
         }
     }
 }

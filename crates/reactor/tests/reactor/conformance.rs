@@ -20,8 +20,8 @@ both!(
     vectored_reads_and_writes_keep_their_order,
     errors_of_files_are_passed_through,
     registered_files_and_buffers_work_or_are_declined,
-    lent_memory_is_registered_before_it_is_used_if_its_lender_says_so,
-    pieces_of_lent_memory_are_registered_as_they_are_used,
+    lent_memory_is_registered_before_it_is_used,
+    lent_memory_is_registered_in_pieces_until_it_is_taken_back,
     a_timeout_is_never_early,
     a_write_to_the_wake_fd_ends_a_forever_turn,
     cancel_ends_a_pending_receive,
@@ -228,7 +228,8 @@ fn registered_files_and_buffers_work_or_are_declined(rig: &mut Rig) {
     let mut memory = vec![0u8; 1 << 16];
     let base = memory.as_mut_ptr();
     // SAFETY: the memory outlives the registration, which ends below.
-    let index = unsafe { rig.handle.register_buffer(base, 1 << 16) };
+    unsafe { rig.handle.lend(base, 1 << 16, 1 << 16) };
+    let index = rig.handle.fixed_buffer(base, 1 << 16);
     assert_eq!(index.is_some(), features.registered_buffers);
     assert_eq!(rig.handle.fixed_buffer(base.wrapping_add(100), 1000), index);
     assert_eq!(rig.handle.fixed_buffer(base.wrapping_add(100), 1 << 16), None);
@@ -242,24 +243,20 @@ fn registered_files_and_buffers_work_or_are_declined(rig: &mut Rig) {
     assert!(memory[8192..12288].iter().all(|b| *b == 7));
     rig.push(3, Op::Fdatasync { file: file_ref });
     assert_eq!(rig.result(3), 0);
-    if let Some(index) = index {
-        // SAFETY: nothing is outstanding.
-        unsafe { rig.handle.unregister_buffer(index) };
-        assert_eq!(rig.handle.fixed_buffer(base, 1), None);
-    }
+    // SAFETY: nothing is outstanding.
+    unsafe { rig.handle.take_back(base, 1 << 16) };
+    assert_eq!(rig.handle.fixed_buffer(base, 1), None);
     rig.handle.unregister_file(file_ref);
     assert_eq!(rig.handle.register_file(file.as_raw_fd()), file_ref);
 }
 
-fn lent_memory_is_registered_before_it_is_used_if_its_lender_says_so(rig: &mut Rig) {
+fn lent_memory_is_registered_before_it_is_used(rig: &mut Rig) {
     let features = rig.reactor.features();
     let file = tempfile::tempfile().unwrap();
     let mut memory = vec![0u8; 3 << 14];
     let (base, len, handle) = (memory.as_mut_ptr(), memory.len(), rig.handle.clone());
     // SAFETY: the memory outlives the loan, which ends below.
     unsafe { handle.lend(base, len, 1 << 14) };
-    handle.register_lent(base, len);
-    handle.register_lent(base, len);
     assert!(handle.take_refusal().is_none());
     let index = |at: usize| handle.fixed_buffer(base.wrapping_add(at), 512);
     let pieces = [index(0), index(1 << 14), index(2 << 14)];
@@ -275,7 +272,7 @@ fn lent_memory_is_registered_before_it_is_used_if_its_lender_says_so(rig: &mut R
     assert_eq!(index(0), None);
 }
 
-fn pieces_of_lent_memory_are_registered_as_they_are_used(rig: &mut Rig) {
+fn lent_memory_is_registered_in_pieces_until_it_is_taken_back(rig: &mut Rig) {
     let features = rig.reactor.features();
     let file = tempfile::tempfile().unwrap();
     let file_ref = FileRef::Raw(file.as_raw_fd());
