@@ -52,12 +52,7 @@ pub struct TraceFilter {
 
 impl TraceFilter {
     fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
-        self.devices.is_empty()
-            && self.acts.is_empty()
-            && self.categories == 0
-            && self.tenant.is_none()
-            && self.sectors.is_none()
-            && entries.iter().all(|entry| entry.time_ns >= began_ns)
+        *self == TraceFilter::default() && entries.iter().all(|entry| entry.time_ns >= began_ns)
     }
 
     fn passes(&self, entry: &TraceEntry) -> bool {
@@ -124,13 +119,6 @@ struct RecorderState {
     renewed_ns: AtomicU64,
     /// Paths of the trace files, or the first error, after the recording has ended.
     outcome: Mutex<Option<io::Result<Vec<PathBuf>>>>,
-}
-
-impl RecorderState {
-    fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
-        let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
-        lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos())
-    }
 }
 
 /// A recording in progress. Dropping it ends the recording.
@@ -331,7 +319,9 @@ impl Recording<Native> {
             // Extends the lease of the recording by the time in which this process was suspended,
             // because no client could call `Recorder::renew`.
             shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
-            let is_left = shared.is_left(turn_ns, self.config.lease);
+            let silent_ns = turn_ns.saturating_sub(shared.renewed_ns.load(Ordering::SeqCst));
+            let lease = self.config.lease;
+            let is_left = lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos());
             let last = shared.stop.load(Ordering::SeqCst) || is_left;
             let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
             let written = self.turn(until_ns)?;
