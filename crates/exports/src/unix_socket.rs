@@ -32,11 +32,7 @@ static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 /// without waiting for the threads of its servers.
 pub fn remove_socket_files() {
     for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
-        if file.is_at(&path) {
-            // A socket file that cannot be removed does no harm: the next server finds that
-            // connections to it are refused, and replaces the file.
-            let _ = std::fs::remove_file(&path);
-        }
+        file.remove_at(&path);
     }
 }
 
@@ -56,6 +52,14 @@ impl OwnFileId {
         let has_mark = || std::fs::read(path).is_ok_and(|text| text == process_mark().as_bytes());
         identity(path) == Some(id) && (matches!(self, OwnFileId::Socket(_)) || has_mark())
     }
+
+    fn remove_at(self, path: &Path) {
+        if self.is_at(path) {
+            // A socket file that cannot be removed does no harm: the next server finds that
+            // connections to it are refused, and replaces the file.
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -74,11 +78,7 @@ impl OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        if self.id.is_some_and(|id| id.is_at(&self.path)) {
-            // A socket file that cannot be removed does no harm: the next server finds that
-            // connections to it are refused, and replaces the file.
-            let _ = std::fs::remove_file(&self.path);
-        }
+        self.id.iter().for_each(|id| id.remove_at(&self.path));
         lock_list(&FILES).remove(&self.path);
     }
 }
@@ -107,16 +107,6 @@ struct LockFile {
 }
 
 impl UnixSocket {
-    /// Listens at a path where only the user of this process may connect: the file is created with
-    /// mode 0600.
-    ///
-    /// # Errors
-    /// `Busy` if another server uses the path, `NotFound`, `PermissionDenied` or `System` if the
-    /// kernel refuses. The message names the path.
-    pub fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
-        Self::bind_with(path, &SocketAccess::with_mode(Some(0o600)))
-    }
-
     /// Listens at a path. The file is created with the configured mode, and gets owner and group
     /// before any client can connect. The caller checks the peers that it accepts.
     ///
@@ -124,11 +114,7 @@ impl UnixSocket {
     /// `Busy` if another server uses the path, `NotFound`, `PermissionDenied` or `System` if the
     /// kernel refuses. The message names the path.
     pub fn bind_with(path: &Path, access: &SocketAccess) -> Result<UnixSocket, Error> {
-        let bound = match access.is_of_a_file() {
-            true => Self::bind_by(path, |path| listen_with(path, access)),
-            false => Self::bind_by(path, |path| UnixListener::bind(path)),
-        };
-        bound.map_err(|error| cannot_listen(path, &error))
+        Self::bind(path, access).map_err(|error| cannot_listen(path, &error))
     }
 
     /// Returns the listening socket.
@@ -143,15 +129,16 @@ impl UnixSocket {
         &self.file.path
     }
 
-    fn bind_by(
-        path: &Path,
-        bind: impl Fn(&Path) -> io::Result<UnixListener>,
-    ) -> io::Result<UnixSocket> {
+    fn bind(path: &Path, access: &SocketAccess) -> io::Result<UnixSocket> {
+        let bind = || match access.is_of_a_file() {
+            true => listen_with(path, access),
+            false => UnixListener::bind(path),
+        };
         let lock = lock(path)?;
-        let socket = match bind(path) {
+        let socket = match bind() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
                 std::fs::remove_file(path)?;
-                bind(path)?
+                bind()?
             }
             other => other?,
         };
@@ -336,11 +323,15 @@ mod tests {
 
     use super::*;
 
+    fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
+        UnixSocket::bind_with(path, &SocketAccess::with_mode(Some(0o600)))
+    }
+
     #[test]
     fn a_private_socket_is_for_its_owner_and_goes_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let socket = UnixSocket::bind_private(&path).unwrap();
+        let socket = bind_private(&path).unwrap();
         let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let _client = UnixStream::connect(&path).unwrap();
@@ -365,15 +356,15 @@ mod tests {
     fn socket_of_a_live_server_is_refused_and_a_dead_one_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let live = UnixSocket::bind_private(&path).unwrap();
-        let error = UnixSocket::bind_private(&path).unwrap_err();
+        let live = bind_private(&path).unwrap();
+        let error = bind_private(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("in use by this process already"), "{error}");
         drop(live);
         // Closed without being unlinked, as by a crash.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        assert!(UnixSocket::bind_private(&path).is_ok());
+        assert!(bind_private(&path).is_ok());
     }
 
     #[test]
@@ -381,7 +372,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         std::fs::write(&path, "precious").unwrap();
-        let error = UnixSocket::bind_private(&path).unwrap_err().to_string();
+        let error = bind_private(&path).unwrap_err().to_string();
         assert!(error.contains("a file that is not a socket exists"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()).collect();
@@ -391,7 +382,7 @@ mod tests {
     #[test]
     fn a_missing_folder_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let error = UnixSocket::bind_private(&dir.path().join("no/s")).unwrap_err().to_string();
+        let error = bind_private(&dir.path().join("no/s")).unwrap_err().to_string();
         let folder = format!("its directory {} does not exist", dir.path().join("no").display());
         assert!(error.contains(&folder), "{error}");
     }
@@ -406,7 +397,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while stop.elapsed() < Duration::from_millis(300) {
-                        let Ok(socket) = UnixSocket::bind_private(&path) else { continue };
+                        let Ok(socket) = bind_private(&path) else { continue };
                         assert_eq!(bound.fetch_add(1, Ordering::SeqCst), 0);
                         assert!(path.exists());
                         bound.fetch_sub(1, Ordering::SeqCst);

@@ -47,7 +47,7 @@ fn serve() -> Served {
     let bound = BoundAddress::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let http = bound.real();
     let metrics = Arc::new(MetricsListener::new(Some(bound)).unwrap());
-    let control = Some(UnixSocket::bind_private(&path).unwrap());
+    let control = Some(UnixSocket::bind_with(&path, &Default::default()).unwrap());
     let admins = AllowedPeers {
         users: vec![rustix::process::geteuid().as_raw()],
         ..AllowedPeers::default()
