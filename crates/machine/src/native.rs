@@ -166,6 +166,14 @@ fn pin_to(cpu: CpuId) {
 #[repr(align(128))]
 pub struct NativeWord(AtomicU64);
 
+impl NativeWord {
+    /// Creates a word with the value 0, also in constants.
+    #[must_use]
+    pub const fn zero() -> NativeWord {
+        NativeWord(AtomicU64::new(0))
+    }
+}
+
 // SAFETY: each method is that of the standard library's atomic.
 unsafe impl Word for NativeWord {
     #[inline]

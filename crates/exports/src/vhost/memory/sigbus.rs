@@ -16,45 +16,34 @@
 
 mod entry;
 
-use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Native, Word};
+use millrace_machine::{Machine, Native};
 
 use self::entry::{Mapping, MappingEntry};
 
 const ENTRIES: usize = 4096;
 
-struct TableWord(AtomicU64);
-
-impl TableWord {
-    #[allow(clippy::declare_interior_mutable_const)] // Each use is meant to be another word.
-    const ZERO: TableWord = TableWord(AtomicU64::new(0));
-}
+type TableWord = <Native as Machine>::Word;
 
 static TABLE: [MappingEntry<TableWord>; ENTRIES] = [const {
     MappingEntry {
-        state: TableWord::ZERO,
-        start: TableWord::ZERO,
-        end: TableWord::ZERO,
-        page: TableWord::ZERO,
-        pins: TableWord::ZERO,
-        hit: TableWord::ZERO,
+        state: TableWord::zero(),
+        start: TableWord::zero(),
+        end: TableWord::zero(),
+        page: TableWord::zero(),
+        pins: TableWord::zero(),
+        hit: TableWord::zero(),
     }
 }; ENTRIES];
 /// Number of entries that were ever in use, which limits the handler's search.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static HITS: AtomicUsize = AtomicUsize::new(0);
 
-struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
-
-// SAFETY: written once, before the handler that reads it is in force.
-unsafe impl Sync for Previous {}
-
-static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
+/// Action that the handler passes other faults to, set before the handler is in force.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 static INSTALL: Once = Once::new();
 
 /// Returns the number of faults handled so far in all mappings. The call is cheap enough to be made
@@ -106,14 +95,13 @@ impl Drop for MappingGuard {
 
 fn install() {
     // SAFETY: all-zero bytes are a valid `sigaction`, and its fields are set before its use.
-    // `PREVIOUS`, the action that the new handler passes other faults to, is written before the
-    // handler can run.
     unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
+        let (mut action, mut previous): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         libc::sigemptyset(&raw mut action.sa_mask);
-        libc::sigaction(libc::SIGBUS, std::ptr::null(), (*PREVIOUS.0.get()).as_mut_ptr());
+        libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut previous);
+        let _ = PREVIOUS.set(previous);
         libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
     }
 }
@@ -164,10 +152,10 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         }
         break;
     }
-    // SAFETY: `install` wrote the previous action before this handler was in force.
+    let Some(previous) = PREVIOUS.get() else { return };
+    // SAFETY: `previous` is an action that the kernel returned.
     // The handler calls the previous action, or restores the default action to repeat the fault.
     unsafe {
-        let previous = (*PREVIOUS.0.get()).assume_init_ref();
         match previous.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);
@@ -182,40 +170,6 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
                 action(signal);
             }
         }
-    }
-}
-
-// SAFETY: each method is that of the standard library's atomic.
-unsafe impl Word for TableWord {
-    fn new(value: u64) -> Self {
-        TableWord(AtomicU64::new(value))
-    }
-    fn load(&self, order: Ordering) -> u64 {
-        self.0.load(order)
-    }
-    fn store(&self, value: u64, order: Ordering) {
-        self.0.store(value, order);
-    }
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.0.swap(value, order)
-    }
-    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_add(value, order)
-    }
-    fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_or(value, order)
-    }
-    fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_and(value, order)
-    }
-    fn compare_exchange(
-        &self,
-        old: u64,
-        new: u64,
-        order: Ordering,
-        fail: Ordering,
-    ) -> Result<u64, u64> {
-        self.0.compare_exchange(old, new, order, fail)
     }
 }
 

@@ -9,6 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
 
+use millrace_machine::Word;
+
 use super::*;
 use crate::vhost::memory::memory_file;
 
