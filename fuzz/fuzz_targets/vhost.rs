@@ -13,7 +13,9 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use millrace_exports::vhost::blk::{self, Action};
 use millrace_exports::vhost::memory::{GuestMemory, Region};
-use millrace_exports::vhost::ring::{RingAreas, DescriptorChain, RingFeatures, SplitRing};
+use millrace_exports::vhost::ring::{
+    DescriptorChain, RingAreas, RingFeatures, RingParts, SplitRing,
+};
 use millrace_exports::virtio::ID_BYTES;
 
 const SIZE: u16 = 8;
@@ -39,7 +41,10 @@ fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
     let areas = RingAreas::find(memory, SIZE, AREAS.map(|at| USER + at)).unwrap();
     let features = RingFeatures { event_idx: flags & 1 != 0, indirect: flags & 2 != 0 };
     // SAFETY: the memory is this thread's and lives longer.
-    let mut ring = unsafe { SplitRing::new(areas, SIZE, features, (0, areas.used_idx(memory))) };
+    let mut ring = unsafe {
+        let used = areas.used_idx(memory);
+        SplitRing::new(RingParts { areas, size: SIZE, features, taken: 0, used })
+    };
     let mut chain = DescriptorChain::default();
     let Ok(count) = ring.available() else { return };
     assert!(count <= SIZE);

@@ -32,11 +32,11 @@ impl LastFlush {
         channel: &mut Channel<Native>,
         given_ns: u64,
     ) -> Option<Result<(), String>> {
-        let volume = Arc::clone(channel.volume());
         if self.due_ns.take_if(|at_ns| *at_ns <= Native::now()).is_some() {
             let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
             if let Err(rejected) = channel.submit(flush) {
-                return Some(Err(format!("{}: no flush: {:?}", volume.name(), rejected.reason)));
+                let name = channel.volume().name();
+                return Some(Err(format!("{name}: no flush: {:?}", rejected.reason)));
             }
         }
         let mut status: Option<Status> = None;
@@ -45,14 +45,13 @@ impl LastFlush {
         });
         match status {
             Some(status) if status.is_ok() => return Some(Ok(())),
-            Some(status) => match self.progress.again_at(&volume, status) {
+            Some(status) => match self.progress.again_at(status) {
                 Some(at_ns) => self.due_ns = Some(at_ns),
-                None => return Some(Err(self.progress.failure(&volume))),
+                None => return Some(Err(self.progress.failure())),
             },
             None => {}
         }
-        let is_over = self.progress.is_over(&volume, given_ns, 0);
-        is_over.then(|| Err(self.progress.failure(&volume)))
+        self.progress.is_over(given_ns, 0).then(|| Err(self.progress.failure()))
     }
 }
 

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
+pub(crate) use millrace_machine::lock_unpoisoned as lock;
 use millrace_machine::{Doorbell, Native};
 
 pub(crate) struct Mailbox<T> {
@@ -58,9 +59,4 @@ impl<T> Mailbox<T> {
             bell.ring();
         }
     }
-}
-
-/// Locks a mutex, ignoring poison: the data behind these locks stay consistent if a thread panics.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use millrace_block::{Disk, Op, Status, Unwritten, Volume, prepare_stop};
+use millrace_block::{Op, Status, Unwritten, Volume, prepare_stop};
 use millrace_machine::{Deadline, Machine, Native};
 
 /// User data of the final flush's bio; no other bio has this value.
@@ -31,6 +31,7 @@ const SILENT_NS: u64 = FLUSH_NS / 2;
 /// although data are lost.
 #[derive(Debug)]
 pub(crate) struct Progress {
+    volume: Arc<Volume<Native>>,
     least: Unwritten,
     before: Vec<Failures>,
     /// For each drive, the number of completed I/Os, and the time of its last observed change.
@@ -43,35 +44,36 @@ pub(crate) struct Progress {
 impl Progress {
     /// Starts to track the progress of a volume before its final flush, and informs its drives that
     /// the flush is the last.
-    pub(crate) fn of(volume: &Volume<Native>) -> Progress {
+    pub(crate) fn of(volume: &Arc<Volume<Native>>) -> Progress {
         volume.drives().iter().for_each(|disk| prepare_stop(disk));
         Progress::watched(volume)
     }
 
     /// Starts to track the progress of a volume without flushing it.
-    pub(crate) fn watched(volume: &Volume<Native>) -> Progress {
+    pub(crate) fn watched(volume: &Arc<Volume<Native>>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
         let before = failures(volume).collect();
         let completed = completed(volume).map(|ios| (ios, now_ns)).collect();
-        Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
+        let (volume, looked_ns) = (Arc::clone(volume), now_ns);
+        Progress { volume, least, before, completed, last: None, looked_ns, limit }
     }
 
     /// Returns true if the flush must end: the caller grants no more time (`given_ns` is 0), and
     /// the drives have made no progress until `more_ns` after the deadline. Call this in each
     /// iteration of the event loop, because each progress that the call notices extends the
     /// deadline.
-    pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
+    pub(crate) fn is_over(&mut self, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
-            let (least, now) = (self.least, Unwritten::of(volume));
+            let (least, now) = (self.least, Unwritten::of(&self.volume));
             let is_less = now.pages < least.pages || now.untried < least.untried;
             if is_less || now.written > least.written {
                 self.limit = Deadline::after_ns(STUCK_NS);
             }
             let (pages, untried) = (least.pages.min(now.pages), least.untried.min(now.untried));
             self.least = Unwritten { pages, untried, written: now.written };
-            for ((ios, since_ns), now) in self.completed.iter_mut().zip(completed(volume)) {
+            for ((ios, since_ns), now) in self.completed.iter_mut().zip(completed(&self.volume)) {
                 if *ios != now {
                     (*ios, *since_ns) = (now, now_ns);
                 }
@@ -83,35 +85,33 @@ impl Progress {
 
     /// Returns the time at which to retry a flush that failed with `status`, or `None` for no
     /// retry.
-    pub(crate) fn again_at(&mut self, volume: &Volume<Native>, status: Status) -> Option<u64> {
+    pub(crate) fn again_at(&mut self, status: Status) -> Option<u64> {
         self.last = Some(status);
-        let has_failed_flush = self
-            .before
-            .iter()
-            .zip(failures(volume))
-            .any(|(before, now)| now.flushes > before.flushes);
-        let is_worth_it = !self.is_over(volume, 0, 0) && !has_failed_flush;
+        let now = failures(&self.volume);
+        let has_failed_flush =
+            self.before.iter().zip(now).any(|(before, now)| now.flushes > before.flushes);
+        let is_worth_it = !self.is_over(0, 0) && !has_failed_flush;
         is_worth_it.then(|| Native::now().saturating_add(LOOK_NS))
     }
 
-    pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
+    pub(crate) fn failure(&self) -> String {
+        let (volume, now_ns) = (&self.volume, Native::now());
+        let drives = volume.drives();
+        let now: Vec<Failures> = failures(volume).collect();
+        let has_failed = |at: usize| now[at].flushes > self.before[at].flushes;
+        let has_refused = |at: usize| now[at].writes > self.before[at].writes;
         // A drive counts as silent only if it has requests in flight and has completed no I/O
         // recently.
-        let now_ns = Native::now();
-        let is_silent = |disk: &Disk<Native>, (ios, since_ns): (u64, u64)| {
-            let (stats, quiet_ns) = (disk.stats(), now_ns.saturating_sub(since_ns));
+        let is_silent = |at: usize| {
+            let (stats, (ios, since_ns)) = (drives[at].stats(), self.completed[at]);
+            let quiet_ns = now_ns.saturating_sub(since_ns);
             stats.in_flight() > 0 && quiet_ns >= SILENT_NS && stats.ios() == ios
         };
-        let drives = volume.drives().iter().zip(&self.completed);
-        let silent = drives.filter(|(disk, completed)| is_silent(disk, **completed));
-        let silent = silent.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ");
-        // Names drives whose number of failures has risen since this `Progress` began.
-        let names = |count: fn(&Failures) -> u64| -> String {
-            let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
-            let has_failed = drives.filter(|(_, (before, now))| count(now) > count(before));
-            has_failed.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ")
+        let names = |is_named: &dyn Fn(usize) -> bool| {
+            let named = (0..drives.len()).filter(|at| is_named(*at)).map(|at| drives[at].name());
+            named.collect::<Vec<_>>().join(", ")
         };
-        let (failed, refused) = (names(|it| it.flushes), names(|it| it.writes));
+        let silent = names(&is_silent);
         let mut text = format!("{}: flush: ", volume.name());
         match self.last {
             None if silent.is_empty() => text.push_str("the drives did not answer in time"),
@@ -121,23 +121,22 @@ impl Progress {
             )),
             Some(status) => text.push_str(&status.to_string()),
         }
+        let refused = names(&has_refused);
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
         // A drive named for failed writes or flushes is not named again as not answering.
-        let is_known = |name: &&str| [&refused, &failed].iter().any(|all| has(all, name));
-        let silent: Vec<&str> =
-            silent.split(", ").filter(|name| !name.is_empty() && !is_known(name)).collect();
+        let silent = names(&|at| is_silent(at) && !has_failed(at) && !has_refused(at));
         if self.last.is_some() && !silent.is_empty() {
-            text.push_str(&format!("; {} did not answer in time", silent.join(", ")));
+            text.push_str(&format!("; {silent} did not answer in time"));
         }
+        let failed = drives.iter().enumerate().filter(|(at, _)| has_failed(*at));
+        let failed = failed.map(|(_, disk)| match disk.failures().flush_trouble {
+            Some(why) => format!("{} ({why})", disk.name()),
+            None => disk.name().to_owned(),
+        });
+        let failed = failed.collect::<Vec<_>>().join(", ");
         if !failed.is_empty() {
-            let drives = volume.drives().iter().filter(|disk| has(&failed, disk.name()));
-            let explained = drives.map(|disk| match disk.failures().flush_trouble {
-                Some(why) => format!("{} ({why})", disk.name()),
-                None => disk.name().to_owned(),
-            });
-            let failed = explained.collect::<Vec<_>>().join(", ");
             text.push_str(&format!(
                 "; the flush of {failed} failed: data written since its last successful flush may \
                  be lost; check the volume's contents before using it again"
@@ -147,15 +146,11 @@ impl Progress {
     }
 }
 
-pub(crate) fn goes_on(
-    volumes: &[Arc<Volume<Native>>],
-    progress: &mut [Progress],
-    given_ns: u64,
-) -> bool {
-    let all = progress.iter_mut().zip(volumes);
+/// Returns true if at least one of the flushes may go on.
+pub(crate) fn goes_on(progress: &mut [Progress], given_ns: u64) -> bool {
     // Every volume is visited, even after the result is known, because `is_over` has to be called
     // regularly for each volume to notice its progress.
-    all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
+    progress.iter_mut().fold(false, |goes, one| !one.is_over(given_ns, 0) | goes)
 }
 
 pub(crate) const REPORT_NS: u64 = 8_000_000_000;
@@ -163,7 +158,7 @@ pub(crate) const REPORT_NS: u64 = 8_000_000_000;
 /// Time limit for the I/O threads of a stopping server, extended while caches of its volumes make
 /// progress.
 pub(crate) struct StopLimit {
-    volumes: Vec<(Arc<Volume<Native>>, Progress)>,
+    volumes: Vec<Progress>,
     limit: Deadline<Native>,
 }
 
@@ -172,25 +167,16 @@ impl StopLimit {
         volumes: impl Iterator<Item = Arc<Volume<Native>>>,
         time: Duration,
     ) -> StopLimit {
-        let volumes = volumes.map(|volume| {
-            let progress = Progress::watched(&volume);
-            (volume, progress)
-        });
-        StopLimit { volumes: volumes.collect(), limit: Deadline::after(time) }
+        let volumes = volumes.map(|volume| Progress::watched(&volume)).collect();
+        StopLimit { volumes, limit: Deadline::after(time) }
     }
 
     /// Returns true if threads that still run must be abandoned. Must be called regularly.
     pub(crate) fn is_over(&mut self) -> bool {
         let left_ns = self.limit.left_with_ns(REPORT_NS);
-        let is_over = |over, (volume, progress): &mut (Arc<Volume<Native>>, Progress)| {
-            progress.is_over(volume, left_ns, REPORT_NS) && over
-        };
-        self.volumes.iter_mut().fold(left_ns == 0, is_over)
+        let volumes = self.volumes.iter_mut();
+        volumes.fold(left_ns == 0, |over, one| one.is_over(left_ns, REPORT_NS) && over)
     }
-}
-
-fn has(names: &str, name: &str) -> bool {
-    names.split(", ").any(|other| other == name)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -259,10 +245,10 @@ mod tests {
         let mut progress = Progress::of(&volume);
         // Another drive's flush has failed in the meantime.
         progress.last = Some(Status::IoError);
-        assert!(!progress.failure(&volume).contains("did not answer"), "it has had no time");
+        assert!(!progress.failure().contains("did not answer"), "it has had no time");
         std::thread::sleep(Duration::from_nanos(SILENT_NS));
-        progress.is_over(&volume, 1, 0);
-        let said = progress.failure(&volume);
+        progress.is_over(1, 0);
+        let said = progress.failure();
         assert!(said.contains("did not answer in time"), "{said}");
         control.clear_rules();
         control.release_stuck();

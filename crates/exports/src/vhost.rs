@@ -27,7 +27,6 @@ mod thread_count;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, GroupId, SizeWatch, Volume};
@@ -38,7 +37,6 @@ use self::device::Device;
 use self::device::control::{Endpoint, FrontendLink};
 use self::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadState};
 use self::log::ExportLog;
-use self::queue::DeviceFlags;
 use crate::SocketAccess;
 use crate::io_threads::{FailedFlag, IoThreads, ThreadPlace, cpu_of};
 use crate::stop::{Progress, REPORT_NS};
@@ -46,7 +44,7 @@ use crate::virtio::ID_BYTES;
 use crate::{ClientGroup, ExportErrors, GroupMembership, UnixSocket, descriptors};
 
 pub use self::io_thread::{pace, polling};
-pub use self::local::LocalDevice;
+pub use self::local::{LocalDevice, LocalRing};
 pub use self::log::Say;
 pub use self::queue::blk;
 pub use self::stats::{QueueStats, ThreadStats, VhostStats};
@@ -142,17 +140,24 @@ pub struct VhostConfig {
 
 debug_fields!(VhostConfig, exports, backend);
 
-struct RunningExport {
+/// Parts of an export that its control thread and observers use. Observers may outlive the export.
+pub(crate) struct SharedExport {
     name: String,
     common: Arc<ExportContext>,
-    thread_states: Arc<[Arc<ThreadState>]>,
-    link: Arc<FrontendLink>,
+    thread_states: Vec<Arc<ThreadState>>,
+    link: FrontendLink,
+    tenant: u16,
+    group: GroupId,
+}
+
+struct RunningExport {
+    shared: Arc<SharedExport>,
     threads: IoThreads<Vec<String>>,
     control: Option<NativeThread>,
     /// Informs guests of size changes of the volume.
     _size: SizeWatch<Native>,
-    tenant: u16,
-    seat: GroupMembership,
+    /// Keeps the group assigned to the export's guests.
+    _seat: GroupMembership,
 }
 
 /// A running vhost-user server. Dropping it without [`VhostServer::stop`] stops it without waiting
@@ -175,21 +180,10 @@ impl VhostServer {
     /// `NotFound`, `PermissionDenied` or `System` if the kernel refuses a socket, a ring or memory.
     /// Nothing is left running.
     pub fn start(config: VhostConfig) -> Result<VhostServer, Error> {
-        config.exports.iter().try_for_each(check)?;
-        let endpoints = config.exports.iter().map(|export| bind(&export.socket));
-        let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
         let VhostConfig { exports, backend, say } = config;
         let (failed, running) = (FailedFlag::default(), Vec::new());
         let mut server = VhostServer { exports: running, failed, notes: Vec::new(), backend, say };
-        for export in &exports {
-            server.start_threads(export)?;
-        }
-        // The first frontend is answered only after the threads of all exports have started.
-        for (running, (export, endpoint)) in
-            server.exports.iter_mut().zip(exports.iter().zip(endpoints))
-        {
-            running.start_control(export, endpoint)?;
-        }
+        server.add_all(&exports)?;
         server.notes.dedup();
         foreseen_shortage(&exports).iter().for_each(|text| (server.say)(text));
         Ok(server)
@@ -200,14 +194,20 @@ impl VhostServer {
     /// # Errors
     /// The errors of [`VhostServer::start`]. Nothing of the export is left running.
     pub fn add(&mut self, export: &VhostExport) -> Result<(), Error> {
-        check(export)?;
-        let endpoint = bind(&export.socket)?;
+        self.add_all(std::slice::from_ref(export))
+    }
+
+    fn add_all(&mut self, exports: &[VhostExport]) -> Result<(), Error> {
+        exports.iter().try_for_each(check)?;
+        let endpoints = exports.iter().map(|export| bind(&export.socket));
+        let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
         let before = self.exports.len();
-        let started = self.start_threads(export).and_then(|()| {
-            let running =
-                self.exports.last_mut().expect("an export that is being started is in the list");
-            running.start_control(export, endpoint)
-        });
+        let mut started = exports.iter().try_for_each(|export| self.start_threads(export));
+        // The first frontend is answered only after the threads of all exports have started.
+        let new = self.exports[before..].iter_mut().zip(exports.iter().zip(endpoints));
+        for (running, (export, endpoint)) in new {
+            started = started.and_then(|()| running.start_control(export, endpoint));
+        }
         if started.is_err() {
             let _ = end_exports(self.exports.drain(before..).collect(), Duration::ZERO);
         }
@@ -218,46 +218,27 @@ impl VhostServer {
     /// about everything that failed.
     #[must_use]
     pub fn remove(&mut self, names: &[&str], drain_timeout: Duration) -> Vec<String> {
-        let is_removed = |running: &mut RunningExport| names.contains(&running.name.as_str());
+        let is_removed =
+            |running: &mut RunningExport| names.contains(&running.shared.name.as_str());
         end_exports(self.exports.extract_if(.., is_removed).collect(), drain_timeout)
     }
 
     fn start_threads(&mut self, export: &VhostExport) -> Result<(), Error> {
-        let log = ExportLog::new(&export.name, &self.say);
-        let count = export.thread_count();
-        let settings = settings(export, self.backend);
-        let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
-        let common = Arc::new(ExportContext::new(Arc::clone(&export.volume), settings, log, lock));
-        let link = FrontendLink::new()
-            .map_err(|error| Error::system(format!("eventfd: {error}"), error.raw_os_error()))?;
-        let link = Arc::new(link);
-        let told = Arc::clone(&link);
-        let tell = move |_| {
-            told.notify_config_change();
-        };
-        let _size = export.volume.watch_size(tell);
-        let thread_states: Arc<[Arc<ThreadState>]> = (0..count).map(|_| Arc::default()).collect();
-        let places = (0..count).map(|index| {
-            let (common, state) =
-                (Arc::clone(&common), Arc::clone(&thread_states[usize::from(index)]));
+        let seat = export.group.enter();
+        let shared = SharedExport::new(export, seat.group(), (self.backend, &self.say))?;
+        let told = Arc::clone(&shared);
+        let tell = move |_| _ = told.link.notify_config_change();
+        let size = export.volume.watch_size(tell);
+        let places = shared.thread_states.iter().zip(0..).map(|(state, index)| {
+            let (common, state) = (Arc::clone(&shared.common), Arc::clone(state));
             let number = export.first_thread + index;
             let name = thread_name(&format!("vm{index}-"), &export.name);
             let place = ThreadPlace { name, cpu: cpu_of(&export.cpus, index.into()) };
             (place, move || IoThread::new(&common, &state, number))
         });
         let (threads, notes) = IoThreads::start(&self.failed, places);
-        let name = export.name.clone();
-        self.exports.push(RunningExport {
-            name,
-            common,
-            thread_states,
-            link,
-            threads,
-            control: None,
-            _size,
-            tenant: export.tenant,
-            seat: export.group.enter(),
-        });
+        let running = RunningExport { shared, threads, control: None, _size: size, _seat: seat };
+        self.exports.push(running);
         self.notes.extend(notes?);
         Ok(())
     }
@@ -278,8 +259,7 @@ impl VhostServer {
     /// Returns a handle to the counters for another thread. The handle may outlive the server.
     #[must_use]
     pub fn observer(&self) -> VhostObserver {
-        let exports = self.exports.iter();
-        VhostObserver(exports.map(ExportObserver::of).collect())
+        VhostObserver(self.exports.iter().map(|running| Arc::clone(&running.shared)).collect())
     }
 
     /// Stops the server: takes no more requests from guests, answers those in flight for at most
@@ -300,12 +280,12 @@ impl VhostServer {
 fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<String> {
     let mut limit = Deadline::after(drain_timeout);
     for export in &exports {
-        export.common.stop.give(drain_timeout);
-        export.thread_states.iter().for_each(|state| state.orders.ring());
+        export.shared.common.stop.give(drain_timeout);
+        export.shared.thread_states.iter().for_each(|state| state.orders.ring());
     }
     let mut failures = Vec::new();
     for mut export in exports {
-        let name = &export.name;
+        let name = &export.shared.name;
         if !export.has_ended(&mut limit) {
             let text = "an I/O thread hangs in a drive or in memory shared by a frontend, and is left \
                         behind";
@@ -315,7 +295,7 @@ fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<Stri
         }
         // The frontend's link is shut down after the threads, so that the guest sees the last
         // completions.
-        export.link.shut_down();
+        export.shared.link.shut_down();
         if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
             failures.push(format!("export {name}: its control thread panicked"));
         }
@@ -334,38 +314,15 @@ impl Drop for VhostServer {
 
 /// Handle to the counters of a server, which may outlive it.
 #[derive(Clone)]
-pub struct VhostObserver(Vec<ExportObserver>);
+pub struct VhostObserver(Vec<Arc<SharedExport>>);
 
 debug_fields!(VhostObserver);
-
-#[derive(Clone)]
-struct ExportObserver {
-    name: String,
-    common: Arc<ExportContext>,
-    thread_states: Arc<[Arc<ThreadState>]>,
-    link: Arc<FrontendLink>,
-    tenant: u16,
-    group: GroupId,
-}
-
-impl ExportObserver {
-    fn of(running: &RunningExport) -> ExportObserver {
-        ExportObserver {
-            name: running.name.clone(),
-            common: Arc::clone(&running.common),
-            thread_states: Arc::clone(&running.thread_states),
-            link: Arc::clone(&running.link),
-            tenant: running.tenant,
-            group: running.seat.group(),
-        }
-    }
-}
 
 impl VhostObserver {
     /// Returns the counters of each thread and of its queues, by export name.
     #[must_use]
     pub fn stats(&self) -> Vec<(String, Vec<VhostStats>)> {
-        let threads = |seen: &ExportObserver| {
+        let threads = |seen: &SharedExport| {
             seen.thread_states.iter().map(|state| state.published.read()).collect()
         };
         self.0.iter().map(|seen| (seen.name.clone(), threads(seen))).collect()
@@ -378,11 +335,29 @@ impl VhostObserver {
     }
 }
 
-fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
-    ThreadConfig {
-        reactor: Config { backend, ..Config::default() },
-        poll_max_ns: nanoseconds(export.poll_max),
-        wait_max_ns: nanoseconds(export.wait_max),
+impl SharedExport {
+    fn new(
+        export: &VhostExport,
+        group: GroupId,
+        (backend, say): (Backend, &Say),
+    ) -> Result<Arc<SharedExport>, Error> {
+        let config = ThreadConfig {
+            reactor: Config { backend, ..Config::default() },
+            poll_max_ns: nanoseconds(export.poll_max),
+            wait_max_ns: nanoseconds(export.wait_max),
+        };
+        let log = ExportLog::new(&export.name, say);
+        let link = FrontendLink::new(&log)
+            .map_err(|error| Error::system(format!("eventfd: {error}"), error.raw_os_error()))?;
+        let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
+        Ok(Arc::new(SharedExport {
+            name: export.name.clone(),
+            common: Arc::new(ExportContext::new(Arc::clone(&export.volume), config, log, lock)),
+            thread_states: (0..export.thread_count()).map(|_| Arc::default()).collect(),
+            link,
+            tenant: export.tenant,
+            group,
+        }))
     }
 }
 
@@ -420,21 +395,20 @@ impl RunningExport {
     /// Returns true once all I/O threads have ended. Waits up to [`REPORT_NS`] after the deadline,
     /// and sends signals to threads that hang.
     fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
-        let volume = &self.common.volume;
-        let (mut wait, mut progress) = (SIGNAL_TIMES[0], Progress::of(volume));
+        let mut progress = Progress::of(&self.shared.common.volume);
+        let mut wait = SIGNAL_TIMES[0];
         while !self.threads.wait(wait) {
-            if progress.is_over(volume, limit.left_with_ns(REPORT_NS), REPORT_NS) {
+            if progress.is_over(limit.left_with_ns(REPORT_NS), REPORT_NS) {
                 return false;
             }
-            self.thread_states.iter().for_each(|state| state.signal.send());
+            self.shared.thread_states.iter().for_each(|state| state.signal.send());
             wait = SIGNAL_TIMES[1];
         }
         true
     }
 
     fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) -> Result<(), Error> {
-        let (common, thread_states) = (Arc::clone(&self.common), Arc::clone(&self.thread_states));
-        let (link, log) = (Arc::clone(&self.link), self.common.log.clone());
+        let shared = Arc::clone(&self.shared);
         let limits = *export.volume.limits();
         let config = blk::Config {
             capacity: export.volume.capacity(),
@@ -446,17 +420,9 @@ impl RunningExport {
         };
         let mut id = [0; ID_BYTES];
         id[..export.serial.len()].copy_from_slice(export.serial.as_bytes());
-        let (tenant, group) = (self.tenant, self.seat.group());
         let body = move || {
-            let make = || {
-                let write_back = AtomicBool::new(true);
-                let read_only = config.read_only;
-                let unflushed = Arc::clone(&common.unflushed);
-                let flags = DeviceFlags { write_back, read_only, id, tenant, group, unflushed };
-                let link = Arc::clone(&link);
-                Device::new(Arc::clone(&common), Arc::clone(&thread_states), link, (config, flags))
-            };
-            device::control::run(&endpoint, &link, make, &log);
+            let make = || Device::new(Arc::clone(&shared), config, id);
+            device::control::run(&endpoint, &shared.link, make);
         };
         let name = thread_name("vhost-", &export.name);
         let control = Native::try_spawn(&name, None, body).map_err(|error| {

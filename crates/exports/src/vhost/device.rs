@@ -12,8 +12,9 @@ pub(crate) mod control;
 mod messages;
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,15 +23,15 @@ use millrace_machine::{Deadline, Native};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
-use self::control::FrontendLink;
-use super::io_thread::{ExportContext, ThreadOrder, ThreadState};
+use super::SharedExport;
+use super::io_thread::ThreadOrder;
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::queue::blk::Config;
 use super::queue::inflight::{Inflight, WriteCache};
 use super::queue::notifiers::Notifiers;
-use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use super::ring::{RingAreas, RingFeatures};
-use crate::virtio::feature;
+use super::queue::{DeviceFlags, Queue, QueueParts};
+use super::ring::{RingAreas, RingFeatures, RingParts};
+use crate::virtio::{ID_BYTES, feature};
 
 const CONFIG_MAX: usize = 256;
 /// Maximum delay of the reply to a removal of memory, while requests still use the memory.
@@ -51,8 +52,7 @@ struct VringState {
 }
 
 pub(crate) struct Device {
-    common: Arc<ExportContext>,
-    thread_states: Arc<[Arc<ThreadState>]>,
+    export: Arc<SharedExport>,
     /// Configuration space for guests, possibly with an outdated size.
     config: Config,
     flags: Arc<DeviceFlags>,
@@ -60,7 +60,6 @@ pub(crate) struct Device {
     memory: Arc<GuestMemory>,
     inflight: Option<Inflight>,
     vrings: Vec<VringState>,
-    link: Arc<FrontendLink>,
     owned: bool,
     asked_queues: bool,
     /// True once the frontend has read the configuration space, so that it knows the size.
@@ -72,24 +71,26 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(
-        common: Arc<ExportContext>,
-        thread_states: Arc<[Arc<ThreadState>]>,
-        link: Arc<FrontendLink>,
-        (config, flags): (Config, DeviceFlags),
-    ) -> Device {
+    pub(crate) fn new(export: Arc<SharedExport>, config: Config, id: [u8; ID_BYTES]) -> Device {
         let vrings = (0..config.queues).map(|_| VringState::default()).collect();
-        common.unflushed.begin_session();
+        let unflushed = Arc::clone(&export.common.unflushed);
+        unflushed.begin_session();
+        let flags = DeviceFlags {
+            write_back: AtomicBool::new(true),
+            read_only: config.read_only,
+            id,
+            tenant: export.tenant,
+            group: export.group,
+            unflushed,
+        };
         Device {
-            common,
-            thread_states,
+            export,
             config,
             flags: Arc::new(flags),
             features: 0,
             memory: Arc::default(),
             inflight: None,
             vrings,
-            link,
             owned: false,
             asked_queues: false,
             config_read: false,
@@ -105,11 +106,14 @@ impl Device {
     }
 
     pub(crate) fn totals(&self) -> [u64; 2] {
-        self.common.totals_of(self.flags.tenant)
+        self.export.totals()
     }
 
     fn refuse<T>(&self, why: impl AsRef<str>) -> Result<T> {
-        self.common.log.say_rarely(format!("refused a request of the frontend: {}", why.as_ref()));
+        self.export
+            .common
+            .log
+            .say_rarely(format!("refused a request of the frontend: {}", why.as_ref()));
         Err(Error::InvalidParam)
     }
 
@@ -163,14 +167,19 @@ impl Device {
     }
 
     fn tell(&self, index: u32, order: ThreadOrder) {
-        self.thread_states[index as usize % self.thread_states.len()].orders.put(order);
+        let threads = &self.export.thread_states;
+        threads[index as usize % threads.len()].orders.put(order);
+    }
+
+    fn change(&self, index: u32, change: impl FnOnce(&mut Queue) + Send + 'static) {
+        self.tell(index, ThreadOrder::change(index as u16, change));
     }
 
     /// Waits for an I/O thread's answer. Returns `None` if the export stops meanwhile.
     fn hear<T>(&self, answer: &Receiver<T>, what: &str) -> Option<T> {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
-            let stops = self.common.stop.is_given();
+            let stops = self.export.common.stop.is_given();
             // I/O threads that have ended after a stop never answer. Waiting for each of hundreds
             // of queues would take too long, so only answers that have arrived are taken.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
@@ -182,50 +191,42 @@ impl Device {
             }
             if reminder.as_mut().is_some_and(Deadline::is_over) {
                 reminder = None;
-                self.common
+                self.export
+                    .common
                     .log
                     .say(format!("{what}: still waiting for a drive to complete requests"));
             }
             if reminder.is_none() {
                 // The I/O thread may be stuck in a write to an eventfd of the frontend. A signal
                 // interrupts the write.
-                self.thread_states.iter().for_each(|state| state.signal.send());
+                self.export.thread_states.iter().for_each(|state| state.signal.send());
             }
         }
     }
 
-    /// Orders an I/O thread to stop a ring. Returns the receiver for the ring's base (the index of
-    /// its next request), or `None` if the ring is not served.
-    fn order_stop(&mut self, index: u32) -> Option<Receiver<u16>> {
-        std::mem::take(&mut self.vrings[index as usize].served).then(|| {
-            let (reply, answer) = channel();
-            self.tell(index, ThreadOrder::Stop(index as u16, reply));
-            answer
-        })
-    }
-
-    fn hear_base(&self, index: u32, answer: &Receiver<u16>) -> Option<u16> {
-        self.hear(answer, &format!("queue {index} is stopping"))
-    }
-
-    /// Stops serving a ring and returns its base (the index of its next request). Returns `None` if
-    /// the export stops meanwhile; the base is unknown then.
-    fn stop(&mut self, index: u32) -> Option<u16> {
-        self.vrings.get(index as usize)?;
-        if let Some(answer) = self.order_stop(index) {
-            self.vrings[index as usize].base = self.hear_base(index, &answer)?;
+    /// Stops serving these rings, and records the base of each (the index of its next request).
+    /// Returns false if the export stops meanwhile, so that a base stays unknown.
+    fn stop(&mut self, rings: Range<u32>) -> bool {
+        let mut answers = Vec::new();
+        for index in rings {
+            if std::mem::take(&mut self.vrings[index as usize].served) {
+                let (reply, answer) = channel();
+                self.change(index, move |queue| queue.stopping = Some(reply));
+                answers.push((index, answer));
+            }
         }
-        Some(self.vrings[index as usize].base)
+        let mut is_known = true;
+        for (index, answer) in answers {
+            match self.hear(&answer, &format!("queue {index} is stopping")) {
+                Some(base) => self.vrings[index as usize].base = base,
+                None => is_known = false,
+            }
+        }
+        is_known
     }
 
     pub(crate) fn stop_all(&mut self) {
-        let all = 0..self.vrings.len() as u32;
-        let answers: Vec<_> = all.map(|index| (index, self.order_stop(index))).collect();
-        for (index, answer) in answers {
-            if let Some(base) = answer.and_then(|answer| self.hear_base(index, &answer)) {
-                self.vrings[index as usize].base = base;
-            }
-        }
+        self.stop(0..self.vrings.len() as u32);
     }
 
     fn start(&mut self, index: u32) -> Result<()> {
@@ -258,7 +259,7 @@ impl Device {
         };
         let again = recovered.heads;
         if !again.is_empty() {
-            self.common.log.say(format!(
+            self.export.common.log.say(format!(
                 "queue {index}: resubmitting {} requests that were in flight when the server ended",
                 again.len()
             ));
@@ -284,10 +285,12 @@ impl Device {
     /// Switches to new memory regions, and returns when all rings use them. Also waits, for a
     /// limited time, until removed regions are unmapped. No other wait is allowed here, because
     /// QEMU stops its guest during this message.
-    fn change_memory(&mut self, regions: Vec<Arc<Region>>) -> Result<()> {
-        let memory = match GuestMemory::new(regions) {
+    fn change_memory(&mut self, regions: MappedRegions) -> Result<()> {
+        let memory = regions
+            .and_then(|regions| GuestMemory::new(regions).map_err(|error| error.to_string()));
+        let memory = match memory {
             Ok(memory) => Arc::new(memory),
-            Err(error) => return self.refuse(error.to_string()),
+            Err(why) => return self.refuse(why),
         };
         let old = std::mem::replace(&mut self.memory, Arc::clone(&memory));
         let stays = |region| memory.regions().iter().any(|other| Arc::ptr_eq(other, region));
@@ -297,16 +300,19 @@ impl Device {
         let mut answers = Vec::new();
         for (index, vring) in self.vrings.iter().enumerate().filter(|(_, vring)| vring.served) {
             let areas = vring.addresses.and_then(|at| RingAreas::find(&memory, vring.size, at));
-            let (reply, answer) = channel();
-            let order = ThreadOrder::Memory(index as u16, Arc::clone(&memory), areas, reply);
-            self.tell(index as u32, order);
+            let ((reply, answer), memory) = (channel(), Arc::clone(&memory));
+            self.change(index as u32, move |queue| {
+                queue.change_memory(memory, areas);
+                // The send fails if the device is gone, and then nobody waits for the reply.
+                let _ = reply.send(());
+            });
             answers.push(answer);
         }
         for answer in answers {
             let _ = self.hear(&answer, "memory change");
         }
         let mut limit = Deadline::<Native>::after(REMOVAL_WAIT);
-        let stops = || self.common.stop.is_given();
+        let stops = || self.export.common.stop.is_given();
         let is_mapped = |region: &Weak<Region>| region.strong_count() > 0;
         while gone.iter().any(is_mapped) && !limit.is_over() && !stops() {
             std::thread::sleep(Duration::from_millis(1));
@@ -333,12 +339,12 @@ impl Device {
     fn apply_write_back(&self) {
         let switched = self.features & feature::CONFIG_WCE != 0;
         let on = match switched {
-            true => self.common.write_back.load(Ordering::SeqCst),
+            true => self.export.common.write_back.load(Ordering::SeqCst),
             false => self.features & feature::FLUSH != 0,
         };
         self.flags.write_back.store(on, Ordering::SeqCst);
         if let Some(inflight) = &self.inflight {
-            inflight.note_cache(match self.common.write_back.load(Ordering::SeqCst) {
+            inflight.note_cache(match self.export.common.write_back.load(Ordering::SeqCst) {
                 true => WriteCache::WriteBack,
                 false => WriteCache::WriteThrough,
             });
@@ -363,7 +369,7 @@ impl Device {
         self.vrings.iter_mut().for_each(|vring| *vring = VringState::default());
         self.memory = Arc::default();
         self.config_read = false;
-        self.common.unflushed.begin_session();
+        self.export.common.unflushed.begin_session();
         self.apply_write_back();
     }
 
@@ -374,7 +380,7 @@ impl Device {
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }
-        self.common.unflushed.begin_session();
+        self.export.common.unflushed.begin_session();
         self.features = 0;
         for vring in &mut self.vrings {
             vring.notifiers.forget();
@@ -383,6 +389,9 @@ impl Device {
         }
     }
 }
+
+/// Mapped regions, or the reason why a region cannot be mapped.
+type MappedRegions = std::result::Result<Vec<Arc<Region>>, String>;
 
 fn map(file: File, region: &VhostUserMemoryRegion) -> std::result::Result<Arc<Region>, String> {
     let address = RegionAddress {

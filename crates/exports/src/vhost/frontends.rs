@@ -7,9 +7,8 @@ use millrace_block::SECTOR_SHIFT;
 use millrace_machine::{Machine, Native};
 
 use super::device::control::Frontend;
-use super::io_thread::ExportContext;
 use super::stats::QueueStats;
-use super::{ExportObserver, VhostObserver};
+use super::{SharedExport, VhostObserver};
 use crate::ClientReport;
 use crate::counters::CounterTable as _;
 
@@ -32,12 +31,12 @@ impl VhostObserver {
     }
 }
 
-impl ExportObserver {
+impl SharedExport {
     fn report(&self, frontend: &Frontend) -> ClientReport {
         let mut queues = QueueStats::default();
         let threads = self.thread_states.iter().map(|state| state.published.read());
         threads.flat_map(|thread| thread.queues).for_each(|(_, queue)| queues.add(queue));
-        let (totals, before) = (self.common.totals_of(self.tenant), frontend.totals_before);
+        let (totals, before) = (self.totals(), frontend.totals_before);
         let [requests, bytes] = [0, 1].map(|at| totals[at].saturating_sub(before[at]));
         ClientReport {
             number: self.tenant,
@@ -52,12 +51,11 @@ impl ExportObserver {
             waits_for: if queues.waiting > 0 { "earlier requests" } else { "" },
         }
     }
-}
 
-impl ExportContext {
-    pub(super) fn totals_of(&self, tenant: u16) -> [u64; 2] {
-        let tenants = self.volume.tenants();
-        let ops = tenants.iter().filter(|one| one.0 == tenant).flat_map(|(_, its)| &its.ops);
+    /// Returns the totals of the export's tenant: requests, and bytes.
+    pub(super) fn totals(&self) -> [u64; 2] {
+        let tenants = self.common.volume.tenants();
+        let ops = tenants.iter().filter(|one| one.0 == self.tenant).flat_map(|(_, its)| &its.ops);
         ops.fold([0; 2], |[ios, bytes], op| [ios + op.ios, bytes + (op.sectors << SECTOR_SHIFT)])
     }
 }

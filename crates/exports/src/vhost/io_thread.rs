@@ -27,7 +27,7 @@ use millrace_reactor::{Handle, Wait};
 use millrace_runtime::{IoConfig, IoContext};
 
 use self::kicks::KickPoller;
-use self::pace::{BatchPacer, PaceConfig};
+use self::pace::BatchPacer;
 use self::polling::Polling;
 use self::thread_signal::{SignalTarget, ThreadSignal};
 use super::log::ExportLog;
@@ -168,7 +168,7 @@ impl IoThread {
             turns,
             pace: PaceState {
                 is_on: turns && config.wait_max_ns > 0,
-                pace: BatchPacer::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
+                pace: BatchPacer::new(config.wait_max_ns),
                 since_ns: 0,
                 waiting: 0,
             },
@@ -367,7 +367,7 @@ impl IoThread {
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {
-                served.queue.lose(why.to_owned());
+                served.queue.lose(why);
             }
         }
     }

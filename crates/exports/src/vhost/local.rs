@@ -15,10 +15,21 @@ use super::log::ExportLog;
 use super::memory::GuestMemory;
 use super::queue::notifiers::Notifiers;
 use super::queue::unflushed::UnflushedWrites;
-use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use super::ring::{RingAreas, RingFeatures};
+use super::queue::{DeviceFlags, Queue, QueueParts};
+use super::ring::{RingAreas, RingFeatures, RingParts};
 use super::{VhostStats, WAIT_MAX};
 use crate::virtio::ID_BYTES;
+
+/// Ring of a [`LocalDevice`].
+#[derive(Debug, Clone, Copy)]
+pub struct LocalRing {
+    /// Number of descriptors.
+    pub size: u16,
+    /// Features of the ring.
+    pub features: RingFeatures,
+    /// Frontend addresses: descriptor table, avail ring, used ring.
+    pub addresses: [u64; 3],
+}
 
 /// A vhost device with one queue, served by the thread that created it.
 pub struct LocalDevice {
@@ -30,8 +41,7 @@ debug_fields!(LocalDevice);
 
 impl LocalDevice {
     /// Creates a device of a volume. The calling thread becomes I/O thread `number` of the volume's
-    /// drives. The ring has `size` entries at three frontend addresses: descriptor table, avail
-    /// ring, used ring.
+    /// drives.
     ///
     /// # Errors
     /// `InvalidSetting` if the ring is not in the memory, `System` if no io_uring or epoll instance
@@ -40,19 +50,17 @@ impl LocalDevice {
         volume: &Arc<Volume<Native>>,
         number: u16,
         memory: &Arc<GuestMemory>,
-        (size, features, addresses): (u16, RingFeatures, [u64; 3]),
+        ring: LocalRing,
     ) -> Result<LocalDevice, Error> {
+        let LocalRing { size, features, addresses } = ring;
         let areas = RingAreas::find(memory, size, addresses).ok_or_else(|| {
             Error::new(ErrorKind::InvalidSetting, "the ring is not in the guest's memory")
         })?;
         let nobody: super::Say = Arc::new(|_| {});
-        let config = ThreadConfig {
-            reactor: millrace_reactor::Config::default(),
-            poll_max_ns: 0,
-            wait_max_ns: nanoseconds(WAIT_MAX),
-        };
-        let common =
-            ExportContext::new(Arc::clone(volume), config, ExportLog::new("local", &nobody), None);
+        let (reactor, wait_max_ns) = (millrace_reactor::Config::default(), nanoseconds(WAIT_MAX));
+        let config = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns };
+        let log = ExportLog::new("local", &nobody);
+        let common = ExportContext::new(Arc::clone(volume), config, log, None);
         let state = Arc::<ThreadState>::default();
         let mut thread = IoThread::new(&Arc::new(common), &state, number)?;
         let flags = DeviceFlags {

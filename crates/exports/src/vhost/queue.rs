@@ -11,7 +11,6 @@ pub(crate) mod inflight;
 pub(crate) mod notifiers;
 mod slots;
 pub(crate) mod unflushed;
-mod waiting_bio;
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;
@@ -20,17 +19,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
 use millrace_block::{Bio, Channel, GroupId, Op, OpFlags, Reject, Rejected, Segment, Status};
-use millrace_machine::Native;
+use millrace_machine::{Machine, Native};
 
 use self::blk::Action;
 use self::inflight::QueueInflight;
 use self::notifiers::{Notifiers, signal};
 use self::slots::{BUSY, EPOCH, FLUSH, LONG, MemoryVersions, PARTS_KEPT, RequestSlot, UNFLUSHED};
 use self::unflushed::{QueueUnflushed, UnflushedWrites};
-use self::waiting_bio::WaitingBio;
 use super::memory::GuestMemory;
 use super::memory::sigbus;
-use super::ring::{DescriptorChain, RingAreas, RingError, RingFeatures, SplitRing};
+use super::ring::{DescriptorChain, RingAreas, RingError, RingParts, SplitRing};
 use super::stats::QueueStats;
 use crate::virtio::{ID_BYTES, status};
 
@@ -64,18 +62,21 @@ pub(crate) struct Queue {
     /// data are not contiguous.
     parts: Box<[Vec<Segment>]>,
     memory: MemoryVersions,
-    tracking: Tracking,
+    inflight: Option<QueueInflight>,
+    /// First descriptors of requests whose answers are not published to the guest yet.
+    batch: Vec<u16>,
+    /// First descriptors of requests left by an earlier process, to submit again.
+    again: VecDeque<u16>,
+    unflushed: QueueUnflushed,
     held: Option<WaitingBio>,
     flags: Arc<DeviceFlags>,
 }
 
-#[derive(Debug)]
-struct Tracking {
-    inflight: Option<QueueInflight>,
-    /// First descriptors of requests whose answers are not published to the guest yet.
-    batch: Vec<u16>,
-    again: VecDeque<u16>,
-    unflushed: QueueUnflushed,
+/// A bio for which the channel had no space. While it waits, the queue takes no requests from its
+/// ring.
+struct WaitingBio {
+    bio: Bio,
+    since_ns: u64,
 }
 
 // SAFETY: the pointers inside are to guest memory, which the queue keeps mapped.
@@ -93,20 +94,11 @@ pub(crate) struct QueueParts {
     pub(crate) flags: Arc<DeviceFlags>,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RingParts {
-    pub(crate) areas: RingAreas,
-    pub(crate) size: u16,
-    pub(crate) features: RingFeatures,
-    pub(crate) taken: u16,
-    pub(crate) used: u16,
-}
-
 impl Queue {
     pub(crate) fn new(parts: QueueParts) -> Queue {
-        let RingParts { areas, size, features, taken, used } = parts.ring;
+        let size = parts.ring.size;
         // SAFETY: areas are found in the guest's memory, which the queue keeps mapped.
-        let ring = unsafe { SplitRing::new(areas, size, features, (taken, used)) };
+        let ring = unsafe { SplitRing::new(parts.ring) };
         Queue {
             number: parts.number,
             enabled: parts.enabled,
@@ -120,12 +112,10 @@ impl Queue {
             slots: (0..size).map(|_| RequestSlot::FREE).collect(),
             parts: (0..size).map(|_| Vec::new()).collect(),
             memory: MemoryVersions { now: parts.memory, epoch: 0, old: Vec::new() },
-            tracking: Tracking {
-                inflight: parts.inflight,
-                batch: Vec::with_capacity(usize::from(size)),
-                again: parts.again.into(),
-                unflushed: QueueUnflushed::of(&parts.flags.unflushed),
-            },
+            inflight: parts.inflight,
+            batch: Vec::with_capacity(usize::from(size)),
+            again: parts.again.into(),
+            unflushed: QueueUnflushed::of(&parts.flags.unflushed),
             held: None,
             flags: parts.flags,
         }
@@ -146,8 +136,7 @@ impl Queue {
         if self.memory.now.is_damaged() {
             return Some("the frontend truncated the file of its guest's memory");
         }
-        let is_damaged = |inflight: &QueueInflight| inflight.is_damaged();
-        let lost = self.tracking.inflight.as_ref().is_some_and(is_damaged);
+        let lost = self.inflight.as_ref().is_some_and(QueueInflight::is_damaged);
         lost.then_some("the frontend truncated the file that records requests in flight")
     }
 
@@ -168,7 +157,7 @@ impl Queue {
     /// Returns the number of requests that could be taken now.
     #[inline]
     pub(crate) fn available(&mut self) -> u32 {
-        let waiting = self.tracking.again.len() as u32 + u32::from(self.held.is_some());
+        let waiting = self.again.len() as u32 + u32::from(self.held.is_some());
         if !self.is_open() {
             return waiting;
         }
@@ -193,7 +182,7 @@ impl Queue {
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
-        if self.held.is_some() || !self.tracking.again.is_empty() {
+        if self.held.is_some() || !self.again.is_empty() {
             (count, has_room) = self.take_up(most, lane, channel);
         }
         // If the queue closes during the loop, `next` returns `None` and so ends the loop.
@@ -213,13 +202,18 @@ impl Queue {
     /// Returns the number submitted, and true if the channel has space for more.
     #[cold]
     fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
-        let (waiting, group) = (self.available(), self.flags.group);
-        let held = self.held.take().map(|held| held.try_again(group, waiting, channel));
-        let mut has_room = held.is_none_or(|bio| self.submit(bio, channel));
-        let mut count = 0;
+        let (mut count, mut has_room) = (0, true);
+        let waiting = self.available();
+        if let Some(WaitingBio { bio, since_ns }) = self.held.take() {
+            // The waiting time counts as back pressure on the group, once for each request that the
+            // bio delays.
+            let ns = Native::now().saturating_sub(since_ns);
+            channel.count_back_pressure(self.flags.group, ns * u64::from(waiting));
+            has_room = self.submit(bio, channel);
+        }
         while has_room
             && count < most
-            && let Some(head) = self.tracking.again.pop_front()
+            && let Some(head) = self.again.pop_front()
         {
             count += 1;
             has_room = self.start(head, lane, channel);
@@ -240,7 +234,7 @@ impl Queue {
             self.break_down(RingError::InFlight { head });
             return None;
         }
-        if let Some(inflight) = &mut self.tracking.inflight {
+        if let Some(inflight) = &mut self.inflight {
             inflight.taken(head);
         }
         Some(head)
@@ -299,12 +293,12 @@ impl Queue {
                 // checked.
                 unsafe { Bio::foreign_vectored(op, sector, &raw const **parts) }
             }
-            Action::Flush if self.tracking.unflushed.take_loss() => {
+            Action::Flush if self.unflushed.take_loss() => {
                 self.complete(head, Status::IoError);
                 return true;
             }
             Action::Flush => {
-                slot.state |= self.tracking.unflushed.begin_flush(head);
+                slot.state |= self.unflushed.begin_flush(head);
                 Bio::flush()
             }
             Action::Range { op: Op::Discard, sector, nr_sectors, .. } => {
@@ -343,12 +337,12 @@ impl Queue {
             let is_back = self.flags.write_back.load(Ordering::Relaxed);
             let (is_kept, head) = (bio.op() != Op::Discard, bio.user_data() as u16);
             if is_kept && !is_back {
-                if self.tracking.unflushed.take_loss() {
+                if self.unflushed.take_loss() {
                     self.complete(head, Status::IoError);
                     return true;
                 }
                 bio = bio.with_flags(OpFlags::FUA);
-            } else if is_kept && self.tracking.unflushed.notes {
+            } else if is_kept && self.unflushed.notes {
                 self.slots[usize::from(head)].state |= UNFLUSHED;
             }
         }
@@ -368,7 +362,7 @@ impl Queue {
     fn rejected(&mut self, rejected: Rejected) -> bool {
         match rejected.reason {
             Reject::Full => {
-                self.held = Some(WaitingBio::new(rejected.bio));
+                self.held = Some(WaitingBio { bio: rejected.bio, since_ns: Native::now() });
                 false
             }
             Reject::Invalid(status) => {
@@ -398,7 +392,7 @@ impl Queue {
             unsafe { slot.status.write_volatile(status) };
             len = slot.read_bytes + 1;
         }
-        self.tracking.unflushed.answered |= slot.state & UNFLUSHED != 0;
+        self.unflushed.answered |= slot.state & UNFLUSHED != 0;
         if slot.state & !UNFLUSHED != BUSY | self.memory.epoch {
             self.tidy_up((head, slot.state), status);
         }
@@ -407,9 +401,9 @@ impl Queue {
             return;
         }
         self.ring.put(head, len);
-        if let Some(inflight) = &mut self.tracking.inflight {
+        if let Some(inflight) = &mut self.inflight {
             inflight.put(head);
-            self.tracking.batch.push(head);
+            self.batch.push(head);
         }
     }
 
@@ -419,7 +413,7 @@ impl Queue {
             self.parts[usize::from(head)] = Vec::new();
         }
         if state & FLUSH != 0 {
-            self.tracking.unflushed.end_flush(head, status);
+            self.unflushed.end_flush(head, status);
         }
         if state & EPOCH != self.memory.epoch {
             self.memory.leave(state & EPOCH);
@@ -433,14 +427,14 @@ impl Queue {
         if self.is_lost || self.ring.unpublished() == 0 {
             return false;
         }
-        self.tracking.unflushed.before_publish();
+        self.unflushed.before_publish();
         let before = self.ring.published();
         let published = self.ring.publish();
-        if let Some(inflight) = &mut self.tracking.inflight {
-            inflight.published(&self.tracking.batch, published);
-            self.tracking.batch.clear();
+        if let Some(inflight) = &mut self.inflight {
+            inflight.published(&self.batch, published);
+            self.batch.clear();
         }
-        self.tracking.unflushed.after_publish();
+        self.unflushed.after_publish();
         if self.ring.wants_interrupt(before)
             && let Some(call) = &self.notifiers.call
         {
@@ -462,7 +456,7 @@ impl Queue {
         // While a bio waits for space in the channel, no kick is needed: a completion makes space
         // and wakes the thread.
         self.held.is_none()
-            && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
+            && (!self.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
 
     #[inline]
@@ -484,38 +478,31 @@ impl Queue {
         match areas {
             // SAFETY: found in the memory that is now kept.
             Some(areas) => unsafe { self.ring.move_to(areas) },
-            None => self.lose_ring(),
+            None => {
+                self.again.clear();
+                self.lose("its ring is not in the new guest memory");
+            }
         }
     }
 
-    /// Fails the queue because its ring is not in the new memory: answers cannot be delivered.
-    fn lose_ring(&mut self) {
-        self.tracking.again.clear();
-        self.lose("its ring is not in the new guest memory".to_owned());
-    }
-
     /// Fails the queue without answers to its requests, because their memory no longer exists.
-    pub(crate) fn lose(&mut self, why: String) {
+    pub(crate) fn lose(&mut self, why: &str) {
         self.is_lost = true;
-        self.fail(why);
+        self.break_down(why);
     }
 
     /// Takes the queue out of service because of an error of the guest or frontend.
-    pub(crate) fn fail(&mut self, why: String) {
-        self.broken = Some(why);
+    #[cold]
+    fn break_down(&mut self, why: impl ToString) {
+        self.broken = Some(why.to_string());
         if let Some(error) = &self.notifiers.error {
             signal(error);
         }
     }
 
-    #[cold]
-    fn break_down(&mut self, error: RingError) {
-        self.fail(error.to_string());
-    }
-
     /// Returns true if the queue is stopping and has no requests.
     pub(crate) fn is_drained(&self) -> bool {
-        self.stopping.is_some() && self.in_flight() == 0 && self.tracking.again.is_empty()
+        self.stopping.is_some() && self.in_flight() == 0 && self.again.is_empty()
     }
 }
 

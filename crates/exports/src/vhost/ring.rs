@@ -81,16 +81,6 @@ pub struct RingAreas {
 }
 
 impl RingAreas {
-    /// Creates areas at three addresses: descriptor table, avail ring, used ring.
-    ///
-    /// # Safety
-    /// The addresses are valid for reads and writes of [`area_bytes`] as long as these areas are
-    /// used, and aligned to 16, 2 and 4.
-    #[must_use]
-    pub unsafe fn at([desc, avail, used]: [*mut u8; 3]) -> RingAreas {
-        RingAreas { desc, avail, used }
-    }
-
     /// Returns used.idx. The argument `_memory` proves that the areas are mapped.
     #[must_use]
     pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
@@ -180,6 +170,21 @@ pub struct RingFeatures {
     pub indirect: bool,
 }
 
+/// Location and state of a ring that is put into service.
+#[derive(Debug, Clone, Copy)]
+pub struct RingParts<C = RingAreas> {
+    /// Areas of the ring.
+    pub areas: C,
+    /// Number of descriptors.
+    pub size: u16,
+    /// Negotiated features.
+    pub features: RingFeatures,
+    /// Number of heads taken from the avail ring before, modulo 2^16.
+    pub taken: u16,
+    /// Number of heads put on the used ring before, modulo 2^16.
+    pub used: u16,
+}
+
 /// The device's side of a split virtqueue.
 #[derive(Debug)]
 pub struct SplitRing<C = RingAreas> {
@@ -198,8 +203,7 @@ pub struct SplitRing<C = RingAreas> {
 }
 
 impl SplitRing {
-    /// Creates a ring of `size` descriptors. `taken` heads were taken from the avail ring before,
-    /// and `used` heads were put on the used ring.
+    /// Puts a ring into service.
     ///
     /// # Safety
     /// The areas must be valid for reads and writes of [`area_bytes`] and aligned as by
@@ -209,13 +213,8 @@ impl SplitRing {
     /// # Panics
     /// If the size is not a power of two up to [`SIZE_MAX`].
     #[must_use]
-    pub unsafe fn new(
-        areas: RingAreas,
-        size: u16,
-        features: RingFeatures,
-        (taken, used): (u16, u16),
-    ) -> SplitRing {
-        SplitRing::over(areas, size, features, (taken, used))
+    pub unsafe fn new(parts: RingParts) -> SplitRing {
+        SplitRing::over(parts)
     }
 
     /// Replaces the areas, because the ring's memory was mapped at other addresses.
@@ -228,23 +227,11 @@ impl SplitRing {
 }
 
 impl<C: RingWords> SplitRing<C> {
-    fn over(
-        areas: C,
-        size: u16,
-        features: RingFeatures,
-        (taken, used): (u16, u16),
-    ) -> SplitRing<C> {
+    fn over(parts: RingParts<C>) -> SplitRing<C> {
+        let RingParts { areas, size, features, taken, used } = parts;
         assert!(size.is_power_of_two() && size <= SIZE_MAX, "ring of {size}");
-        SplitRing {
-            areas,
-            size,
-            mask: size - 1,
-            features,
-            taken,
-            seen: taken,
-            used,
-            published: used,
-        }
+        let (mask, seen, published) = (size - 1, taken, used);
+        SplitRing { areas, size, mask, features, taken, seen, used, published }
     }
 
     /// Returns the number of descriptors.

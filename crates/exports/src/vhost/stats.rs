@@ -3,6 +3,7 @@
 //! The I/O threads publish the counters (counters.rs), and observers of the server read them.
 //! Reports and metrics are generated from the entries of each `counter_table!`.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::counters::PublishedCounters;
@@ -51,27 +52,20 @@ pub(crate) type QueueCounters = PublishedCounters<{ QueueStats::COUNT }>;
 #[derive(Default)]
 pub(crate) struct PublishedStats {
     pub(crate) thread: PublishedCounters<{ ThreadStats::COUNT }>,
-    queues: Mutex<Vec<(u16, Arc<QueueCounters>)>>,
+    queues: Mutex<BTreeMap<u16, Arc<QueueCounters>>>,
 }
 
 impl PublishedStats {
     /// Returns the counters of a queue, which continue from those of an earlier guest.
     pub(crate) fn queue(&self, number: u16) -> Arc<QueueCounters> {
-        let mut queues = lock(&self.queues);
-        match queues.binary_search_by_key(&number, |queue| queue.0) {
-            Ok(at) => Arc::clone(&queues[at].1),
-            Err(at) => {
-                let counters = Arc::<QueueCounters>::default();
-                queues.insert(at, (number, Arc::clone(&counters)));
-                counters
-            }
-        }
+        Arc::clone(lock(&self.queues).entry(number).or_default())
     }
 
     pub(crate) fn read(&self) -> VhostStats {
         let mut thread: ThreadStats = self.thread.read();
-        let read = |queue: &(u16, Arc<QueueCounters>)| (queue.0, queue.1.read());
-        let queues: Vec<(u16, QueueStats)> = lock(&self.queues).iter().map(read).collect();
+        let queues = lock(&self.queues);
+        let queues = queues.iter().map(|(number, counters)| (*number, counters.read()));
+        let queues: Vec<(u16, QueueStats)> = queues.collect();
         thread.system_calls += queues.iter().map(|(_, queue)| queue.interrupts).sum::<u64>();
         VhostStats { thread, queues }
     }

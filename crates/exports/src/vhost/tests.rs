@@ -61,7 +61,9 @@ fn senseless_settings_are_refused_and_limits_are_not() {
 fn threads_have_the_settings_of_their_export() {
     let export = export(Path::new("/nowhere"));
     for backend in [Backend::Uring, Backend::Epoll] {
-        let settings = settings(&export, backend);
+        let say: Say = Arc::new(|_| {});
+        let shared = SharedExport::new(&export, GroupId::DEFAULT, (backend, &say)).unwrap();
+        let settings = shared.common.config;
         assert_eq!(settings.reactor.backend, backend);
         assert_eq!((settings.poll_max_ns, settings.wait_max_ns), (5, 6));
     }
@@ -74,7 +76,7 @@ fn only_the_older_design_locks_and_a_server_frees_its_socket() {
     for threads in [Threads::Shared, Threads::Count(1), Threads::PerQueue] {
         let server = start(VhostExport { threads, ..export(&socket) }).unwrap();
         let is_shared = threads == Threads::Shared;
-        assert_eq!(server.exports[0].common.lock.is_some(), is_shared);
+        assert_eq!(server.exports[0].shared.common.lock.is_some(), is_shared);
         assert_eq!((server.notes(), server.failed()), (&[][..], false));
         let observer = server.observer();
         let names = |errors: Vec<ExportErrors>| errors.into_iter().map(|one| one.export).collect();
@@ -97,22 +99,17 @@ fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
         (Played::Fails, Played::Panics, vec![panicked, "the ring failed"]),
     ] {
         let export = export(Path::new("/nowhere"));
-        let (say, link): (Say, _) = (Arc::new(|_| {}), Arc::new(FrontendLink::new().unwrap()));
-        let (log, settings) = (ExportLog::new("v", &say), settings(&export, Backend::Epoll));
-        let volume = Arc::clone(&export.volume);
+        let (say, seat): (Say, _) = (Arc::new(|_| {}), ClientGroup::default().enter());
+        let shared = SharedExport::new(&export, seat.group(), (Backend::Epoll, &say)).unwrap();
         let (threads, failed) = played(&[Played::Serves, io, Played::Serves]);
         let panics = control == Played::Panics;
         let control = Native::spawn("t", None, Box::new(move || assert!(!panics, "as expected")));
         let running = RunningExport {
-            name: "v".to_owned(),
-            common: Arc::new(ExportContext::new(volume, settings, log, None)),
-            thread_states: Arc::new([Arc::default()]),
-            link,
+            shared,
             threads,
             control: Some(control),
             _size: export.volume.watch_size(|_| {}),
-            tenant: 0,
-            seat: ClientGroup::default().enter(),
+            _seat: seat,
         };
         let server = VhostServer {
             exports: vec![running],

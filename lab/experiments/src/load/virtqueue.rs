@@ -14,9 +14,9 @@ use millrace_block::Volume;
 use millrace_clients::vhost::{
     Counters, Descriptors, DriverRing, RingLayout, RingOptions, Status, Wait,
 };
-use millrace_exports::vhost::LocalDevice;
 use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::RingFeatures;
+use millrace_exports::vhost::{LocalDevice, LocalRing};
 use millrace_machine::Native;
 
 use crate::load::bench::{BenchError, Plan, Progress, check};
@@ -84,12 +84,9 @@ impl LocalQueue {
         let ring = ring.map_err(|error| wrong(error.to_string()))?;
         let parts = [layout.descriptors, layout.available, layout.used];
         let features = RingFeatures { event_idx: options.event_idx, indirect: true };
-        let device = LocalDevice::new(
-            volume,
-            number,
-            &memory,
-            (options.size, features, parts.map(|part| USER + part as u64)),
-        )?;
+        let addresses = parts.map(|part| USER + part as u64);
+        let ring_parts = LocalRing { size: options.size, features, addresses };
+        let device = LocalDevice::new(volume, number, &memory, ring_parts)?;
         Ok(LocalQueue { ring, device, _memory: memory })
     }
 }

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Stamp};
-use millrace_exports::vhost::pace::{BatchPacer, PaceConfig};
+use millrace_exports::vhost::pace::BatchPacer;
 use millrace_exports::vhost::polling::Polling;
 use millrace_machine::{CpuId, Machine, Stage};
 use millrace_simulator::Simulated;
@@ -100,7 +100,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         queues,
         channel: Channel::open(&vm.volume, config)
             .expect("opening a channel must succeed while all queues are served"),
-        pace: BatchPacer::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
+        pace: BatchPacer::new(served.wait_max_ns),
         polling: Polling::new(served.poll_max_ns),
         requests: Vec::new(),
         free: Vec::new(),

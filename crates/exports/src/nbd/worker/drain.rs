@@ -131,7 +131,7 @@ impl Worker {
         let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> =
             volumes.iter().map(|one| Progress::watched(one)).collect();
-        while !self.is_idle() && goes_on(volumes, &mut progress, limit.left_with_ns(CUT_OFF_NS)) {
+        while !self.is_idle() && goes_on(&mut progress, limit.left_with_ns(CUT_OFF_NS)) {
             self.turn(Some(Native::now() + TURN_NS))?;
         }
         Ok(())

@@ -66,7 +66,7 @@ impl Worker {
         let done = || shared.all_flushed();
         let volumes = &lanes.volumes();
         let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
-        while !done() && goes_on(volumes, &mut progress, limit.left_with_ns(more_ns)) {
+        while !done() && goes_on(&mut progress, limit.left_with_ns(more_ns)) {
             lanes.iter_mut().for_each(|lane| {
                 lane.channel.poll(|_| ());
             });

@@ -74,6 +74,7 @@ impl Frontend {
 }
 
 pub(crate) struct FrontendLink {
+    log: ExportLog,
     frontend: Mutex<Option<Frontend>>,
     changes: Mutex<Option<OwnedFd>>,
     /// Eventfd that wakes the control thread when the export stops; `shut_down` makes it readable.
@@ -81,9 +82,10 @@ pub(crate) struct FrontendLink {
 }
 
 impl FrontendLink {
-    pub(crate) fn new() -> io::Result<FrontendLink> {
+    pub(crate) fn new(log: &ExportLog) -> io::Result<FrontendLink> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
-        Ok(FrontendLink { frontend: Mutex::default(), changes: Mutex::default(), stop })
+        let (frontend, changes) = (Mutex::default(), Mutex::default());
+        Ok(FrontendLink { log: log.clone(), frontend, changes, stop })
     }
 
     pub(crate) fn frontend(&self) -> Option<Frontend> {
@@ -168,21 +170,17 @@ impl Endpoint {
     }
 }
 
-pub(crate) fn run(
-    endpoint: &Endpoint,
-    link: &FrontendLink,
-    mut make: impl FnMut() -> Device,
-    log: &ExportLog,
-) {
+pub(crate) fn run(endpoint: &Endpoint, link: &FrontendLink, mut make: impl FnMut() -> Device) {
     let mut reported = false;
     while let Some(stream) = endpoint.open(link) {
         match stream {
             Ok(stream) => {
                 reported = false;
-                serve(stream, endpoint.listener(), (link, log), make());
+                serve(stream, endpoint.listener(), link, make());
             }
             Err(error) if !std::mem::replace(&mut reported, true) => {
-                log.say(format!("{}: {error}; trying again every second", endpoint.failure()));
+                let failure = endpoint.failure();
+                link.log.say(format!("{failure}: {error}; trying again every second"));
             }
             Err(_) => {}
         }
@@ -212,13 +210,11 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 fn serve(
     stream: UnixStream,
     mut socket: Option<&UnixListener>,
-    (link, log): (&FrontendLink, &ExportLog),
+    link: &FrontendLink,
     device: Device,
 ) {
-    let Ok(copy) = stream.try_clone() else {
-        return log.say("no file descriptors left for a frontend");
-    };
-    let Ok(peeked) = stream.try_clone() else {
+    let log = &link.log;
+    let (Ok(copy), Ok(peeked)) = (stream.try_clone(), stream.try_clone()) else {
         return log.say("no file descriptors left for a frontend");
     };
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
@@ -306,9 +302,14 @@ mod tests {
     use super::*;
     use crate::vhost::io_thread::thread_signal::ThreadSignal;
 
+    fn quiet_link() -> FrontendLink {
+        let say: crate::vhost::Say = Arc::new(|_| {});
+        FrontendLink::new(&ExportLog::new("v", &say)).unwrap()
+    }
+
     #[test]
     fn a_frontend_that_never_reads_of_changes_stops_nobody() {
-        let link = FrontendLink::new().unwrap();
+        let link = quiet_link();
         assert!(!link.notify_config_change(), "nobody listens");
         let (ours, theirs) = UnixStream::pair().unwrap();
         *lock(&link.changes) = Some(ours.into());
@@ -320,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_wait_goes_on_after_a_signal() {
-        let (link, signal) = (FrontendLink::new().unwrap(), ThreadSignal::default());
+        let (link, signal) = (quiet_link(), ThreadSignal::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
@@ -344,10 +345,10 @@ mod tests {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let into = Arc::clone(&said);
         let say: crate::vhost::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
-        let (link, log) = (FrontendLink::new().unwrap(), ExportLog::new("v", &say));
+        let link = FrontendLink::new(&ExportLog::new("v", &say)).unwrap();
         link.shut_down();
         let endpoint = Endpoint::Connect("/nowhere/at/all".into());
-        run(&endpoint, &link, || unreachable!("there is no frontend"), &log);
+        run(&endpoint, &link, || unreachable!("there is no frontend"));
         let said = lock(&said);
         assert_eq!(said.len(), 1);
         assert!(said[0].starts_with("export v: cannot connect to /nowhere/at/all: "), "{said:?}");

@@ -96,10 +96,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<vhost::VhostUserMemoryRegionBase>>> {
         let mapped = ctx.iter().zip(files).map(|(region, file)| map(file, region));
-        match mapped.collect::<std::result::Result<Vec<_>, _>>() {
-            Ok(regions) => self.change_memory(regions).map(|()| None),
-            Err(why) => self.refuse(why),
-        }
+        self.change_memory(mapped.collect()).map(|()| None)
     }
 
     fn add_mem_region(
@@ -108,14 +105,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         fd: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
-        let done = match map(fd, region) {
-            Ok(added) => {
-                let mut regions = self.memory.regions().to_vec();
-                regions.push(added);
-                self.change_memory(regions).map(|()| None)
-            }
-            Err(why) => self.refuse(why),
-        };
+        let known = self.memory.regions().iter().cloned().map(Ok);
+        let regions = known.chain([map(fd, region)]).collect();
+        let done = self.change_memory(regions).map(|()| None);
         self.whole = done.is_err();
         done
     }
@@ -136,7 +128,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             ));
         };
         regions.remove(place);
-        self.change_memory(regions)
+        self.change_memory(Ok(regions))
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
@@ -173,11 +165,12 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.vring(index)?;
-        let Some(base) = self.stop(index) else {
+        if !self.stop(index..index + 1) {
             return Err(Error::BackendInternalError);
-        };
-        self.vrings[index as usize].notifiers.forget();
-        Ok(VhostUserVringState::new(index, base.into()))
+        }
+        let vring = self.vring(index)?;
+        vring.notifiers.forget();
+        Ok(VhostUserVringState::new(index, vring.base.into()))
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
@@ -200,7 +193,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         let call = self.eventfd(fd)?;
         let vring = self.vring(index.into())?;
         if vring.served {
-            self.tell(index.into(), ThreadOrder::Call(index.into(), call));
+            self.change(index.into(), move |queue| {
+                queue.notifiers.call = call;
+                queue.interrupt();
+            });
         } else {
             vring.notifiers.call = call;
         }
@@ -212,7 +208,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let vring = self.vring(index.into())?;
         vring.notifiers.error.clone_from(&error);
         if vring.served {
-            self.tell(index.into(), ThreadOrder::Error(index.into(), error));
+            self.change(index.into(), move |queue| queue.notifiers.error = error);
         }
         Ok(())
     }
@@ -221,12 +217,12 @@ impl VhostUserBackendReqHandlerMut for Device {
         let vring = self.vring(index)?;
         vring.enabled = enable;
         if vring.served {
-            self.tell(index, ThreadOrder::Enable(index as u16, enable));
+            self.change(index, move |queue| queue.enabled = enable);
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
             // A frontend that reconnects does not read the size of the device again. The
             // notification makes it read the size, which may have changed.
-            self.link.notify_config_change();
+            self.export.link.notify_config_change();
         }
         Ok(())
     }
@@ -246,10 +242,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         let known = std::mem::replace(&mut self.config_read, true);
         if !known && self.is_new() {
             // SeqCst for simplicity: the value changes rarely, and only this thread reads it.
-            self.common.write_back.store(true, Ordering::SeqCst);
+            self.export.common.write_back.store(true, Ordering::SeqCst);
         }
-        let write_back = self.common.write_back.load(Ordering::SeqCst);
-        let capacity = self.common.volume.capacity();
+        let write_back = self.export.common.write_back.load(Ordering::SeqCst);
+        let capacity = self.export.common.volume.capacity();
         let mut bytes = Config { capacity, write_back, ..self.config }.bytes().to_vec();
         // Fields of newer device versions read as zeroes.
         bytes.resize(CONFIG_MAX, 0);
@@ -263,7 +259,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if let Some(value) = place {
             // The write-back switch is stored even if its feature is not negotiated yet: a frontend
             // sends the switch only once.
-            self.common.write_back.store(*value != 0, Ordering::SeqCst);
+            self.export.common.write_back.store(*value != 0, Ordering::SeqCst);
             self.apply_write_back();
         }
         Ok(())
@@ -280,12 +276,12 @@ impl VhostUserBackendReqHandlerMut for Device {
                     // The frontend has not read the configuration here, so its guest read it from
                     // another server. If that was qemu-storage-daemon, which reports no cache, the
                     // guest sends no flushes. So each write must be durable before it is answered.
-                    self.common.write_back.store(false, Ordering::SeqCst);
-                    if self.common.unflushed.tracks() {
-                        self.common.log.say(NOT_STARTED_HERE);
+                    self.export.common.write_back.store(false, Ordering::SeqCst);
+                    if self.export.common.unflushed.tracks() {
+                        self.export.common.log.say(NOT_STARTED_HERE);
                     }
                 }
-                self.common.unflushed.follow(&region);
+                self.export.common.unflushed.follow(&region);
                 self.inflight = Some(region);
                 self.apply_write_back();
                 Ok((VhostUserInflight::new(bytes, 0, queues, size), file))
@@ -299,10 +295,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         match Inflight::open(file, inflight.mmap_offset, shape) {
             Ok(region) => {
                 if region.is_write_through() {
-                    self.common.write_back.store(false, Ordering::SeqCst);
+                    self.export.common.write_back.store(false, Ordering::SeqCst);
                 }
-                if self.common.unflushed.follow(&region) {
-                    self.common.log.say(
+                if self.export.common.unflushed.follow(&region) {
+                    self.export.common.log.say(
                         "the last daemon ended before it flushed writes that it had answered; the \
                          guest's next flush fails with an I/O error to report this",
                     );

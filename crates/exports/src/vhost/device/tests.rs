@@ -3,7 +3,6 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 
 use millrace_block::GroupId;
 use millrace_drives::FaultCache;
@@ -12,10 +11,11 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{GpuBackend, VhostUserBackendReqHandlerMut};
 
+use super::control::FrontendLink;
 use super::*;
 use crate::mailbox::lock;
 use crate::vhost::Say;
-use crate::vhost::io_thread::ThreadConfig;
+use crate::vhost::io_thread::{ExportContext, ThreadConfig};
 use crate::vhost::log::ExportLog;
 use crate::vhost::memory::memory_file;
 use crate::vhost::tests::played::volume;
@@ -32,19 +32,16 @@ fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
     let config = Config { capacity, limits, queues, read_only, write_back, event_idx };
     let reactor = millrace_reactor::Config::default();
     let settings = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns: 0 };
-    let common = ExportContext::new(volume, settings, ExportLog::new("v", &say), None);
-    let write_back = AtomicBool::new(true);
-    let flags = DeviceFlags {
-        write_back,
-        read_only,
-        id: [0; ID_BYTES],
+    let log = ExportLog::new("v", &say);
+    let export = SharedExport {
+        name: "v".to_owned(),
+        link: FrontendLink::new(&log).unwrap(),
+        common: Arc::new(ExportContext::new(volume, settings, log, None)),
+        thread_states: vec![Arc::default()],
         tenant: 0,
         group: GroupId::DEFAULT,
-        unflushed: Arc::clone(&common.unflushed),
     };
-    let link = Arc::new(FrontendLink::new().unwrap());
-    let thread_states: Arc<[Arc<ThreadState>]> = Arc::new([Arc::default()]);
-    (Device::new(Arc::new(common), thread_states, link, (config, flags)), said)
+    (Device::new(Arc::new(export), config, [0; ID_BYTES]), said)
 }
 
 #[test]

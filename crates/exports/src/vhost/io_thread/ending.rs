@@ -3,7 +3,6 @@
 //! Invariant: memory that a drive may still write is leaked with the queue of the request, never
 //! unmapped.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::Error;
@@ -93,13 +92,12 @@ impl IoThread {
         // Requests must complete before the final flush. Their deadline is extended while a cache
         // makes progress. Data written after the flush would stay in the cache's memory and be
         // lost, although acknowledged.
-        let volume = Arc::clone(&self.common.volume);
-        let mut progress = Progress::watched(&volume);
+        let mut progress = Progress::watched(&self.common.volume);
         loop {
             while self.round()? {}
             let waits = self.queues.iter().flatten().any(|served| !served.queue.is_drained());
             self.look_after();
-            if !waits || progress.is_over(&volume, limit.left_ns(), 0) {
+            if !waits || progress.is_over(limit.left_ns(), 0) {
                 return Ok(());
             }
             self.sleep(Some(Native::now() + TURN_NS))?;

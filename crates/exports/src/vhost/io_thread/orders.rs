@@ -1,29 +1,25 @@
 //! Orders of a control thread to an I/O thread, executed between two iterations of its loop.
-//!
-//! An order whose sender waits carries a channel for the answer.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use super::kicks::KickPoller;
 use super::{IoThread, ServedQueue};
-use crate::vhost::memory::GuestMemory;
 use crate::vhost::queue::Queue;
-use crate::vhost::ring::RingAreas;
 use crate::vhost::stats::QueueStats;
 
+/// Order to an I/O thread. An order for a queue that the thread does not serve is dropped, together
+/// with its channel for an answer.
 pub(crate) enum ThreadOrder {
     Start(Box<Queue>),
-    /// Take no more requests from a queue, and send its base (the index of the next request) once
-    /// it is empty.
-    Stop(u16, Sender<u16>),
-    /// Use other memory for a queue. The areas of its ring are then at these addresses.
-    Memory(u16, Arc<GuestMemory>, Option<RingAreas>, Sender<()>),
-    Call(u16, Option<OwnedFd>),
+    /// Change the queue of this number.
+    Change(u16, Box<dyn FnOnce(&mut Queue) + Send>),
     Kick(u16, Option<OwnedFd>),
-    Error(u16, Option<Arc<OwnedFd>>),
-    Enable(u16, bool),
+}
+
+impl ThreadOrder {
+    pub(crate) fn change(number: u16, change: impl FnOnce(&mut Queue) + Send + 'static) -> Self {
+        ThreadOrder::Change(number, Box::new(change))
+    }
 }
 
 impl IoThread {
@@ -31,49 +27,23 @@ impl IoThread {
         while let Some(order) = self.state.orders.take() {
             match order {
                 ThreadOrder::Start(queue) => self.start(queue),
-                ThreadOrder::Stop(number, reply) => match self.find(number) {
-                    Some(served) => served.queue.stopping = Some(reply),
-                    // A queue that is out of service has no base (index of its next request).
-                    // Dropping the sender closes the channel, so the control thread stops waiting
-                    // for the base.
-                    None => drop(reply),
-                },
-                ThreadOrder::Memory(number, memory, areas, reply) => {
+                ThreadOrder::Change(number, change) => {
                     if let Some(served) = self.find(number) {
-                        served.queue.change_memory(memory, areas);
+                        change(&mut served.queue);
                     }
+                    // The queue may have got other memory, which may be damaged already.
                     self.hits = 0;
-                    // The send fails if the device is gone, and then nobody waits for the reply.
-                    let _ = reply.send(());
-                }
-                ThreadOrder::Call(number, fd) => {
-                    if let Some(served) = self.find(number) {
-                        served.queue.notifiers.call = fd;
-                        served.queue.interrupt();
-                    }
                 }
                 ThreadOrder::Kick(number, fd) => self.change_kick(number, fd),
-                ThreadOrder::Error(number, fd) => {
-                    if let Some(served) = self.find(number) {
-                        served.queue.notifiers.error = fd;
-                    }
-                }
-                ThreadOrder::Enable(number, enabled) => {
-                    if let Some(served) = self.find(number) {
-                        served.queue.enabled = enabled;
-                    }
-                }
             }
         }
     }
 
     fn change_kick(&mut self, number: u16, fd: Option<OwnedFd>) {
-        let Some(old) = self.find(number).map(|served| served.kick.take()) else { return };
+        let mut served = self.queues.iter_mut().flatten();
+        let Some(served) = served.find(|served| served.queue.number == number) else { return };
         let place = fd.map(|fd| self.kicks.add(fd));
-        if let Some(served) = self.find(number) {
-            served.kick = place;
-        }
-        if let Some(old) = old {
+        if let Some(old) = std::mem::replace(&mut served.kick, place) {
             self.kicks.remove(old);
         }
     }

@@ -24,13 +24,6 @@ const OVERDUE_GAPS: u64 = 4;
 const WINDOW_MIN: u32 = 64;
 const TIME_MAX_NS: u64 = 1 << 32;
 
-/// Settings of batch submission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PaceConfig {
-    /// Longest time that a request is held back, in nanoseconds; 0 disables waiting.
-    pub wait_max_ns: u64,
-}
-
 /// Arrival statistics, which decide whether a submission waits for more requests.
 #[derive(Debug, Clone)]
 pub struct BatchPacer {
@@ -86,11 +79,12 @@ impl OutstandingPeaks {
 }
 
 impl BatchPacer {
-    /// Creates a pacer without measurements, which at first lets no request wait.
+    /// Creates a pacer without measurements, which at first lets no request wait. Later a request
+    /// waits for at most `wait_max_ns`; 0 disables waiting.
     #[must_use]
-    pub fn new(config: PaceConfig) -> BatchPacer {
+    pub fn new(wait_max_ns: u64) -> BatchPacer {
         BatchPacer {
-            wait_max_ns: config.wait_max_ns.min(TIME_MAX_NS),
+            wait_max_ns: wait_max_ns.min(TIME_MAX_NS),
             last_ns: 0,
             gap: Average::default(),
             cost: Average::default(),
@@ -163,7 +157,7 @@ mod tests {
     const WAIT_MAX_NS: u64 = 10_000;
 
     fn pace() -> BatchPacer {
-        BatchPacer::new(PaceConfig { wait_max_ns: WAIT_MAX_NS })
+        BatchPacer::new(WAIT_MAX_NS)
     }
 
     /// Bursts of `depth` requests, `gap_ns` apart, all submitted at `cost_ns` and completed after a
@@ -206,7 +200,7 @@ mod tests {
             pace.arrived(now_ns, 1);
         }
         assert_eq!(pace.hold_until(now_ns, 1, now_ns), Some(now_ns + WAIT_MAX_NS));
-        let mut off = BatchPacer::new(PaceConfig { wait_max_ns: 0 });
+        let mut off = BatchPacer::new(0);
         let now_ns = rounds(&mut off, 32, 300, 2_000);
         off.arrived(now_ns + 300, 1);
         assert_eq!(off.hold_until(now_ns + 300, 1, now_ns + 300), None);

@@ -183,7 +183,7 @@ fn a_queue_that_breaks_is_told_once_and_makes_no_batch() {
 /// A pace of a client that had 32 outstanding lately, close together, for whose submissions a wait
 /// of four seconds pays.
 fn eager() -> BatchPacer {
-    let mut pace = BatchPacer::new(PaceConfig { wait_max_ns: LONG_NS });
+    let mut pace = BatchPacer::new(LONG_NS);
     for _ in 0..32 {
         pace.arrived(Native::now(), 1);
         pace.submitted(u64::MAX, 1);
@@ -273,7 +273,7 @@ fn any_work_to_do_is_news_and_prevents_sleep() {
     bench.settle();
     assert!(!bench.thread.has_news());
     // Orders.
-    bench.state.orders.put(ThreadOrder::Enable(0, true));
+    bench.state.orders.put(ThreadOrder::change(0, |queue| queue.enabled = true));
     assert!(bench.thread.has_news());
     bench.thread.sleep(None).unwrap();
     bench.thread.sleep(far()).unwrap();
@@ -315,7 +315,7 @@ fn stopping_queue_reports_its_base_and_lets_go_of_all() {
     bench.played.offer_reads(0, SIZE, 0, 3);
     bench.settle();
     let (reply, base) = channel();
-    bench.state.orders.put(ThreadOrder::Stop(0, reply));
+    bench.state.orders.put(ThreadOrder::change(0, |queue| queue.stopping = Some(reply)));
     bench.thread.take_orders();
     bench.thread.look_after();
     assert!(base.try_recv().is_err(), "three are in flight");
@@ -332,7 +332,7 @@ fn stopping_queue_reports_its_base_and_lets_go_of_all() {
     assert_eq!((stats.queues, stats.in_flight, stats.requests), (1, 0, 3));
     // A ring that is none has no base.
     let (reply, base) = channel();
-    bench.state.orders.put(ThreadOrder::Stop(0, reply));
+    bench.state.orders.put(ThreadOrder::change(0, |queue| queue.stopping = Some(reply)));
     bench.thread.take_orders();
     assert_eq!(base.recv(), Err(std::sync::mpsc::RecvError));
     // The next one takes its place.
@@ -437,7 +437,7 @@ fn thread_sleeps_while_idle_and_serves_until_the_export_stops() {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             // Orders end the thread's sleeps; between them it publishes their number.
             while state.published.read().thread.sleeps < 3 && std::time::Instant::now() < deadline {
-                state.orders.put(ThreadOrder::Enable(0, true));
+                state.orders.put(ThreadOrder::change(0, |queue| queue.enabled = true));
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             let seen = state.published.read().thread.sleeps;

@@ -152,7 +152,7 @@ fn leftovers_of_an_earlier_process_come_first_and_in_rate() {
 fn disabled_broken_or_stopped_queue_is_silent() {
     let (nobody, _) = std::sync::mpsc::channel();
     let changes: [&dyn Fn(&mut Queue); 3] =
-        [&|queue| queue.enabled = false, &|queue| queue.fail("broken".to_owned()), &|queue| {
+        [&|queue| queue.enabled = false, &|queue| queue.break_down("broken"), &|queue| {
             queue.stopping = Some(nobody.clone())
         }];
     for (index, change) in changes.into_iter().enumerate() {
@@ -259,7 +259,7 @@ fn a_lost_ring_shows_nothing_of_what_ends_in_it() {
     let mut ended = bench.ended(2).into_iter();
     let (head, status) = ended.next().unwrap();
     bench.queue.complete(head, status);
-    bench.queue.lose("cut off".to_owned());
+    bench.queue.lose("cut off");
     let (head, status) = ended.next().unwrap();
     bench.queue.complete(head, status);
     assert!(!bench.publish());

@@ -11,7 +11,7 @@ use millrace_checker::plant::Plant;
 use millrace_checker::{Checked, CheckedLine, CheckedParker, CheckedWord, Explorer, ensure};
 use millrace_machine::{Line, Machine, Order, Parker, Thread, Word};
 
-use super::{RingFeatures, RingWords, SplitRing};
+use super::{RingFeatures, RingParts, RingWords, SplitRing};
 use crate::vhost::models::{holds_but_for, spawn};
 use crate::virtio::{NO_INTERRUPT, NO_NOTIFY};
 
@@ -87,7 +87,9 @@ impl RingWords for Arc<Shared> {
 }
 
 fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
-    let mut ring = SplitRing::over(Arc::clone(&shared), SIZE, features, (BASE, BASE));
+    let areas = Arc::clone(&shared);
+    let mut ring =
+        SplitRing::over(RingParts { areas, size: SIZE, features, taken: BASE, used: BASE });
     ring.suppress_kicks();
     loop {
         ensure(ring.available().is_ok(), "an index that cannot be");

@@ -59,7 +59,7 @@ impl Guest {
         let areas =
             RingAreas::find(&self.memory, SIZE, [user(0), user(AVAIL), user(USED)]).unwrap();
         // SAFETY: the memory outlives the ring in every test.
-        unsafe { SplitRing::new(areas, SIZE, features, (0, 0)) }
+        unsafe { SplitRing::new(RingParts { areas, size: SIZE, features, taken: 0, used: 0 }) }
     }
 
     /// Makes heads available, as a driver does.

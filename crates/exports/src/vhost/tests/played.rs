@@ -19,8 +19,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::vhost::memory::{GuestMemory, Region, RegionAddress, memory_file};
 use crate::vhost::queue::notifiers::Notifiers;
 use crate::vhost::queue::unflushed::UnflushedWrites;
-use crate::vhost::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use crate::vhost::ring::{RingAreas, RingFeatures};
+use crate::vhost::queue::{DeviceFlags, Queue, QueueParts};
+use crate::vhost::ring::{RingAreas, RingFeatures, RingParts};
 use crate::virtio::descriptor::{NEXT, WRITE};
 use crate::virtio::{ID_BYTES, kind};
 
