@@ -33,7 +33,7 @@ const SILENT_NS: u64 = FLUSH_NS / 2;
 pub(crate) struct Progress {
     volume: Arc<Volume<Native>>,
     least: Unwritten,
-    before: Vec<Failures>,
+    before: Vec<DriveFailures>,
     /// For each drive, the number of completed I/Os, and the time of its last observed change.
     completed: Vec<(u64, u64)>,
     last: Option<Status>,
@@ -97,7 +97,7 @@ impl Progress {
     pub(crate) fn failure(&self) -> String {
         let (volume, now_ns) = (&self.volume, Native::now());
         let drives = volume.drives();
-        let now: Vec<Failures> = failures(volume).collect();
+        let now: Vec<DriveFailures> = failures(volume).collect();
         let has_failed = |at: usize| now[at].flushes > self.before[at].flushes;
         let has_refused = |at: usize| now[at].writes > self.before[at].writes;
         // A drive counts as silent only if it has requests in flight and has completed no I/O
@@ -180,7 +180,7 @@ impl StopLimit {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Failures {
+struct DriveFailures {
     writes: u64,
     flushes: u64,
 }
@@ -189,11 +189,11 @@ fn completed(volume: &Volume<Native>) -> impl Iterator<Item = u64> {
     volume.drives().iter().map(|disk| disk.stats().ios())
 }
 
-fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
+fn failures(volume: &Volume<Native>) -> impl Iterator<Item = DriveFailures> {
     volume.drives().iter().map(|disk| {
         let ops = disk.stats().ops;
         let [writes, flushes] = [Op::Write, Op::Flush].map(|op| ops[op as usize].errors);
-        Failures { writes, flushes }
+        DriveFailures { writes, flushes }
     })
 }
 

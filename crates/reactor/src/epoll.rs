@@ -14,7 +14,7 @@ mod waiters;
 use millrace_machine::{Deadline, Native};
 
 use crate::config::{Config, Wait};
-use crate::epoll::waiters::Waiters;
+use crate::epoll::waiters::DescriptorWaiters;
 use crate::hub::ReactorState;
 use crate::op::{Direction, FileRef, Op};
 use crate::spin::BusyPoll;
@@ -32,7 +32,7 @@ const EVENTS: usize = 256;
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     pushed: Vec<OperationKey>,
-    waiters: Waiters,
+    waiters: DescriptorWaiters,
     /// Timers in flight: deadline in `CLOCK_MONOTONIC` nanoseconds, and operation.
     timers: BTreeSet<(u64, OperationKey)>,
     events: Vec<libc::epoll_event>,
@@ -60,7 +60,7 @@ impl Epoll {
         Ok(Epoll {
             epoll,
             pushed: Vec::new(),
-            waiters: Waiters::default(),
+            waiters: DescriptorWaiters::default(),
             timers: BTreeSet::new(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             has_pwait2: true,

@@ -8,13 +8,13 @@ use crate::config::{Counters, FileCarrier};
 use crate::op::Source;
 use crate::pool::{Pool, PoolShare};
 use crate::sys;
-use crate::table::{OperationKey, OperationPhase, Table};
+use crate::table::{OperationKey, OperationPhase, OperationTable};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub(crate) struct ReactorState {
-    pub(crate) table: Table,
+    pub(crate) table: OperationTable,
     pub(crate) pool: Pool,
     pub(crate) wake: Arc<OwnedFd>,
     pub(crate) counters: Counters,
@@ -30,7 +30,7 @@ impl ReactorState {
     pub(crate) fn new() -> io::Result<ReactorState> {
         let wake = Arc::new(sys::eventfd()?);
         Ok(ReactorState {
-            table: Table::default(),
+            table: OperationTable::default(),
             pool: Pool::new(Arc::clone(&wake)),
             wake,
             counters: Counters::default(),

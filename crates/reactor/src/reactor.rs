@@ -18,7 +18,7 @@ use crate::op::{Completion, FileRef, Op, Source};
 use crate::pool::PoolShare;
 use crate::sys;
 use crate::uring::Uring;
-use crate::uring::tables::Tables;
+use crate::uring::tables::RegisteredTables;
 use io_uring::Submitter;
 use std::cell::RefCell;
 use std::io;
@@ -391,7 +391,10 @@ impl Handle {
 
     /// Runs `f` on the ring's tables of registered files and buffers. Returns `None` if there is no
     /// ring.
-    fn with_tables<R>(&self, f: impl FnOnce(&mut Tables, &Submitter<'_>) -> R) -> Option<R> {
+    fn with_tables<R>(
+        &self,
+        f: impl FnOnce(&mut RegisteredTables, &Submitter<'_>) -> R,
+    ) -> Option<R> {
         match &mut self.core.borrow_mut().engine {
             Engine::Uring(uring) => Some(f(&mut uring.tables, &uring.ring.submitter())),
             _ => None,

@@ -58,7 +58,7 @@ struct CompletionInbox {
 
 const SLOTS: usize = 256;
 
-pub(crate) struct Table {
+pub(crate) struct OperationTable {
     slots: Vec<OperationSlot>,
     free_slots: Vec<u32>,
     inboxes: Vec<CompletionInbox>,
@@ -70,9 +70,9 @@ pub(crate) struct Table {
     pub(crate) moved_bytes: u64,
 }
 
-impl Default for Table {
-    fn default() -> Table {
-        Table {
+impl Default for OperationTable {
+    fn default() -> OperationTable {
+        OperationTable {
             slots: Vec::with_capacity(SLOTS),
             free_slots: Vec::with_capacity(SLOTS),
             inboxes: Vec::new(),
@@ -83,7 +83,7 @@ impl Default for Table {
     }
 }
 
-impl Table {
+impl OperationTable {
     pub(crate) fn open(&mut self) -> Source {
         let index = self.free_sources.pop().unwrap_or_else(|| {
             self.inboxes.push(CompletionInbox::default());
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_released_source_is_reused_only_when_nothing_is_outstanding() {
-        let mut table = Table::default();
+        let mut table = OperationTable::default();
         let first = table.open();
         let key = table.insert(first, 1, Op::Nop);
         table.release(first);
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_stale_key_names_nothing_after_its_slot_is_reused() {
-        let mut table = Table::default();
+        let mut table = OperationTable::default();
         let source = table.open();
         let old = table.insert(source, 1, Op::Nop);
         table.complete(old, 0, 0);

@@ -23,7 +23,7 @@ use crate::op::Op;
 use crate::spin::BusyPoll;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{OperationKey, OperationPhase, OperationSlot};
-use crate::uring::tables::Tables;
+use crate::uring::tables::RegisteredTables;
 use io_uring::squeue::{self, Entry};
 use io_uring::types::{Fd, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode};
@@ -58,7 +58,7 @@ pub(crate) struct Uring {
     timespecs: Box<[Timespec]>,
     next_timespec: usize,
     again: Vec<OperationKey>,
-    pub(crate) tables: Tables,
+    pub(crate) tables: RegisteredTables,
     /// Limit of the ring's kernel threads for operations that block; 0 before it is first set.
     workers: u32,
     /// Result of the test if the kernel can start a worker thread for this ring; `None` before the
@@ -102,7 +102,7 @@ impl Uring {
             timespecs: vec![Timespec::new(); entries].into_boxed_slice(),
             next_timespec: 0,
             again: Vec::new(),
-            tables: Tables::new(opened.file_slots, &opened.features),
+            tables: RegisteredTables::new(opened.file_slots, &opened.features),
             workers: 0,
             has_worker: None,
         })
@@ -244,7 +244,7 @@ impl Uring {
         timeout: Option<&Timespec>,
     ) -> io::Result<usize> {
         #[repr(C)]
-        struct Argument {
+        struct EnterArgument {
             sigmask: u64,
             sigmask_len: u32,
             pad: u32,
@@ -253,11 +253,11 @@ impl Uring {
         let to_submit = self.ring.submission().len() as u32;
         let mut flags = self.enter_flags | EnterFlags::GETEVENTS;
         let timespec = timeout.map_or(0, |timespec| std::ptr::from_ref(timespec) as u64);
-        let argument = Argument { sigmask: 0, sigmask_len: 8, pad: 0, timespec };
+        let argument = EnterArgument { sigmask: 0, sigmask_len: 8, pad: 0, timespec };
         let (mut pointer, mut len) = (std::ptr::null(), 0);
         if timeout.is_some() {
             flags |= EnterFlags::EXT_ARG;
-            (pointer, len) = (&raw const argument, size_of::<Argument>());
+            (pointer, len) = (&raw const argument, size_of::<EnterArgument>());
         }
         counters.system_calls += 1;
         self.file_ops = 0;

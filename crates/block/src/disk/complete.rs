@@ -71,7 +71,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn end_bios(&mut self, chain: BioRef<M>, end: RequestEnd, equal: &mut EqualIos) {
         let RequestEnd { status, d_ns, c_ns, is_logged } = end;
         let times = IoTimes { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
-        let bio_set = self.run.bio_set();
+        let bio_set = self.run.bio_set;
         let next = EqualIos::like(chain.op(), IoOwner::of(&chain, bio_set), times);
         self.stats.begin(equal, next, &mut self.run.accounts.tenants);
         let mut next = Some(chain);

@@ -28,7 +28,7 @@ use super::io_thread::ThreadOrder;
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::queue::blk::Config;
 use super::queue::inflight::{Inflight, WriteCache};
-use super::queue::notifiers::Notifiers;
+use super::queue::notifiers::QueueNotifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts};
 use super::ring::{RingAreas, RingFeatures, RingParts};
 use crate::virtio::{ID_BYTES, feature};
@@ -47,7 +47,7 @@ struct VringState {
     enabled: bool,
     /// Eventfds of the ring. The I/O thread that serves the ring takes the eventfds for kicks and
     /// interrupts.
-    notifiers: Notifiers,
+    notifiers: QueueNotifiers,
     served: bool,
 }
 

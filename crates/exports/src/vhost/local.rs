@@ -13,7 +13,7 @@ use millrace_machine::{Native, debug_fields, nanoseconds};
 use super::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadOrder, ThreadState};
 use super::log::ExportLog;
 use super::memory::GuestMemory;
-use super::queue::notifiers::Notifiers;
+use super::queue::notifiers::QueueNotifiers;
 use super::queue::unflushed::UnflushedWrites;
 use super::queue::{DeviceFlags, Queue, QueueParts};
 use super::ring::{RingAreas, RingFeatures, RingParts};
@@ -75,7 +75,7 @@ impl LocalDevice {
             number: 0,
             enabled: true,
             ring: RingParts { areas, size, features, taken: 0, used: areas.used_idx(memory) },
-            notifiers: Notifiers::default(),
+            notifiers: QueueNotifiers::default(),
             memory: Arc::clone(memory),
             inflight: None,
             again: Vec::new(),

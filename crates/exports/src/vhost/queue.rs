@@ -23,7 +23,7 @@ use millrace_machine::{Machine, Native};
 
 use self::blk::Action;
 use self::inflight::QueueInflight;
-use self::notifiers::{Notifiers, signal};
+use self::notifiers::{QueueNotifiers, signal};
 use self::slots::{BUSY, EPOCH, FLUSH, LONG, MemoryVersions, PARTS_KEPT, RequestSlot, UNFLUSHED};
 use self::unflushed::{QueueUnflushed, UnflushedWrites};
 use super::memory::GuestMemory;
@@ -47,7 +47,7 @@ pub(crate) struct DeviceFlags {
 pub(crate) struct Queue {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
-    pub(crate) notifiers: Notifiers,
+    pub(crate) notifiers: QueueNotifiers,
     /// Sender to the control thread, set while the queue is stopping. Once the queue is empty, the
     /// thread sends the index of the ring's next request.
     pub(crate) stopping: Option<Sender<u16>>,
@@ -86,7 +86,7 @@ pub(crate) struct QueueParts {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) ring: RingParts,
-    pub(crate) notifiers: Notifiers,
+    pub(crate) notifiers: QueueNotifiers,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) inflight: Option<QueueInflight>,
     /// First descriptors of requests left by an earlier process, to submit again in this order.

@@ -146,9 +146,9 @@ impl RingWords for RingAreas {
 /// Proof that the used ring was published up to an index, required by functions that must run only
 /// after the publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Published(u16);
+pub struct PublishedIndex(u16);
 
-impl Published {
+impl PublishedIndex {
     /// Returns the used.idx that was published.
     #[must_use]
     pub fn used_idx(self) -> u16 {
@@ -156,8 +156,8 @@ impl Published {
     }
 
     #[cfg(test)]
-    pub(super) fn for_test(used_idx: u16) -> Published {
-        Published(used_idx)
+    pub(super) fn for_test(used_idx: u16) -> PublishedIndex {
+        PublishedIndex(used_idx)
     }
 }
 
@@ -318,13 +318,13 @@ impl<C: RingWords> SplitRing<C> {
     }
 
     /// Publishes all heads that were put on the used ring. Returns the new used.idx as a
-    /// [`Published`], for functions that must run only after the publication.
+    /// [`PublishedIndex`], for functions that must run only after the publication.
     #[inline]
-    pub fn publish(&mut self) -> Published {
+    pub fn publish(&mut self) -> PublishedIndex {
         // Release pairs with the driver's acquire load of used.idx.
         self.areas.set_used(1, self.used, Ordering::Release);
         self.published = self.used;
-        Published(self.used)
+        PublishedIndex(self.used)
     }
 
     /// Returns true if the guest wants an interrupt for the heads that were published since

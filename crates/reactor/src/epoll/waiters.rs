@@ -25,12 +25,12 @@ struct WaitingDescriptor {
 }
 
 #[derive(Default)]
-pub(crate) struct Waiters {
+pub(crate) struct DescriptorWaiters {
     descriptors: HashMap<RawFd, WaitingDescriptor>,
     pub(crate) waiting: usize,
 }
 
-impl Waiters {
+impl DescriptorWaiters {
     pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
         let descriptor = self.descriptors.entry(fd).or_insert_with(|| WaitingDescriptor {
             queues: [VecDeque::with_capacity(ROOM), VecDeque::with_capacity(ROOM)],

@@ -124,13 +124,13 @@ fn named(call: &str, error: &io::Error) -> io::Error {
 /// Registers the ring's own descriptor (Linux 5.18), which saves a look-up in each system call.
 fn register_ring(ring: &IoUring) -> Option<u32> {
     #[repr(C)]
-    struct Update {
+    struct RingUpdate {
         offset: u32,
         reserved: u32,
         data: u64,
     }
     let fd = ring.as_raw_fd();
-    let mut update = Update { offset: u32::MAX, reserved: 0, data: fd as u64 };
+    let mut update = RingUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
     // SAFETY: the layout is that of `struct io_uring_rsrc_update`, one element, live.
     let done = unsafe {
         let arg = &raw mut update;

@@ -14,18 +14,18 @@ use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
 
-pub(crate) struct Tables {
+pub(crate) struct RegisteredTables {
     free_files: Vec<u32>,
     free_buffers: Vec<u16>,
     pub(crate) lent: LentRegions,
     pub(crate) takes_vectors: bool,
 }
 
-impl Tables {
+impl RegisteredTables {
     /// Creates the tables. `file_slots` is 0 if the ring has no table of files.
-    pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
+    pub(crate) fn new(file_slots: u32, features: &Features) -> RegisteredTables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
-        Tables {
+        RegisteredTables {
             free_files: (0..file_slots).rev().collect(),
             free_buffers: (0..buffer_slots).rev().collect(),
             lent: LentRegions::default(),

@@ -30,17 +30,17 @@ pub struct BatchPacer {
     wait_max_ns: u64,
     /// Time of the last arrival; 0 before the first.
     last_ns: u64,
-    gap: Average,
-    cost: Average,
+    gap: TimeAverage,
+    cost: TimeAverage,
     outstanding: u32,
     peaks: OutstandingPeaks,
 }
 
 /// Weighted moving average of times, such as gaps between requests, in 1/16 ns.
 #[derive(Debug, Clone, Copy, Default)]
-struct Average(u64);
+struct TimeAverage(u64);
 
-impl Average {
+impl TimeAverage {
     #[inline]
     fn add(&mut self, sample_ns: u64) {
         let sample = sample_ns.min(TIME_MAX_NS) << FRACTION_SHIFT;
@@ -86,8 +86,8 @@ impl BatchPacer {
         BatchPacer {
             wait_max_ns: wait_max_ns.min(TIME_MAX_NS),
             last_ns: 0,
-            gap: Average::default(),
-            cost: Average::default(),
+            gap: TimeAverage::default(),
+            cost: TimeAverage::default(),
             outstanding: 0,
             peaks: OutstandingPeaks::default(),
         }
@@ -270,7 +270,8 @@ mod tests {
     /// A client with eight outstanding of a peak of nine, whose last request came at 50,000, one
     /// each `gap_ns`; a submission costs 2,000.
     fn steady(gap_ns: u64) -> BatchPacer {
-        let (gap, cost) = (Average(gap_ns << FRACTION_SHIFT), Average(2_000 << FRACTION_SHIFT));
+        let (gap, cost) =
+            (TimeAverage(gap_ns << FRACTION_SHIFT), TimeAverage(2_000 << FRACTION_SHIFT));
         let peaks = OutstandingPeaks { now: 9, before: 0, arrivals: 0 };
         BatchPacer { gap, cost, peaks, last_ns: 50_000, outstanding: 8, ..pace() }
     }

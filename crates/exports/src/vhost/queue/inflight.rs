@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use millrace_block::{Error, ErrorKind};
 
 use crate::vhost::memory::{Region, RegionAddress, memory_file};
-use crate::vhost::ring::{Published, SIZE_MAX};
+use crate::vhost::ring::{PublishedIndex, SIZE_MAX};
 
 const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
@@ -183,7 +183,7 @@ fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
 
 /// State of a queue as recovered from the region.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredRequests {
     /// Heads of requests that were taken and not answered, in the order in which they were taken.
     pub heads: Vec<u16>,
     /// True if an earlier process has used the region. Otherwise `heads` is empty.
@@ -233,7 +233,7 @@ impl QueueInflight {
     }
 
     /// Recovers the requests in flight, given the `used.idx` of the ring.
-    pub fn recover(&mut self, used_idx: u16) -> Recovered {
+    pub fn recover(&mut self, used_idx: u16) -> RecoveredRequests {
         let known = self.get(8) == VERSION && self.get(10) == self.size;
         if !known {
             for head in 0..self.size {
@@ -244,7 +244,7 @@ impl QueueInflight {
             self.set(14, used_idx);
             self.set(8, VERSION);
             self.last = 0;
-            return Recovered::default();
+            return RecoveredRequests::default();
         }
         // The last daemon may have died after it published answers, and before it cleared the marks
         // that list their requests as in flight.
@@ -265,7 +265,7 @@ impl QueueInflight {
         // meanwhile.
         heads.sort_by_cached_key(|head| self.counter_of(*head));
         self.counter = heads.last().map_or(0, |head| self.counter_of(*head).wrapping_add(1));
-        Recovered { heads, known: true }
+        RecoveredRequests { heads, known: true }
     }
 
     /// Records that a head was taken from the avail ring.
@@ -290,7 +290,7 @@ impl QueueInflight {
     /// Records that a batch of answers was published. Clears the marks that list the answered
     /// requests `heads` as in flight.
     #[inline]
-    pub fn published(&mut self, heads: &[u16], published: Published) {
+    pub fn published(&mut self, heads: &[u16], published: PublishedIndex) {
         in_order();
         for head in heads {
             self.mark(*head, 0);
@@ -322,12 +322,12 @@ mod tests {
         let (first, file, bytes) = Inflight::create(2, 8).unwrap();
         assert_eq!(bytes, 2 * 192);
         let mut queue = first.queue(1, 8).unwrap();
-        assert_eq!(queue.recover(0), Recovered::default());
+        assert_eq!(queue.recover(0), RecoveredRequests::default());
         [5, 1, 3, 2].into_iter().for_each(|head| queue.taken(head));
         queue.put(1);
-        queue.published(&[1], Published::for_test(1));
+        queue.published(&[1], PublishedIndex::for_test(1));
         let mut next = reopened(&file);
-        assert_eq!(next.recover(1), Recovered { heads: vec![5, 3, 2], known: true });
+        assert_eq!(next.recover(1), RecoveredRequests { heads: vec![5, 3, 2], known: true });
         next.taken(1);
         assert_eq!(reopened(&file).recover(1).heads, [5, 3, 2, 1]);
     }
@@ -340,7 +340,7 @@ mod tests {
         [5, 1, 3, 2].into_iter().for_each(|head| queue.taken(head));
         for (used, head) in [(1, 1), (2, 5)] {
             queue.put(head);
-            queue.published(&[head], Published::for_test(used));
+            queue.published(&[head], PublishedIndex::for_test(used));
         }
         assert_eq!(reopened(&file).recover(2).heads, [3, 2]);
     }
@@ -375,7 +375,7 @@ mod tests {
         queue.recover(0);
         queue.taken(1);
         queue.put(1);
-        queue.published(&[1], Published::for_test(1));
+        queue.published(&[1], PublishedIndex::for_test(1));
         queue.taken(1);
         assert_eq!(reopened(&file).recover(1).heads, [1]);
     }
@@ -392,7 +392,7 @@ mod tests {
         // The ring size differs from the one for which the region was kept.
         let file = file.try_clone().unwrap();
         let mut other = Inflight::open(file, 0, (2, 8)).unwrap().queue(1, 4).unwrap();
-        assert_eq!(other.recover(0), Recovered::default());
+        assert_eq!(other.recover(0), RecoveredRequests::default());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 #[derive(Debug, Default)]
-pub(crate) struct Notifiers {
+pub(crate) struct QueueNotifiers {
     /// Eventfd that the guest writes to announce requests.
     pub(crate) kick: Option<OwnedFd>,
     /// Eventfd that the server writes to interrupt the guest.
@@ -17,11 +17,11 @@ pub(crate) struct Notifiers {
     pub(crate) error: Option<Arc<OwnedFd>>,
 }
 
-impl Notifiers {
+impl QueueNotifiers {
     /// Takes the eventfds for kicks and interrupts for a queue that starts, and copies the one for
     /// errors.
-    pub(crate) fn take(&mut self) -> Notifiers {
-        Notifiers { kick: self.kick.take(), call: self.call.take(), error: self.error.clone() }
+    pub(crate) fn take(&mut self) -> QueueNotifiers {
+        QueueNotifiers { kick: self.kick.take(), call: self.call.take(), error: self.error.clone() }
     }
 
     /// Closes the eventfds for kicks and interrupts of a ring that stops.
@@ -45,10 +45,11 @@ mod tests {
     #[test]
     fn ring_start_or_stop_keeps_only_the_error_descriptor() {
         let event = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-        let has = |one: &Notifiers| [one.kick.is_some(), one.call.is_some(), one.error.is_some()];
+        let has =
+            |one: &QueueNotifiers| [one.kick.is_some(), one.call.is_some(), one.error.is_some()];
         let all = || {
             let (kick, call) = (Some(event()), Some(event()));
-            Notifiers { kick, call, error: Some(Arc::new(event())) }
+            QueueNotifiers { kick, call, error: Some(Arc::new(event())) }
         };
         let (mut first, mut second) = (all(), all());
         first.forget();

@@ -17,7 +17,7 @@ use millrace_machine::Native;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::vhost::memory::{GuestMemory, Region, RegionAddress, memory_file};
-use crate::vhost::queue::notifiers::Notifiers;
+use crate::vhost::queue::notifiers::QueueNotifiers;
 use crate::vhost::queue::unflushed::UnflushedWrites;
 use crate::vhost::queue::{DeviceFlags, Queue, QueueParts};
 use crate::vhost::ring::{RingAreas, RingFeatures, RingParts};
@@ -110,7 +110,7 @@ impl Played {
             number: q,
             enabled: true,
             ring: RingParts { areas, size, features, taken: 0, used: 0 },
-            notifiers: Notifiers::default(),
+            notifiers: QueueNotifiers::default(),
             memory,
             inflight: None,
             again: Vec::new(),
