@@ -45,7 +45,7 @@ pub struct Cache<M: Machine> {
     pub(crate) below: Arc<Volume<M>>,
     pub(crate) page: PageSize,
     pub(crate) frames: Frames,
-    shards: Box<[M::Lock<Shard>]>,
+    pub(crate) shards: Box<[M::Lock<Shard>]>,
     /// Number of the current epoch. Each flush and each durable write ends an epoch.
     epoch: M::Word,
     dirty: M::Word,
@@ -150,11 +150,11 @@ impl<M: Machine> Cache<M> {
         let page = PageSize::over(below.limits().logical_block_size);
         let frames = Frames::new(config.frames(page), page)?;
         if config.registered == Registered::Always {
-            frames.arena().lend_to(&below);
+            frames.arena.lend_to(&below);
         }
-        let count = (frames.count() / SHARD_FRAMES_MIN).clamp(1, SHARDS_MAX);
+        let count = (frames.count / SHARD_FRAMES_MIN).clamp(1, SHARDS_MAX);
         let count = 1 << count.ilog2();
-        let share = frames.count() / count;
+        let share = frames.count / count;
         let shard = |at| M::Lock::new("cache-shard", Shard::new(at * share, share));
         Ok(Arc::new(Cache {
             shards: (0..count).map(shard).collect(),
@@ -195,7 +195,7 @@ impl<M: Machine> Cache<M> {
     /// in advance.
     #[must_use]
     pub fn memory(&self) -> (*mut u8, usize) {
-        (self.frames.arena().start(), self.frames.arena().len_bytes())
+        (self.frames.arena.start(), self.frames.arena.len_bytes())
     }
 
     /// Returns the cache's counters.
@@ -206,7 +206,7 @@ impl<M: Machine> Cache<M> {
         let mut stats = CacheStats {
             page_bytes: self.page.bytes() as u64,
             dirty: self.dirty_pages(),
-            pages: self.frames.count().into(),
+            pages: self.frames.count.into(),
             written_back: of(&self.counts.written_back),
             write_requests: of(&self.counts.write_requests),
             write_errors: of(&self.counts.write_errors),
@@ -231,10 +231,6 @@ impl<M: Machine> Cache<M> {
         // The shard's index is taken from bits 40 and up of the hash, because the hash table inside
         // the shard uses the lowest and the topmost bits.
         &self.shards[(hash_of(extent) >> 40) as usize & ((1 << bits) - 1)]
-    }
-
-    pub(crate) fn shards(&self) -> &[M::Lock<Shard>] {
-        &self.shards
     }
 
     pub(crate) fn has_small_chunks(&self) -> bool {

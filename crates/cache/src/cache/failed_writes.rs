@@ -331,14 +331,14 @@ impl<M: Machine> Cache<M> {
                 _ => !is_stuck && !has_failed,
             };
             let retry_ns = now_ns + RETRY_NS;
-            if state == FINE && (has_failed || is_stuck) {
+            let begins = state == FINE && (has_failed || is_stuck);
+            if begins || state == WAS_STUCK && has_failed {
                 *of = MemberRecord { errors: of.errors, good, retry_ns, probes: 0 };
                 member.state.store(if has_failed { failed } else { WAS_STUCK }, Order::SeqCst);
-                self.failed_writes.failing.fetch_add(1, Order::SeqCst);
-                for_listed(self, number, |shard, at, page| self.strand(shard, at, page));
-            } else if state == WAS_STUCK && has_failed {
-                *of = MemberRecord { errors: of.errors, good, retry_ns, probes: 0 };
-                member.state.store(failed, Order::SeqCst);
+                if begins {
+                    self.failed_writes.failing.fetch_add(1, Order::SeqCst);
+                    for_listed(self, number, |shard, at, page| self.strand(shard, at, page));
+                }
             } else if state == FAILS && good == of.good && of.probes > PROBES {
                 member.state.store(REFUSES, Order::SeqCst);
             } else if is_over {
@@ -368,7 +368,7 @@ impl<M: Machine> Cache<M> {
             let tried = if has_timed_out { 0 } else { extent.failed.pages };
             u64::from(((extent.dirty_bits() | extent.writing) & !tried).count_ones())
         };
-        let shards = self.shards().iter();
+        let shards = self.shards.iter();
         let untried = shards.map(|shard| shard.lock().all().map(untried_of).sum::<u64>()).sum();
         Unwritten { pages, untried, written }
     }
@@ -422,7 +422,7 @@ impl<M: Machine> Cache<M> {
         };
         let has_all: Vec<bool> = self.below.disks().iter().map(has_all).collect();
         let mut pages = Vec::new();
-        for shard in self.shards() {
+        for shard in &self.shards {
             for extent in shard.lock().all() {
                 for (page, place) in extent.page_range().zip(0..) {
                     let is_written = extent.writing & 1 << place != 0;
@@ -480,7 +480,7 @@ impl<M: Machine> Cache<M> {
 /// shard locked.
 fn for_listed<M: Machine>(cache: &Cache<M>, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
     let sectors = cache.sectors();
-    for shard in cache.shards() {
+    for shard in &cache.shards {
         let mut shard = shard.lock();
         let listed: Vec<u32> = shard.listed().collect();
         for at in listed {

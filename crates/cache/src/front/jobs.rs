@@ -1,8 +1,7 @@
-//! `CacheJob` and `VolumeRead`: requests of a queue that could not be answered at once, and the
+//! `RequestRef`, `CacheJob` and `VolumeRead`: requests of a queue that could not be answered at once, and the
 //! queue's reads of the volume below.
 //!
-//! One queue owns these jobs and reads, and uses them on a single thread. A job keeps the address
-//! of its request, which stays in place until the queue completes the request's tag.
+//! One queue owns these jobs and reads, and uses them on a single thread.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -16,23 +15,41 @@ use millrace_machine::Machine;
 pub(crate) enum JobStep {
     Read,
     Write,
-    Sync {
+    /// Flush: writes all data that became dirty in `epoch` or earlier.
+    SyncAll {
         epoch: u64,
-        scope: SyncScope,
+    },
+    /// Durable write: writes its own range.
+    SyncRange {
+        epoch: u64,
     },
     /// Discard or write of zeroes: waits until no page of the range is being written to the volume.
     Clear,
     Below,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SyncScope {
-    All,
-    Range,
+/// Address of a request of a queue. The request stays in place, in its tag set, which outlives the
+/// queue.
+pub(crate) struct RequestRef<M: Machine>(NonNull<Request<M>>);
+
+// SAFETY: the request belongs to the driver until its tag is completed, and is only read.
+unsafe impl<M: Machine> Send for RequestRef<M> {}
+
+impl<M: Machine> RequestRef<M> {
+    pub(crate) fn new(rq: &Request<M>) -> RequestRef<M> {
+        RequestRef(NonNull::from(rq))
+    }
+
+    pub(crate) fn get<'a>(&self) -> &'a Request<M> {
+        // SAFETY: the request belongs to the queue until the queue completes its tag. Before that,
+        // the queue ends the request's job or takes the request from its list of pending hits. No
+        // caller keeps the reference after its call into the queue (such as `poll`) has returned.
+        unsafe { self.0.as_ref() }
+    }
 }
 
 pub(crate) struct CacheJob<M: Machine> {
-    rq: NonNull<Request<M>>,
+    rq: RequestRef<M>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
     /// Pages still to be copied; after the copies of a FUA write, pages still to be written to
@@ -51,13 +68,10 @@ pub(crate) struct CacheJob<M: Machine> {
     pub(crate) is_clearing: bool,
 }
 
-// SAFETY: the request belongs to the driver until its tag is completed, and is only read.
-unsafe impl<M: Machine> Send for CacheJob<M> {}
-
 impl<M: Machine> CacheJob<M> {
     pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> CacheJob<M> {
         CacheJob {
-            rq: NonNull::from(rq),
+            rq: RequestRef::new(rq),
             tag: rq.tag(),
             step,
             todo: Vec::new(),
@@ -83,11 +97,7 @@ impl<M: Machine> CacheJob<M> {
     }
 
     pub(crate) fn rq<'a>(&self) -> &'a Request<M> {
-        // SAFETY: a request lies in its tag set, which outlives the queue.
-        // The request belongs to the queue until the queue completes the tag, which ends the job.
-        // No caller keeps the reference after its call into the queue (such as `poll`) has
-        // returned.
-        unsafe { self.rq.as_ref() }
+        self.rq.get()
     }
 }
 

@@ -19,8 +19,9 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::cache::signal::Signal;
-use crate::front::jobs::{CacheJob, JobStep, SyncScope, VolumeRead};
+use crate::front::jobs::{CacheJob, JobStep, VolumeRead};
 use crate::front::write::release_claims;
+use crate::memory::cursor::span_of;
 use crate::read::hits::{CopyOutcome, PendingHits};
 use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
@@ -143,7 +144,8 @@ impl<M: Machine> CacheQueue<M> {
         match self.jobs[at].step {
             JobStep::Read => self.advance_read(at),
             JobStep::Write => self.advance_write(at),
-            JobStep::Sync { epoch, scope } => self.advance_sync(at, epoch, scope),
+            JobStep::SyncAll { epoch } => self.advance_sync_all(at, epoch),
+            JobStep::SyncRange { epoch } => self.advance_sync_range(at, epoch),
             JobStep::Clear => self.advance_clear(at),
             JobStep::Below => {}
         }
@@ -189,7 +191,7 @@ impl<M: Machine> CacheQueue<M> {
             || !self.jobs.is_empty()
             || !self.unsent.is_empty()
             || !self.held.is_empty()
-            || self.writeout.pages() > 0
+            || self.writeout.pages > 0
     }
 
     /// Polls the volume below, processes its completions, and advances the client requests (jobs)
@@ -280,7 +282,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     pub(crate) fn pages_of(&self, rq: &Request<M>) -> core::ops::Range<u64> {
-        self.cache.page.pages_of(rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+        let (start, end) = span_of(rq);
+        self.cache.page.pages_of(start, end)
     }
 }
 
@@ -305,7 +308,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
             }
             Op::Flush => {
                 let epoch = self.cache.end_epoch();
-                self.start_job(rq, JobStep::Sync { epoch, scope: SyncScope::All }, None);
+                self.start_job(rq, JobStep::SyncAll { epoch }, None);
             }
             Op::Discard | Op::WriteZeroes => self.start_job(rq, JobStep::Clear, None),
         }
@@ -372,7 +375,7 @@ impl<M: Machine> Drop for CacheQueue<M> {
     fn drop(&mut self) {
         self.cache.signals.leave(&self.signal);
         let mut is_drained = true;
-        while is_drained && (!self.fills.is_empty() || self.writeout.pages() > 0) {
+        while is_drained && (!self.fills.is_empty() || self.writeout.pages > 0) {
             let mut ended = Vec::new();
             self.send_unsent();
             is_drained = self.below().drain(|done| ended.push((done.user_data, done.status)));

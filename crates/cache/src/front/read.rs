@@ -19,8 +19,7 @@ use crate::cache::Cache;
 use crate::front::jobs::VolumeRead;
 use crate::front::queue::CacheQueue;
 use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
-use crate::memory::extent::{EXTENT_PAGES, NO_FRAME, place_of};
-use crate::memory::frames::Frames;
+use crate::memory::extent::{EXTENT_PAGES, place_of};
 use crate::memory::shard::Shard;
 
 /// Maximum length of one read of the volume below, in bytes.
@@ -72,7 +71,7 @@ fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
 impl<M: Machine> CacheQueue<M> {
     #[inline]
     pub(crate) fn read_hits(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
-        let mut cursor = Cursor::new(rq);
+        let (mut cursor, frames) = (Cursor::new(rq), &self.cache.frames);
         while !pages.is_empty() {
             let (number, first) = place_of(pages.start);
             let mut shard = self.cache.shard(number).lock();
@@ -85,10 +84,8 @@ impl<M: Machine> CacheQueue<M> {
                     return pages;
                 };
                 extent.note_hit(place);
-                let (at, into, len) = part_of(self.cache.page, rq, page);
-                let memory = self.cache.frames.at(frame).wrapping_add(into);
-                // SAFETY: the request was just handed over, and the shard's lock keeps the frame.
-                unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
+                // SAFETY: the request was just handed over, and the shard is locked.
+                unsafe { cursor.copy_page(CopyDirection::ToRequest, frames, page, frame) };
                 shard.stats.read_hits += 1;
                 pages.start += 1;
             }
@@ -107,10 +104,9 @@ impl<M: Machine> CacheQueue<M> {
             let mut shard = self.cache.shard(place_of(page).0).lock();
             let found = look_up(&mut shard, page, wanted);
             if let PageLookup::Hit(frame) = found {
-                let (at, into, len) = part_of(self.cache.page, rq, page);
-                let memory = self.cache.frames.at(frame).wrapping_add(into);
-                // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-                unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
+                let frames = &self.cache.frames;
+                // SAFETY: the request is in flight, and the shard is locked.
+                unsafe { cursor.copy_page(CopyDirection::ToRequest, frames, page, frame) };
                 shard.stats.read_hits += 1;
                 continue;
             }
@@ -194,20 +190,19 @@ impl<M: Machine> CacheQueue<M> {
 
     pub(crate) fn end_fill(&mut self, at: usize, status: Status) {
         let fill = self.fills.remove(at);
-        let rq = fill.job.map(|job| self.jobs[job].rq());
-        let (mut cursor, mut stale) = (rq.map(Cursor::new), Vec::new());
+        let mut cursor = fill.job.map(|job| Cursor::new(self.jobs[job].rq()));
+        let (frames, mut stale) = (&self.cache.frames, Vec::new());
         for (frame, page) in fill.frames.iter().zip(fill.page..) {
             let whole = self.cache.page.whole(fill.sectors, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
-            let kept = keep(&mut shard, &self.cache.frames, (page, whole), (*frame, status));
-            match (rq, &mut cursor, kept) {
-                (Some(rq), Some(cursor), Some(kept)) => {
-                    let (at, into, len) = part_of(self.cache.page, rq, page);
-                    let memory = self.cache.frames.at(kept).wrapping_add(into);
-                    // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-                    unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
+            let filled = if status.is_ok() { whole } else { 0 };
+            let kept = shard.end_fill(frames, page, filled, *frame);
+            match (&mut cursor, kept) {
+                (Some(cursor), Some(kept)) => {
+                    // SAFETY: the request is in flight, and the shard is locked.
+                    unsafe { cursor.copy_page(CopyDirection::ToRequest, frames, page, kept) };
                 }
-                (Some(_), _, None) if status.is_ok() => stale.push(page..page + 1),
+                (Some(_), None) if status.is_ok() => stale.push(page..page + 1),
                 _ => {}
             }
         }
@@ -263,35 +258,6 @@ fn fill_of<M: Machine>(
         }
     }
     VolumeRead { job, page, frames, segments, sectors }
-}
-
-/// Stores the data that were read for a page and returns the page's frame. Stores nothing and
-/// returns `None` if the read failed or its data may be outdated, for example by a discard.
-fn keep(
-    shard: &mut Shard,
-    frames: &Frames,
-    (page, whole): (u64, u8),
-    (frame, status): (u32, Status),
-) -> Option<u32> {
-    let (number, place) = place_of(page);
-    let at = shard.find(number).expect("an extent with a fill in flight stays in the shard");
-    let is_stale = shard.extent(at).stale & 1 << place != 0;
-    shard.end_fill(at, place);
-    let extent = shard.extent_mut(at);
-    if is_stale || !status.is_ok() {
-        shard.give_frame(frame);
-        shard.forget_if_empty(at);
-        return None;
-    }
-    let (own, missing) = (extent.frames[place], whole & !extent.valid[place]);
-    extent.valid[place] |= whole;
-    if own == NO_FRAME {
-        shard.set_frame(at, place, frame);
-        return Some(frame);
-    }
-    frames.copy(frame, own, missing);
-    shard.give_frame(frame);
-    Some(own)
 }
 
 #[derive(Default)]

@@ -15,53 +15,45 @@ use alloc::vec::Vec;
 use millrace_block::{Bio, Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::cache::Cache;
-use crate::front::jobs::SyncScope;
 use crate::front::queue::CacheQueue;
 use crate::front::write::write_rest;
+use crate::memory::cursor::span_of;
 use crate::memory::extent::{ALL_PAGES, Extent};
-use crate::memory::shard::{DuePages, Shard};
+use crate::memory::shard::DuePages;
 
 /// Maximum amount of dirty data, in bytes, that a queue itself writes for a flush. The flusher
 /// writes larger amounts.
 const OWN_BYTES_MAX: u64 = 1 << 20;
 
-fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
-    (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
-}
-
 impl<M: Machine> CacheQueue<M> {
-    pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, scope: SyncScope) {
+    pub(crate) fn advance_sync_all(&mut self, at: usize, epoch: u64) {
+        // In a write-through cache, dirty pages belong to writes that are unanswered or failed, so a
+        // flush has nothing to write.
+        if self.cache.is_write_through() || self.sync_all(epoch) {
+            return self.start_last(at, Bio::flush());
+        }
+        match self.errors() != self.jobs[at].errors_before {
+            true => self.end_job(at, self.cache.failed_writes.last_status()),
+            false => self.block(at),
+        }
+    }
+
+    pub(crate) fn advance_sync_range(&mut self, at: usize, epoch: u64) {
         let rq = self.jobs[at].rq();
-        if scope == SyncScope::Range
-            && let Some(status) = self.range_failure(rq)
-        {
+        if let Some(status) = self.range_failure(rq) {
             return self.end_job(at, status);
         }
-        let is_below = match scope {
-            SyncScope::Range => self.sync_range(at, epoch),
-            // In a write-through cache, dirty pages belong to writes that are unanswered or failed,
-            // so a flush has nothing to write.
-            SyncScope::All => self.cache.is_write_through() || self.sync_all(epoch),
-        };
-        if is_below && write_rest(self, at) {
-            return;
+        if !self.sync_range(at, epoch) {
+            return self.block(at);
         }
-        if is_below {
+        if !write_rest(self, at) {
             let job = &self.jobs[at];
             // No flush is needed if this request wrote all its pages with FUA and no write failed.
             let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
-            return match scope {
-                SyncScope::All => self.start_last(at, Bio::flush()),
-                SyncScope::Range if rq.flags().has(OpFlags::FUA) && !is_durable => {
-                    self.start_last(at, Bio::flush_range(rq.sector(), rq.nr_sectors()));
-                }
-                SyncScope::Range => self.end_job(at, Status::Ok),
-            };
-        }
-        match scope == SyncScope::All && self.errors() != self.jobs[at].errors_before {
-            true => self.end_job(at, self.cache.failed_writes.last_status()),
-            false => self.block(at),
+            match rq.flags().has(OpFlags::FUA) && !is_durable {
+                true => self.start_last(at, Bio::flush_range(rq.sector(), rq.nr_sectors())),
+                false => self.end_job(at, Status::Ok),
+            }
         }
     }
 
@@ -97,7 +89,7 @@ impl<M: Machine> CacheQueue<M> {
             return false;
         }
         let mut items = Vec::new();
-        for shard in cache.shards() {
+        for shard in &cache.shards {
             let mut shard = shard.lock();
             shard.collect(usize::MAX, &mut items, |extent| match extent.dirtied.epoch <= epoch {
                 true if cache.clearing.has_extent(extent.number) => DuePages::Later,
@@ -116,7 +108,7 @@ impl<M: Machine> CacheQueue<M> {
     /// Writes some dirty pages to the volume, in a cache without a flusher. Pages that wait for a
     /// failing drive are written only by flushes.
     pub(crate) fn write_some_back(&mut self) {
-        if self.writeout.pages() > 0 {
+        if self.writeout.pages > 0 {
             return;
         }
         if self.cache.settle(M::now()) {
@@ -124,7 +116,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let (cache, mut items) = (&self.cache, Vec::new());
         let most = cache.page.fit(OWN_BYTES_MAX) as usize;
-        for shard in cache.shards() {
+        for shard in &cache.shards {
             let is_due = |extent: &Extent| match cache.clearing.has_extent(extent.number) {
                 true => DuePages::Later,
                 false => DuePages::Pages(!extent.stranded),
@@ -201,50 +193,39 @@ impl<M: Machine> CacheQueue<M> {
         self.end_job(at, status);
     }
 
-    /// Drops a request's sectors from memory. Some drives may have executed even a failed request,
-    /// so clean data are dropped in any case, and dirty data only after a success.
+    /// Drops a request's sectors from memory, and marks reads in flight as stale. Some drives may
+    /// have executed even a failed request, so clean data are dropped in any case, and dirty data
+    /// only after a success.
     fn drop_range(&mut self, rq: &Request<M>, status: Status) {
         let (cache, span, mut clean) = (&self.cache, span_of(rq), 0);
         cache.any_extent(span, |shard, at| {
-            clean += drop_sectors(cache, (shard, at), (span, status));
+            for (page, place) in shard.extent(at).page_range().zip(0..) {
+                let extent = shard.extent_mut(at);
+                let kept = if status.is_ok() { 0 } else { extent.dirty[place] };
+                let mask = cache.page.mask_of(page, span.0, span.1) & !kept;
+                let bit = 1u16 << place;
+                if mask == 0 {
+                    continue;
+                }
+                extent.stale |= extent.filling & bit;
+                let was_dirty = extent.dirty[place] != 0;
+                extent.dirty[place] &= !mask;
+                extent.valid[place] &= !mask;
+                let (is_clean, is_gone) = (extent.dirty[place] == 0, extent.valid[place] == 0);
+                let is_written = extent.writing & bit != 0;
+                clean += u64::from(was_dirty && is_clean);
+                if is_clean {
+                    cache.unstrand(shard, at, page);
+                }
+                if is_gone && !is_written {
+                    shard.drop_page(at, place);
+                }
+            }
+            shard.forget_if_empty(at);
             false
         });
         if clean > 0 {
             cache.sub_dirty(clean);
         }
     }
-}
-
-/// Drops sectors of an extent from memory, and marks reads in flight as stale. Returns how many
-/// dirty pages became clean.
-fn drop_sectors<M: Machine>(
-    cache: &Cache<M>,
-    (shard, at): (&mut Shard, u32),
-    ((start, end), status): ((u64, u64), Status),
-) -> u64 {
-    let mut clean = 0;
-    for (page, place) in shard.extent(at).page_range().zip(0..) {
-        let extent = shard.extent_mut(at);
-        let kept = if status.is_ok() { 0 } else { extent.dirty[place] };
-        let mask = cache.page.mask_of(page, start, end) & !kept;
-        let bit = 1u16 << place;
-        if mask == 0 {
-            continue;
-        }
-        extent.stale |= extent.filling & bit;
-        let was_dirty = extent.dirty[place] != 0;
-        extent.dirty[place] &= !mask;
-        extent.valid[place] &= !mask;
-        let (is_clean, is_gone) = (extent.dirty[place] == 0, extent.valid[place] == 0);
-        let is_written = extent.writing & bit != 0;
-        clean += u64::from(was_dirty && is_clean);
-        if is_clean {
-            cache.unstrand(shard, at, page);
-        }
-        if is_gone && !is_written {
-            shard.drop_page(at, place);
-        }
-    }
-    shard.forget_if_empty(at);
-    clean
 }

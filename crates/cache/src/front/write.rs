@@ -12,9 +12,9 @@ use millrace_block::{Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::front::jobs::{CacheJob, JobStep, SyncScope};
+use crate::front::jobs::{CacheJob, JobStep};
 use crate::front::queue::CacheQueue;
-use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
+use crate::memory::cursor::{CopyDirection, Cursor, span_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, place_of};
 
 impl<M: Machine> CacheQueue<M> {
@@ -50,10 +50,9 @@ impl<M: Machine> CacheQueue<M> {
                 shard.forget_if_empty(at);
                 break;
             };
-            let (from, into, len) = part_of(cache.page, rq, pages.start);
-            let memory = cache.frames.at(frame).wrapping_add(into);
-            // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-            unsafe { cursor.copy(CopyDirection::FromRequest, from, memory, len) };
+            let way = CopyDirection::FromRequest;
+            // SAFETY: the request is in flight, and the shard is locked.
+            unsafe { cursor.copy_page(way, &cache.frames, pages.start, frame) };
             let wanted = wanted_of(cache.page, rq, pages.start);
             let was_clean = shard.note_written(at, place, wanted, cache.dirtied());
             if was_clean {
@@ -127,7 +126,8 @@ pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     if rq.op() != Op::Write || !cache.is_write_through() {
         return;
     }
-    let pages = cache.page.pages_of(rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
+    let (start, end) = span_of(rq);
+    let pages = cache.page.pages_of(start, end);
     let end = match (job.step, job.todo.last()) {
         (JobStep::Write, Some(rest)) => rest.start,
         _ if !job.rest.is_empty() => job.rest.start,
@@ -159,7 +159,7 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.forget_failures(rq);
     let pages = queue.pages_of(rq);
     queue.jobs[at].todo.push(pages);
-    queue.jobs[at].step = JobStep::Sync { epoch, scope: SyncScope::Range };
+    queue.jobs[at].step = JobStep::SyncRange { epoch };
     queue.advance(at);
 }
 

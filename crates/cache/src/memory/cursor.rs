@@ -10,7 +10,13 @@ use alloc::vec::Vec;
 use millrace_block::{Request, Segment};
 use millrace_machine::Machine;
 
+use crate::memory::frames::Frames;
 use crate::memory::page::PageSize;
+
+/// Returns a request's first sector and the sector after its last.
+pub(crate) fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
+    (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+}
 
 /// Returns the part of a request that lies in a page: byte offset in the request, byte offset in
 /// the page, and length in bytes.
@@ -19,7 +25,7 @@ pub(crate) fn part_of<M: Machine>(
     rq: &Request<M>,
     page: u64,
 ) -> (usize, usize, usize) {
-    let (start, end) = (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
+    let (start, end) = span_of(rq);
     let first = size.start_of(page);
     let (from, to) = (start.max(first), end.min(first + size.sectors()));
     let bytes = |sectors: u64| sectors as usize * 512;
@@ -27,7 +33,8 @@ pub(crate) fn part_of<M: Machine>(
 }
 
 pub(crate) fn wanted_of<M: Machine>(size: PageSize, rq: &Request<M>, page: u64) -> u8 {
-    size.mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+    let (start, end) = span_of(rq);
+    size.mask_of(page, start, end)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,23 +74,26 @@ impl<'a, M: Machine> Cursor<'a, M> {
         (self.piece.start.wrapping_add(skip), (self.piece.len_bytes as usize - skip).min(most))
     }
 
-    /// Copies `len_bytes` bytes between a frame and the request, from byte `at` of the request on.
+    /// Copies the part of the request that lies in a page between the request and the page's frame.
     ///
     /// # Safety
-    /// The request must be in flight, and `frame` must be valid for `len_bytes` bytes.
+    /// The request must be in flight. The caller must hold the lock of the shard that has `frame`,
+    /// so that nobody else uses the frame during the copy.
     #[inline]
-    pub(crate) unsafe fn copy(
+    pub(crate) unsafe fn copy_page(
         &mut self,
         way: CopyDirection,
-        at: usize,
-        frame: *mut u8,
-        len_bytes: usize,
+        frames: &Frames,
+        page: u64,
+        frame: u32,
     ) {
+        let (at, into, len_bytes) = part_of(frames.page, self.rq, page);
+        let frame = frames.at(frame).wrapping_add(into);
         let mut done = 0;
         while done < len_bytes {
             let (memory, len) = self.piece_at(at + done, len_bytes - done);
             let frame = frame.wrapping_add(done);
-            // SAFETY: the request's memory and the caller's frame are valid and never overlap.
+            // SAFETY: the request's memory and the frame are valid and never overlap.
             unsafe {
                 match way {
                     CopyDirection::ToRequest => core::ptr::copy_nonoverlapping(frame, memory, len),

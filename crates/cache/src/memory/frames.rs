@@ -17,9 +17,9 @@ const ALIGN: usize = 2 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Frames {
-    arena: Arc<Arena>,
-    count: u32,
-    page: PageSize,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) count: u32,
+    pub(crate) page: PageSize,
 }
 
 impl Frames {
@@ -34,14 +34,6 @@ impl Frames {
             return Err(Error::new(ErrorKind::System, text));
         };
         Ok(Frames { arena: Arc::new(arena), count, page })
-    }
-
-    pub(crate) fn count(&self) -> u32 {
-        self.count
-    }
-
-    pub(crate) fn arena(&self) -> &Arc<Arena> {
-        &self.arena
     }
 
     #[inline]

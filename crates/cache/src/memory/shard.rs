@@ -220,11 +220,37 @@ impl Shard {
         self.filling += 1;
     }
 
-    pub(crate) fn end_fill(&mut self, at: u32, page: usize) {
-        let extent = &mut self.extents[at as usize];
-        (extent.filling, extent.stale) =
-            (extent.filling & !(1 << page), extent.stale & !(1 << page));
+    /// Ends the read of a page into `frame`. `filled` is a mask of the eighths that were read, and
+    /// is 0 after an error. Stores the data and returns the page's frame. Stores nothing and returns
+    /// `None` if the read failed or its data may be outdated, for example by a discard.
+    pub(crate) fn end_fill(
+        &mut self,
+        frames: &Frames,
+        page: u64,
+        filled: u8,
+        frame: u32,
+    ) -> Option<u32> {
+        let (number, place) = place_of(page);
+        let at = self.find(number).expect("an extent with a fill in flight stays in the shard");
         self.filling -= 1;
+        let extent = &mut self.extents[at as usize];
+        let is_stale = extent.stale & 1 << place != 0;
+        extent.filling &= !(1 << place);
+        extent.stale &= !(1 << place);
+        if is_stale || filled == 0 {
+            self.give_frame(frame);
+            self.forget_if_empty(at);
+            return None;
+        }
+        let (own, missing) = (extent.frames[place], filled & !extent.valid[place]);
+        extent.valid[place] |= filled;
+        if own == NO_FRAME {
+            self.set_frame(at, place, frame);
+            return Some(frame);
+        }
+        frames.copy(frame, own, missing);
+        self.give_frame(frame);
+        Some(own)
     }
 
     pub(crate) fn is_crowded(&self) -> bool {

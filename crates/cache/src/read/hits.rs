@@ -9,12 +9,12 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::ptr::NonNull;
 
 use millrace_block::{Request, Tag};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
+use crate::front::jobs::RequestRef;
 use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{Extent, place_of};
 use crate::memory::page::PageSize;
@@ -25,34 +25,17 @@ const GROUP: usize = 8;
 const HINT_BYTES: usize = 512;
 
 struct PendingHit<M: Machine> {
-    rq: NonNull<Request<M>>,
+    rq: RequestRef<M>,
     page: u64,
     at: u32,
 }
-
-// SAFETY: the request belongs to the driver until its tag is completed, and is only read.
-unsafe impl<M: Machine> Send for PendingHit<M> {}
 
 pub(crate) struct PendingHits<M: Machine> {
     group: Vec<PendingHit<M>>,
     next: usize,
 }
 
-impl<M: Machine> PendingHits<M> {
-    pub(crate) fn new() -> PendingHits<M> {
-        PendingHits { group: Vec::with_capacity(GROUP), next: 0 }
-    }
-}
-
 impl<M: Machine> PendingHit<M> {
-    fn rq<'a>(&self) -> &'a Request<M> {
-        // SAFETY: a request lies in its tag set, which outlives the queue. The queue owns the
-        // request until the queue completes its tag, and `copy_next` empties the list of pending
-        // hits before that. No caller keeps the returned reference after its call into the queue
-        // (such as `queue_rq`).
-        unsafe { self.rq.as_ref() }
-    }
-
     #[inline]
     fn frame(&self, size: PageSize, shard: &mut Shard) -> Option<u32> {
         let (number, place) = place_of(self.page);
@@ -60,7 +43,7 @@ impl<M: Machine> PendingHit<M> {
         if extent.number != number {
             return None;
         }
-        let frame = extent.frame_of(place, wanted_of(size, self.rq(), self.page))?;
+        let frame = extent.frame_of(place, wanted_of(size, self.rq.get(), self.page))?;
         extent.note_hit(place);
         Some(frame)
     }
@@ -73,6 +56,10 @@ pub(crate) enum CopyOutcome<'a, M: Machine> {
 }
 
 impl<M: Machine> PendingHits<M> {
+    pub(crate) fn new() -> PendingHits<M> {
+        PendingHits { group: Vec::with_capacity(GROUP), next: 0 }
+    }
+
     /// Queues a read of a single page if its extent is in memory, and prefetches the extent.
     /// Returns true if the read was queued.
     #[inline]
@@ -85,7 +72,7 @@ impl<M: Machine> PendingHits<M> {
         let Some(at) = shard.find(number) else { return false };
         M::will_read((&raw const *shard.extent(at)).cast(), Extent::LINES_BYTES);
         drop(shard);
-        self.group.push(PendingHit { rq: NonNull::from(rq), page: pages.start, at });
+        self.group.push(PendingHit { rq: RequestRef::new(rq), page: pages.start, at });
         true
     }
 
@@ -107,15 +94,14 @@ impl<M: Machine> PendingHits<M> {
             return None;
         };
         self.next += 1;
-        let rq = hit.rq();
+        let rq = hit.rq.get();
         let mut shard = cache.shard(place_of(hit.page).0).lock();
         let Some(frame) = hit.frame(cache.page, &mut shard) else {
             return Some(CopyOutcome::Missed(rq));
         };
-        let (from, into, len) = part_of(cache.page, rq, hit.page);
-        let memory = cache.frames.at(frame).wrapping_add(into);
-        // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-        unsafe { Cursor::new(rq).copy(CopyDirection::ToRequest, from, memory, len) };
+        let mut cursor = Cursor::new(rq);
+        // SAFETY: the request is in flight, and the shard is locked.
+        unsafe { cursor.copy_page(CopyDirection::ToRequest, &cache.frames, hit.page, frame) };
         shard.stats.read_hits += 1;
         Some(CopyOutcome::Done(rq.tag()))
     }
@@ -131,7 +117,7 @@ impl<M: Machine> PendingHits<M> {
         for (start, hit) in starts.iter_mut().zip(&self.group) {
             let frame = hit.frame(cache.page, &mut cache.shard(place_of(hit.page).0).lock());
             if let Some(frame) = frame {
-                let into = part_of(cache.page, hit.rq(), hit.page).1;
+                let into = part_of(cache.page, hit.rq.get(), hit.page).1;
                 *start = cache.frames.at(frame).wrapping_add(into).cast_const();
             }
         }

@@ -147,7 +147,7 @@ impl<M: Machine> Flusher<M> {
         }
         self.below.tick();
         let written = self.cache.written_back() * self.cache.page.bytes() as u64;
-        if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages()) {
+        if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages) {
             self.cache.pace.set_rate(rate);
         }
         if ended {
@@ -195,7 +195,7 @@ impl<M: Machine> Flusher<M> {
                 e.stranded != 0 && e.stranded & cache.pages_on(e.number, |it| it == member) != 0
             };
             let (mut numbers, mut items) = (Vec::new(), Vec::new());
-            for shard in cache.shards() {
+            for shard in &cache.shards {
                 let shard = shard.lock();
                 let extents = shard.listed().map(|at| shard.extent(at)).filter(|e| is_its(e));
                 numbers.extend(extents.map(|extent| extent.number));
@@ -218,7 +218,7 @@ impl<M: Machine> Flusher<M> {
         let cache = &self.cache;
         let dirty = cache.live_pages(0);
         let fit = |bytes| cache.page.fit(bytes) as usize;
-        let room = fit(IN_FLIGHT_BYTES).saturating_sub(self.writeout.pages());
+        let room = fit(IN_FLIGHT_BYTES).saturating_sub(self.writeout.pages);
         let (most, shares) = (fit(BATCH_BYTES).min(room), fit(SHARES_BYTES));
         let write_queues = &self.writeout.write_queues;
         let is_overdue = write_queues.is_divided() && now_ns >= self.collected_ns + LOOK_NS;
@@ -236,7 +236,7 @@ impl<M: Machine> Flusher<M> {
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };
-        let is_hurried = !waits && !has_full && cache.shards().iter().any(is_owed);
+        let is_hurried = !waits && !has_full && cache.shards.iter().any(is_owed);
         let old_ns = old_ns.saturating_sub(if is_hurried { HURRY_NS } else { 0 });
         let is_due =
             |e: &Extent| match takes_all || e.dirtied.epoch < until || e.dirtied.at_ns <= old_ns {
@@ -255,7 +255,7 @@ impl<M: Machine> Flusher<M> {
                 false => DuePages::NoMore,
             };
         let mut items = Vec::with_capacity(most.min(dirty as usize));
-        let shards = cache.shards();
+        let shards = &cache.shards;
         for _ in 0..shards.len() {
             if items.len() >= most {
                 break;
@@ -290,7 +290,7 @@ impl<M: Machine> Flusher<M> {
         if self.cache.failed_writes.has_failing() {
             wake_at(M::now() + RETRY_NS / 10);
         } else if self.cache.dirty_pages() > 0 {
-            let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
+            let oldest = self.cache.shards.iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {
                 // Pages that are overdue wait for writes in flight, whose completions ring the
                 // doorbell. So the thread may sleep; without a sleep of at least 1 ms, the thread
@@ -305,7 +305,7 @@ impl<M: Machine> Flusher<M> {
     /// Returns true if no pages are in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.writeout.pages() == 0
+        self.writeout.pages == 0
     }
 }
 

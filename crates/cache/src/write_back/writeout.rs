@@ -71,7 +71,8 @@ pub(crate) struct Writeout {
     pub(crate) write_queues: WriteQueues,
     is_cut: bool,
     is_single: bool,
-    pages: usize,
+    /// Number of pages that wait to be written or are being written.
+    pub(crate) pages: usize,
 }
 
 impl Writeout {
@@ -86,10 +87,6 @@ impl Writeout {
             is_single: drives == 1,
             pages: 0,
         }
-    }
-
-    pub(crate) fn pages(&self) -> usize {
-        self.pages
     }
 
     /// Leaks the segment lists of writes in flight, because drives may still read them.

@@ -106,23 +106,16 @@ impl Rig {
                 match wants.then(|| self.shard.take_frame(at)).flatten() {
                     None => self.shard.forget_if_empty(at),
                     Some(frame) => {
-                        self.shard.extent_mut(at).filling |= bit;
+                        self.shard.begin_fill(at, place(page).1);
                         self.fills.push((page, frame));
                     }
                 }
             }
             Do::EndFill { which, keeps } if !self.fills.is_empty() => {
                 let (page, frame) = self.fills.swap_remove(which % self.fills.len());
-                let at = self.shard.find(place(page).0).expect("an extent that is filled stays");
-                let extent = self.shard.extent_mut(at);
-                extent.filling &= !(1 << place(page).1);
-                if keeps && extent.frames[place(page).1] == NO_FRAME {
-                    extent.valid[place(page).1] = WHOLE;
-                    self.shard.set_frame(at, place(page).1, frame);
-                } else {
-                    self.shard.give_frame(frame);
-                    self.shard.forget_if_empty(at);
-                }
+                let filled = if keeps { WHOLE } else { 0 };
+                let kept = self.shard.end_fill(&self.frames, page, filled, frame);
+                assert_eq!(kept.is_some(), keeps);
             }
             Do::Collect { up_to } => {
                 let is_due = |extent: &Extent| match extent.dirtied.epoch <= up_to {
