@@ -18,14 +18,14 @@ use alloc::vec::Vec;
 use millrace_block::{Error, Sector, Volume};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word, debug_fields};
 
-use crate::cache::clearing::Clearing;
+use crate::cache::clearing::DiscardRanges;
 use crate::cache::failed_writes::FailedWrites;
 use crate::cache::first_dirty::{DirtyCall, FirstDirty};
 use crate::cache::pace::WritePacer;
-use crate::cache::signal::Signals;
+use crate::cache::signal::QueueSignals;
 use crate::config::{CacheConfig, CacheMode, Registered};
 use crate::memory::extent::DirtyStamp;
-use crate::memory::frames::Frames;
+use crate::memory::frames::FrameMemory;
 use crate::memory::page::PageSize;
 use crate::memory::shard::{Shard, hash_of};
 use crate::stats::CacheStats;
@@ -44,18 +44,18 @@ pub struct Cache<M: Machine> {
     pub(crate) config: CacheConfig,
     pub(crate) below: Arc<Volume<M>>,
     pub(crate) page: PageSize,
-    pub(crate) frames: Frames,
+    pub(crate) frames: FrameMemory,
     pub(crate) shards: Box<[M::Lock<Shard>]>,
     /// Number of the current epoch. Each flush and each durable write ends an epoch.
     epoch: M::Word,
     dirty: M::Word,
     first_dirty: FirstDirty<M>,
-    pub(crate) signals: Signals<M>,
+    pub(crate) signals: QueueSignals<M>,
     pub(crate) pace: WritePacer<M>,
     pub(crate) flusher: FlusherCall<M>,
-    pub(crate) clearing: Clearing<M>,
+    pub(crate) clearing: DiscardRanges<M>,
     pub(crate) failed_writes: FailedWrites<M>,
-    pub(crate) counts: Counts<M>,
+    pub(crate) counts: WriteCounters<M>,
 }
 
 debug_fields!(Cache<M: Machine>, config, below);
@@ -71,7 +71,7 @@ pub(crate) struct FlusherCall<M: Machine> {
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
 
-pub(crate) struct Counts<M: Machine> {
+pub(crate) struct WriteCounters<M: Machine> {
     pub(crate) written_back: M::Word,
     pub(crate) write_requests: M::Word,
     pub(crate) write_errors: M::Word,
@@ -148,7 +148,7 @@ impl<M: Machine> Cache<M> {
             Error::new(error.kind(), format!("cache of volume {}: {error}", below.name()))
         })?;
         let page = PageSize::over(below.limits().logical_block_size);
-        let frames = Frames::new(config.frames(page), page)?;
+        let frames = FrameMemory::new(config.frames(page), page)?;
         if config.registered == Registered::Always {
             frames.arena.lend_to(&below);
         }
@@ -166,11 +166,11 @@ impl<M: Machine> Cache<M> {
             epoch: M::Word::new(1),
             dirty: M::Word::new(0),
             first_dirty: FirstDirty::new(),
-            signals: Signals::new(),
+            signals: QueueSignals::new(),
             pace: WritePacer::new(),
             flusher: FlusherCall::new(),
-            clearing: Clearing::new(page),
-            counts: Counts {
+            clearing: DiscardRanges::new(page),
+            counts: WriteCounters {
                 written_back: M::Word::new(0),
                 write_requests: M::Word::new(0),
                 write_errors: M::Word::new(0),

@@ -1,4 +1,4 @@
-//! `Clearing`: ranges that are being discarded or zeroed on the volume below.
+//! `DiscardRanges`: ranges that are being discarded or zeroed on the volume below.
 //!
 //! A write into such a range waits, and no dirty page of it is written back, because the drive
 //! could execute the discard and the write in either order. A discard registers its range before it
@@ -14,16 +14,16 @@ use crate::memory::page::PageSize;
 
 /// Ranges being discarded or zeroed. A range consists of its first sector and the sector after its
 /// last. `count` is the length of `spans`, so that a check need not lock the list.
-pub(crate) struct Clearing<M: Machine> {
+pub(crate) struct DiscardRanges<M: Machine> {
     page: PageSize,
     count: M::Word,
     spans: M::Lock<Vec<(u64, u64)>>,
 }
 
-impl<M: Machine> Clearing<M> {
-    pub(crate) fn new(page: PageSize) -> Clearing<M> {
+impl<M: Machine> DiscardRanges<M> {
+    pub(crate) fn new(page: PageSize) -> DiscardRanges<M> {
         let spans = M::Lock::new("cache-clearing", Vec::new());
-        Clearing { page, count: M::Word::new(0), spans }
+        DiscardRanges { page, count: M::Word::new(0), spans }
     }
 
     pub(crate) fn join(&self, span: (u64, u64)) {

@@ -49,7 +49,7 @@ const WAS_STUCK: u64 = 2;
 const REFUSES: u64 = 3;
 
 pub(crate) struct FailedWrites<M: Machine> {
-    members: Box<[Member<M>]>,
+    members: Box<[MemberState<M>]>,
     failing: M::Word,
     /// Number of stranded pages: dirty pages that wait for failing drives.
     pages: M::Word,
@@ -71,7 +71,7 @@ pub(crate) enum DriveProgress {
     Stuck,
 }
 
-struct Member<M: Machine> {
+struct MemberState<M: Machine> {
     /// Condition of the drive: `FINE`, `FAILS`, `WAS_STUCK` or `REFUSES`.
     state: M::Word,
     is_stuck: M::Word,
@@ -96,10 +96,10 @@ struct MemberRecord {
     probes: u32,
 }
 
-impl<M: Machine> Member<M> {
-    fn new() -> Member<M> {
+impl<M: Machine> MemberState<M> {
+    fn new() -> MemberState<M> {
         let zero = || M::Word::new(0);
-        Member {
+        MemberState {
             state: zero(),
             is_stuck: zero(),
             pages: zero(),
@@ -114,7 +114,7 @@ impl<M: Machine> Member<M> {
 impl<M: Machine> FailedWrites<M> {
     pub(crate) fn new(drives: usize) -> FailedWrites<M> {
         FailedWrites {
-            members: (0..drives).map(|_| Member::new()).collect(),
+            members: (0..drives).map(|_| MemberState::new()).collect(),
             failing: M::Word::new(0),
             pages: M::Word::new(0),
             inside: M::Word::new(0),

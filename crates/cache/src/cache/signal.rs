@@ -1,4 +1,4 @@
-//! `Signal`: wakes a queue with blocked jobs after an event that these jobs may wait for.
+//! `QueueSignal`: wakes a queue with blocked jobs after an event that these jobs may wait for.
 //!
 //! Each queue has one signal. A queue that is about to wait sets a flag and then checks its
 //! condition once more. A thread that changes a condition checks the flags afterwards. So either
@@ -10,16 +10,16 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
-pub(crate) struct Signal<M: Machine> {
+pub(crate) struct QueueSignal<M: Machine> {
     bell: Arc<Doorbell<M>>,
     waits: M::Word,
     woken: M::Word,
 }
 
-impl<M: Machine> Signal<M> {
-    pub(crate) fn new(bell: &Arc<Doorbell<M>>) -> Arc<Signal<M>> {
+impl<M: Machine> QueueSignal<M> {
+    pub(crate) fn new(bell: &Arc<Doorbell<M>>) -> Arc<QueueSignal<M>> {
         let (waits, woken) = (M::Word::new(0), M::Word::new(0));
-        Arc::new(Signal { bell: Arc::clone(bell), waits, woken })
+        Arc::new(QueueSignal { bell: Arc::clone(bell), waits, woken })
     }
 
     pub(crate) fn begin_wait(&self) {
@@ -50,20 +50,20 @@ impl<M: Machine> Signal<M> {
     }
 }
 
-pub(crate) struct Signals<M: Machine> {
-    all: M::Lock<Vec<Arc<Signal<M>>>>,
+pub(crate) struct QueueSignals<M: Machine> {
+    all: M::Lock<Vec<Arc<QueueSignal<M>>>>,
 }
 
-impl<M: Machine> Signals<M> {
-    pub(crate) fn new() -> Signals<M> {
-        Signals { all: M::Lock::new("cache-signals", Vec::new()) }
+impl<M: Machine> QueueSignals<M> {
+    pub(crate) fn new() -> QueueSignals<M> {
+        QueueSignals { all: M::Lock::new("cache-signals", Vec::new()) }
     }
 
-    pub(crate) fn join(&self, signal: &Arc<Signal<M>>) {
+    pub(crate) fn join(&self, signal: &Arc<QueueSignal<M>>) {
         self.all.lock().push(Arc::clone(signal));
     }
 
-    pub(crate) fn leave(&self, signal: &Arc<Signal<M>>) {
+    pub(crate) fn leave(&self, signal: &Arc<QueueSignal<M>>) {
         self.all.lock().retain(|other| !Arc::ptr_eq(other, signal));
     }
 

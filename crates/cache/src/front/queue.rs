@@ -18,7 +18,7 @@ use millrace_machine::{Machine, Order, Word};
 use slab::Slab;
 
 use crate::cache::Cache;
-use crate::cache::signal::Signal;
+use crate::cache::signal::QueueSignal;
 use crate::front::jobs::{CacheJob, JobStep, VolumeRead};
 use crate::front::write::release_claims;
 use crate::memory::cursor::span_of;
@@ -45,7 +45,7 @@ pub(crate) struct CacheQueue<M: Machine> {
     pub(crate) cache: Arc<Cache<M>>,
     below: Option<Channel<M>>,
     thread: IoThread<M>,
-    pub(crate) signal: Arc<Signal<M>>,
+    pub(crate) signal: Arc<QueueSignal<M>>,
     pub(crate) jobs: Slab<CacheJob<M>>,
     pub(crate) fills: Slab<VolumeRead>,
     pub(crate) writeout: Writeout,
@@ -71,7 +71,7 @@ impl<M: Machine> CacheQueue<M> {
         (below, config): (Channel<M>, FlusherConfig),
         thread: &IoThread<M>,
     ) -> Self {
-        let signal = Signal::new(&thread.bell);
+        let signal = QueueSignal::new(&thread.bell);
         cache.signals.join(&signal);
         CacheQueue {
             below: Some(below),

@@ -18,7 +18,7 @@ use millrace_machine::{Lock, Machine};
 use crate::cache::Cache;
 use crate::front::jobs::VolumeRead;
 use crate::front::queue::CacheQueue;
-use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
+use crate::memory::cursor::{CopyDirection, RequestCursor, part_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, place_of};
 use crate::memory::shard::Shard;
 
@@ -71,7 +71,7 @@ fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
 impl<M: Machine> CacheQueue<M> {
     #[inline]
     pub(crate) fn read_hits(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
-        let (mut cursor, frames) = (Cursor::new(rq), &self.cache.frames);
+        let (mut cursor, frames) = (RequestCursor::new(rq), &self.cache.frames);
         while !pages.is_empty() {
             let (number, first) = place_of(pages.start);
             let mut shard = self.cache.shard(number).lock();
@@ -97,7 +97,7 @@ impl<M: Machine> CacheQueue<M> {
     /// jobs.
     pub(crate) fn advance_read(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
-        let mut cursor = Cursor::new(rq);
+        let mut cursor = RequestCursor::new(rq);
         let (mut run, mut waits, mut around) = (FillRun::default(), Vec::new(), Vec::new());
         for page in core::mem::take(&mut self.jobs[at].todo).into_iter().flatten() {
             let wanted = wanted_of(self.cache.page, rq, page);
@@ -147,7 +147,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
+    fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut RequestCursor<'_, M>) {
         let rq = self.jobs[job].rq();
         let (at, into, _) = part_of(self.cache.page, rq, pages.start);
         let (last, _, len) = part_of(self.cache.page, rq, pages.end - 1);
@@ -190,7 +190,7 @@ impl<M: Machine> CacheQueue<M> {
 
     pub(crate) fn end_fill(&mut self, at: usize, status: Status) {
         let fill = self.fills.remove(at);
-        let mut cursor = fill.job.map(|job| Cursor::new(self.jobs[job].rq()));
+        let mut cursor = fill.job.map(|job| RequestCursor::new(self.jobs[job].rq()));
         let (frames, mut stale) = (&self.cache.frames, Vec::new());
         for (frame, page) in fill.frames.iter().zip(fill.page..) {
             let whole = self.cache.page.whole(fill.sectors, page);

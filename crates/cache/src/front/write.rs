@@ -14,7 +14,7 @@ use millrace_machine::{Lock, Machine};
 use crate::cache::Cache;
 use crate::front::jobs::{CacheJob, JobStep};
 use crate::front::queue::CacheQueue;
-use crate::memory::cursor::{CopyDirection, Cursor, span_of, wanted_of};
+use crate::memory::cursor::{CopyDirection, RequestCursor, span_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, place_of};
 
 impl<M: Machine> CacheQueue<M> {
@@ -34,7 +34,8 @@ impl<M: Machine> CacheQueue<M> {
         claims_from: u64,
     ) -> Range<u64> {
         let cache = &*self.cache;
-        let (mut cursor, first) = (Cursor::new(rq), self.pages_of(rq).start.max(claims_from));
+        let (mut cursor, first) =
+            (RequestCursor::new(rq), self.pages_of(rq).start.max(claims_from));
         let mut newly_dirty = 0;
         while !pages.is_empty() {
             let (number, place) = place_of(pages.start);

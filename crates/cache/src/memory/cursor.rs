@@ -1,4 +1,4 @@
-//! `Cursor`: copies between the memory of a request and cache frames, piece by piece.
+//! `RequestCursor`: copies between the memory of a request and cache frames, piece by piece.
 //!
 //! A cursor moves forward through the segments of one request in flight, and restarts at the first
 //! segment for an offset before its position. Copies use raw pointers, because a guest may change
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use millrace_block::{Request, Segment};
 use millrace_machine::Machine;
 
-use crate::memory::frames::Frames;
+use crate::memory::frames::FrameMemory;
 use crate::memory::page::PageSize;
 
 /// Returns a request's first sector and the sector after its last.
@@ -43,7 +43,7 @@ pub(crate) enum CopyDirection {
     FromRequest,
 }
 
-pub(crate) struct Cursor<'a, M: Machine> {
+pub(crate) struct RequestCursor<'a, M: Machine> {
     rq: &'a Request<M>,
     pieces: millrace_block::Segments<'a, M>,
     piece: Segment,
@@ -51,12 +51,12 @@ pub(crate) struct Cursor<'a, M: Machine> {
     before: usize,
 }
 
-impl<'a, M: Machine> Cursor<'a, M> {
+impl<'a, M: Machine> RequestCursor<'a, M> {
     #[inline]
     pub(crate) fn new(rq: &'a Request<M>) -> Self {
         let mut pieces = rq.segments();
         let piece = pieces.next().expect("a request with data has at least one segment");
-        Cursor { rq, pieces, piece, before: 0 }
+        RequestCursor { rq, pieces, piece, before: 0 }
     }
 
     /// Returns the address of byte `at` of the request, and the number of bytes from there that lie
@@ -64,7 +64,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
     #[inline]
     fn piece_at(&mut self, at: usize, most: usize) -> (*mut u8, usize) {
         if at < self.before {
-            *self = Cursor::new(self.rq);
+            *self = RequestCursor::new(self.rq);
         }
         while at >= self.before + self.piece.len_bytes as usize {
             self.before += self.piece.len_bytes as usize;
@@ -83,7 +83,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
     pub(crate) unsafe fn copy_page(
         &mut self,
         way: CopyDirection,
-        frames: &Frames,
+        frames: &FrameMemory,
         page: u64,
         frame: u32,
     ) {

@@ -1,4 +1,4 @@
-//! `Frames`: the memory of a cache, divided into frames of one page each.
+//! `FrameMemory`: the memory of a cache, divided into frames of one page each.
 //!
 //! The memory is never zeroed; shards make sure that only parts that were written are read. Only
 //! raw copies and drives touch it; no Rust references to it exist.
@@ -16,14 +16,14 @@ use crate::memory::page::PageSize;
 const ALIGN: usize = 2 << 20;
 
 #[derive(Debug)]
-pub(crate) struct Frames {
+pub(crate) struct FrameMemory {
     pub(crate) arena: Arc<Arena>,
     pub(crate) count: u32,
     pub(crate) page: PageSize,
 }
 
-impl Frames {
-    pub(crate) fn new(count: u32, page: PageSize) -> Result<Frames, Error> {
+impl FrameMemory {
+    pub(crate) fn new(count: u32, page: PageSize) -> Result<FrameMemory, Error> {
         let bytes = count.max(1) as usize * page.bytes();
         let align = if bytes >= ALIGN { ALIGN } else { page.bytes() };
         let Some(arena) = Arena::new(bytes, align) else {
@@ -33,7 +33,7 @@ impl Frames {
             );
             return Err(Error::new(ErrorKind::System, text));
         };
-        Ok(Frames { arena: Arc::new(arena), count, page })
+        Ok(FrameMemory { arena: Arc::new(arena), count, page })
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use hashbrown::HashTable;
 use millrace_block::Status;
 
 use crate::memory::extent::{DirtyStamp, Extent, NO_EXTENT, NO_FRAME, YoungPages, place_of};
-use crate::memory::frames::Frames;
+use crate::memory::frames::FrameMemory;
 use crate::stats::CacheStats;
 
 /// Hashes an extent's number: some bits choose the shard, others the bucket in the shard's table.
@@ -225,7 +225,7 @@ impl Shard {
     /// `None` if the read failed or its data may be outdated, for example by a discard.
     pub(crate) fn end_fill(
         &mut self,
-        frames: &Frames,
+        frames: &FrameMemory,
         page: u64,
         filled: u8,
         frame: u32,
@@ -272,7 +272,12 @@ impl Shard {
 
     /// Returns the page's own frame, or a new frame if the page has none or its frame is being
     /// written to a drive. Returns `None` if no memory is free.
-    pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
+    pub(crate) fn frame_to_write(
+        &mut self,
+        frames: &FrameMemory,
+        at: u32,
+        page: usize,
+    ) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
         // A page that became dirty again during its write to the volume already has a new frame.

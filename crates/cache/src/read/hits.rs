@@ -15,7 +15,7 @@ use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
 use crate::front::jobs::RequestRef;
-use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
+use crate::memory::cursor::{CopyDirection, RequestCursor, part_of, wanted_of};
 use crate::memory::extent::{Extent, place_of};
 use crate::memory::page::PageSize;
 use crate::memory::shard::Shard;
@@ -99,7 +99,7 @@ impl<M: Machine> PendingHits<M> {
         let Some(frame) = hit.frame(cache.page, &mut shard) else {
             return Some(CopyOutcome::Missed(rq));
         };
-        let mut cursor = Cursor::new(rq);
+        let mut cursor = RequestCursor::new(rq);
         // SAFETY: the request is in flight, and the shard is locked.
         unsafe { cursor.copy_page(CopyDirection::ToRequest, &cache.frames, hit.page, frame) };
         shard.stats.read_hits += 1;

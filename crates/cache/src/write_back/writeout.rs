@@ -348,7 +348,7 @@ fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteO
         return WriteOutcome::Again;
     }
     cache.failed_writes.note_error(member, status);
-    // SeqCst: the count of errors changes before `Signals::wake` checks for waiting queues.
+    // SeqCst: the count of errors changes before `QueueSignals::wake` checks for waiting queues.
     cache.counts.write_errors.fetch_add(1, Order::SeqCst);
     // Wakes the flusher, which updates the states of the drives.
     cache.flusher.ring();

@@ -54,7 +54,7 @@ fn what() -> impl Strategy<Value = Do> {
 /// A shard, and the state that its callers keep.
 struct Rig {
     shard: Shard,
-    frames: Frames,
+    frames: FrameMemory,
     epoch: u64,
     /// Pages that are being filled, and with which frame.
     fills: Vec<(u64, u32)>,
@@ -71,7 +71,7 @@ impl Rig {
     fn new() -> Rig {
         Rig {
             shard: Shard::new(0, FRAMES),
-            frames: Frames::new(FRAMES, PageSize::over(512)).unwrap(),
+            frames: FrameMemory::new(FRAMES, PageSize::over(512)).unwrap(),
             epoch: 1,
             fills: vec![],
             writes: vec![],
@@ -326,7 +326,7 @@ fn flush_does_not_wait_for_pages_written_to_later() {
     let mut shard = filled(6, [0, 1].into_iter());
     let at = shard.find(0).unwrap();
     let write = |shard: &mut Shard, page: usize, epoch| {
-        let frames = Frames::new(6, PageSize::over(512)).unwrap();
+        let frames = FrameMemory::new(6, PageSize::over(512)).unwrap();
         shard.frame_to_write(&frames, at, page).unwrap();
         shard.note_written(at, page, WHOLE, DirtyStamp { epoch, at_ns: epoch * 5_000_000 });
     };
