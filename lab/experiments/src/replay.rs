@@ -73,6 +73,10 @@ pub struct Settings {
     pub seed: u64,
     /// Flag by which the caller ends the replay early.
     pub interrupt: Interrupt,
+    /// Assignment of the trace's devices to lanes (volumes or servers).
+    pub routes: Routes,
+    /// Rules for the trace's addresses.
+    pub addresses: Addresses,
 }
 
 /// Progress of a replay.
@@ -99,7 +103,7 @@ pub enum Destination<'a> {
     Vhost(&'a [(String, PathBuf)]),
 }
 
-/// Replays a trace: its devices go to lanes of `destination` as `routes` says.
+/// Replays a trace: its devices go to lanes of `destination` as `Settings::routes` says.
 ///
 /// # Errors
 /// If a target cannot be set up. An error in the trace, or a target that fails later, ends the
@@ -107,40 +111,34 @@ pub enum Destination<'a> {
 /// slack of 1 ns, so the kernel no longer delays its wake-ups by up to 50 us.
 pub fn replay<S>(
     source: S,
-    (destination, routes, addresses): (&Destination<'_>, Routes, Addresses),
+    destination: &Destination<'_>,
     settings: &Settings,
     progress: Progress<'_>,
 ) -> Result<Report, BenchError>
 where
     S: TraceSource + Send + 'static,
 {
-    let (iodepth, seed) = (settings.iodepth, settings.seed);
     // By default the kernel may wake a thread up to 50 us late, to wake several threads together
     // (timer slack). If the kernel refuses a smaller value, I/Os are sent later by this time and
     // count as late.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let rest = (source, routes, addresses, settings, progress);
     match destination {
-        Destination::Volumes(volumes) => run(volumes::native(volumes, iodepth, seed)?, rest),
-        Destination::Nbd(uris) => run(nbd::connect(uris, &rest.2, seed)?, rest),
-        Destination::Vhost(paths) => run(vhost::connect(paths, &rest.2, (iodepth, seed))?, rest),
+        Destination::Volumes(volumes) => {
+            run(volumes::native(volumes, settings)?, source, settings, progress)
+        }
+        Destination::Nbd(uris) => run(nbd::connect(uris, settings)?, source, settings, progress),
+        Destination::Vhost(paths) => {
+            run(vhost::connect(paths, settings)?, source, settings, progress)
+        }
     }
 }
 
-fn run<S, T: Target>(
+fn run<S: TraceSource + Send + 'static, T: Target>(
     mut target: T,
-    (source, routes, addresses, settings, progress): (
-        S,
-        Routes,
-        Addresses,
-        &Settings,
-        Progress<'_>,
-    ),
-) -> Result<Report, BenchError>
-where
-    S: TraceSource + Send + 'static,
-{
-    let router = Router::new(source, target.lanes(), routes, addresses);
-    let mut feed = ReadAhead::start(router)?;
+    source: S,
+    settings: &Settings,
+    progress: Progress<'_>,
+) -> Result<Report, BenchError> {
+    let mut feed = ReadAhead::start(Router::new(source, target.lanes(), settings))?;
     Ok(Engine::new(&mut target, &mut feed, settings).run(progress))
 }

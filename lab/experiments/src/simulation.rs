@@ -36,6 +36,7 @@ use millrace_runtime::RecorderConfig;
 
 use crate::load::bench::BenchError;
 use crate::load::row::{MachineRow, Queues};
+use crate::load::threads::cpu_of;
 use crate::load::workload::{Workload, text_by_words};
 
 pub(crate) use file_costs::FileCosts;
@@ -181,7 +182,7 @@ const THREADS_MAX: u32 = 4_096;
 
 impl SimPlan {
     fn cpu_of(&self, job: u32) -> Option<u32> {
-        self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
+        cpu_of(&self.cpus, job)
     }
 
     fn check(&self, cpus: u32) -> Result<(), BenchError> {

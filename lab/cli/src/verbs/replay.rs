@@ -36,9 +36,9 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let (lanes, routes) = target::lanes(&args.to, &args.map, &args.stripe)?;
     check(args, &lanes)?;
     let interrupt = interrupt::on_ctrl_c()?;
-    let settings = settings(args, &lanes, &interrupt);
     let traces: Vec<TracePath> = args.traces.iter().map(|name| name.as_str().into()).collect();
     let (addresses, ios) = interrupt::waiting(|| addresses(args, &traces, &routes, lanes.len()))?;
+    let settings = Settings { routes, addresses, ..settings(args, &lanes, &interrupt) };
     let source = interrupt::waiting(|| open(&traces, args.format))?;
     let head = table::Head {
         traces: args.traces.join(" "),
@@ -47,7 +47,21 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     };
     let watch = Arc::new(TraceProgress::default());
     let source = TrackedTrace::new(source, &watch);
-    let report = carry_out(args, (lanes, routes), (source, addresses), (&settings, &watch, ios))?;
+    let report = match (&args.machine, &lanes) {
+        (Some(name), Lanes::Drives(volumes)) => {
+            let model = machine(name).context("--machine")?;
+            let mut bar = ProgressBar::new(1);
+            bar.show(0, name, 0.0);
+            let report = replay_simulated(source, &model, volumes, &settings);
+            bar.clear();
+            report?
+        }
+        _ => {
+            let total = [ios, settings.limit].into_iter().flatten().min();
+            let run = NativeReplay { args, lanes: &lanes, settings: &settings, total };
+            run.carry_out(source, &watch)?
+        }
+    };
     let notes = watch.known().notes.clone();
     notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
     if let Some((missing, has)) = watch.missing(args.map.iter().map(|map| map.device.as_str())) {
@@ -138,6 +152,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
         limit: args.limit,
         seed: args.seed,
         interrupt: interrupt.clone(),
+        routes: Routes::default(),
+        addresses: Addresses::default(),
     }
 }
 
@@ -173,53 +189,52 @@ fn addresses(
     Ok((addresses, Some(found.ios)))
 }
 
-fn carry_out(
-    args: &ReplayArgs,
-    (lanes, routes): (Lanes, Routes),
-    (source, addresses): (TrackedTrace<AnySource>, Addresses),
-    (settings, watch, ios): (&Settings, &Arc<TraceProgress>, Option<u64>),
-) -> Result<Report> {
-    let mut bar = ProgressBar::new(1);
-    if let (Some(name), Lanes::Drives(volumes)) = (&args.machine, &lanes) {
-        let model = machine(name).context("--machine")?;
-        bar.show(0, name, 0.0);
-        let ways = (routes, addresses);
-        let report = replay_simulated(source, (&model, volumes), ways, settings);
-        bar.clear();
-        return Ok(report?);
-    }
-    let total = [ios, settings.limit].into_iter().flatten().min();
-    // `progress` is called for the first time after the replay has connected to its servers. Until
-    // then, Ctrl-C ends the program at once.
-    interrupt::begin_wait();
-    let mut progress = |standing: &ReplayProgress| {
+/// A replay on drives of this machine, or on servers.
+struct NativeReplay<'a> {
+    args: &'a ReplayArgs,
+    lanes: &'a Lanes,
+    settings: &'a Settings,
+    /// Number of I/Os after which the replay ends, if known.
+    total: Option<u64>,
+}
+
+impl NativeReplay<'_> {
+    fn carry_out(&self, source: TrackedTrace<AnySource>, watch: &TraceProgress) -> Result<Report> {
+        let NativeReplay { args, lanes, settings, total } = self;
+        let mut bar = ProgressBar::new(1);
+        // `progress` is first called after the replay has connected to its servers. Until then,
+        // Ctrl-C ends the program at once.
+        interrupt::begin_wait();
+        let mut progress = |standing: &ReplayProgress| {
+            interrupt::end_wait();
+            let of_ios = total.map_or(0.0, |total| standing.ios as f64 / total.max(1) as f64);
+            let of_time = settings
+                .runtime
+                .map_or(0.0, |runtime| standing.elapsed_ns as f64 / runtime.as_nanos() as f64);
+            let fraction = of_ios.max(of_time).max(watch.known().progress).min(1.0);
+            let (seconds, trace) =
+                (standing.elapsed_ns as f64 / 1e9, standing.trace_ns as f64 / 1e9);
+            bar.show(
+                0,
+                &format!("{} I/Os in {seconds:.0} s, at {trace:.0} s of the trace", standing.ios),
+                fraction,
+            );
+        };
+        let (volumes, _news);
+        let destination = match lanes {
+            Lanes::Drives(specs) => {
+                let (built, notes) = target::build(specs, args)?;
+                notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
+                _news = DriveNotes::of(built.iter().map(|one| &one.volume));
+                volumes = built;
+                Destination::Volumes(&volumes)
+            }
+            Lanes::Nbd(uris) => Destination::Nbd(uris),
+            Lanes::Vhost(paths) => Destination::Vhost(paths),
+        };
+        let report = replay(source, &destination, settings, &mut progress);
         interrupt::end_wait();
-        let of_ios = total.map_or(0.0, |total| standing.ios as f64 / total.max(1) as f64);
-        let of_time = settings
-            .runtime
-            .map_or(0.0, |runtime| standing.elapsed_ns as f64 / runtime.as_nanos() as f64);
-        let fraction = of_ios.max(of_time).max(watch.known().progress).min(1.0);
-        let (seconds, trace) = (standing.elapsed_ns as f64 / 1e9, standing.trace_ns as f64 / 1e9);
-        bar.show(
-            0,
-            &format!("{} I/Os in {seconds:.0} s, at {trace:.0} s of the trace", standing.ios),
-            fraction,
-        );
-    };
-    let (volumes, _news);
-    let destination = match &lanes {
-        Lanes::Drives(specs) => {
-            let (built, notes) = target::build(specs, args)?;
-            notes.iter().for_each(|note| millrace_console::tell!("note: {note}"));
-            _news = DriveNotes::of(built.iter().map(|one| &one.volume));
-            volumes = built;
-            Destination::Volumes(&volumes)
-        }
-        Lanes::Nbd(uris) => Destination::Nbd(uris),
-        Lanes::Vhost(paths) => Destination::Vhost(paths),
-    };
-    let report = replay(source, (&destination, routes, addresses), settings, &mut progress);
-    interrupt::end_wait();
-    bar.clear();
-    Ok(report?)
+        bar.clear();
+        Ok(report?)
+    }
 }

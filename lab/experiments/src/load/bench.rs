@@ -6,12 +6,12 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, OnceLock};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Snapshot, Stamp, Volume, cuts_requests};
 use millrace_drives::Words;
-use millrace_machine::{CpuId, Machine, Native};
+use millrace_machine::Native;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
@@ -22,7 +22,7 @@ use crate::load::drain_barrier::DrainBarrier;
 use crate::load::job::{Aim, Job, JobResult, StopCondition};
 use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
-use crate::load::threads::{join_all, lock};
+use crate::load::threads::{ThreadGroup, cpu_of};
 use crate::load::workload::Workload;
 
 /// Settings of one measured configuration: workload, jobs, CPUs and length.
@@ -74,7 +74,7 @@ impl Plan {
     }
 
     pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
-        self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
+        cpu_of(&self.cpus, job)
     }
 }
 
@@ -92,7 +92,6 @@ pub(crate) struct RowState {
     left: AtomicUsize,
     pub(crate) barrier: DrainBarrier,
     syscalls: AtomicU64,
-    results: Mutex<Vec<Result<JobResult, BenchError>>>,
 }
 
 impl RowState {
@@ -106,7 +105,6 @@ impl RowState {
             left: AtomicUsize::new(plan.jobs as usize),
             barrier: DrainBarrier::new(plan.jobs as usize),
             syscalls: AtomicU64::new(0),
-            results: Mutex::new(Vec::new()),
         }
     }
 
@@ -122,16 +120,6 @@ impl RowState {
     pub(crate) fn add_system_calls(&self, calls: u64) {
         self.syscalls.fetch_add(calls, Ordering::Relaxed);
     }
-
-    pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
-        lock(&self.results).push(result);
-        self.left.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Returns the results of the jobs. All jobs must have been joined.
-    pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
-        std::mem::take(&mut *lock(&self.results)).into_iter().collect()
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -141,7 +129,29 @@ pub(crate) struct Times {
     syscalls: u64,
 }
 
-pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: &mut dyn FnMut(f64)) -> Times {
+/// Runs each job of the plan on a thread of its own, and measures them together. A job opens its
+/// target, calls `RowState::ready`, and does its I/Os. Returns the jobs' results in order.
+pub(crate) fn run_jobs(
+    plan: &Plan,
+    name: &str,
+    job: impl Fn(u32, &RowState) -> Result<JobResult, BenchError> + Send + Sync + 'static,
+    progress: Progress<'_>,
+) -> Result<(Vec<JobResult>, Times), BenchError> {
+    let shared = Arc::new(RowState::new(plan));
+    let threads = ThreadGroup { name, count: plan.jobs, cpu_of: &|job| plan.cpu_of(job) };
+    let body = {
+        let shared = Arc::clone(&shared);
+        move |number| {
+            let result = job(number, &shared);
+            shared.left.fetch_sub(1, Ordering::Release);
+            result
+        }
+    };
+    let measured = threads.run::<Native, _, _>(body, || measure(&shared, plan, progress))?;
+    Ok((measured.0.into_iter().collect::<Result<_, _>>()?, measured.1))
+}
+
+fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
     shared.ready();
     let began = shared.began.get();
     let (start, cpu_start) =
@@ -165,20 +175,20 @@ pub fn run_row(
     progress: Progress<'_>,
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
-    let shared = Arc::new(RowState::new(plan));
     let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
-    let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
-    let mut progress = |fraction| progress(fraction, volume.stats().ios());
-    let mut times = measure(&shared, plan, &mut progress);
-    join_all(threads)?;
+    let job = {
+        let (volume, plan) = (Arc::clone(volume), plan.clone());
+        move |job: u32, shared: &RowState| run_job(&volume, &plan, shared, job)
+    };
+    let mut progress = |fraction, _| progress(fraction, volume.stats().ios());
+    let ran = run_jobs(plan, "job", job, &mut progress);
     workers.stop()?;
+    let (results, mut times) = ran?;
     times.syscalls += workers.system_calls();
-    let results = shared.results()?;
-    let mut latency = Snapshot::default();
-    match may_split(volume, plan) {
-        true => results.iter().for_each(|result| latency.merge(&result.latencies)),
-        false => latency = volume.disks()[0].stats().total(),
-    }
+    let latency = match may_split(volume, plan) {
+        true => latency_of(&results),
+        false => volume.disks()[0].stats().total(),
+    };
     let mut row = row_of(plan, &results, times, &latency);
     row.queues.serving = volume.serving_config().serving.name().to_owned();
     row.outcome.states = states_of(volume.drives());
@@ -255,21 +265,6 @@ pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchErro
     Ok(())
 }
 
-fn spawn(
-    volume: &Arc<Volume<Native>>,
-    plan: &Plan,
-    shared: &Arc<RowState>,
-    job: u32,
-) -> <Native as Machine>::Thread {
-    let cpu = plan.cpu_of(job).map(CpuId);
-    let (volume, plan, shared) = (Arc::clone(volume), plan.clone(), Arc::clone(shared));
-    let body = move || {
-        let result = run_job(&volume, &plan, &shared, job);
-        shared.finish(result);
-    };
-    Native::spawn(&format!("job-{job}"), cpu, Box::new(body))
-}
-
 fn run_job(
     volume: &Arc<Volume<Native>>,
     plan: &Plan,
@@ -313,15 +308,16 @@ fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
         || volume.disks().iter().any(|disk| cuts_requests(disk))
 }
 
-fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: &mut dyn FnMut(f64)) {
+fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
     let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
     while shared.left.load(Ordering::Acquire) > 0 {
         let elapsed = start.elapsed();
-        let done = shared.until.done.load(Ordering::Relaxed) as f64;
-        match total {
-            Some(total) => progress((done / total as f64).min(1.0)),
-            None => progress((elapsed.as_secs_f64() / plan.runtime.as_secs_f64()).min(1.0)),
-        }
+        let done = shared.until.done.load(Ordering::Relaxed);
+        let fraction = match total {
+            Some(total) => done as f64 / total as f64,
+            None => elapsed.as_secs_f64() / plan.runtime.as_secs_f64(),
+        };
+        progress(fraction.min(1.0), done);
         let step = match total {
             Some(_) => Duration::from_millis(1),
             None => plan.runtime.saturating_sub(elapsed).min(Duration::from_millis(50)),
@@ -334,21 +330,11 @@ fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: &mut dyn FnMu
     }
 }
 
-/// Runs jobs that are clients of a server and measure latencies themselves. Returns the row and
-/// each job's result.
-pub(crate) fn client_row(
-    threads: Vec<<Native as Machine>::Thread>,
-    shared: &RowState,
-    plan: &Plan,
-    progress: Progress<'_>,
-) -> Result<(Row, Vec<JobResult>), BenchError> {
-    let ios = || shared.until.done.load(Ordering::Relaxed);
-    let times = measure(shared, plan, &mut |fraction| progress(fraction, ios()));
-    join_all(threads)?;
-    let results = shared.results()?;
+/// Returns the latencies that the jobs themselves have measured.
+pub(crate) fn latency_of(results: &[JobResult]) -> Snapshot {
     let mut latency = Snapshot::default();
     results.iter().for_each(|result| latency.merge(&result.latencies));
-    Ok((row_of(plan, &results, times, &latency), results))
+    latency
 }
 
 /// Adds up the results of all jobs. The caller must set `Row::queues` afterwards.

@@ -6,14 +6,12 @@
 //! nbd.rs, vhost.rs and virtqueue.rs implement `Client`; replays use the same clients.
 
 use std::fmt::Display;
-use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::{AfterCompletion, Op, Sector};
 use millrace_clients::vhost::Counters;
-use millrace_machine::{CpuId, Machine, Native};
 
-use crate::load::bench::{BenchError, Plan, Progress, RowState, client_row};
+use crate::load::bench::{BenchError, Plan, Progress, RowState, latency_of, row_of, run_jobs};
 use crate::load::job::{Aim, CompletionHandler, Job, JobIo, JobResult, Target};
 use crate::load::row::Row;
 
@@ -158,27 +156,20 @@ pub(crate) fn run_clients<C: Client + 'static>(
     connect: impl Fn(u32) -> Result<C, BenchError> + Send + Sync + 'static,
     progress: Progress<'_>,
 ) -> Result<(Row, Vec<JobResult>), BenchError> {
-    let (shared, connect) = (Arc::new(RowState::new(plan)), Arc::new(connect));
-    let spawn = |number: u32| {
-        let cpu = plan.cpu_of(number).map(CpuId);
-        let (plan, shared, connect) = (plan.clone(), Arc::clone(&shared), Arc::clone(&connect));
-        let body = move || {
-            let made = connect(number).map(|client| job(client, &plan, device_bytes, number));
-            shared.ready();
-            let result = made.and_then(|mut job| {
-                let mut result = job.run(&shared.until)?;
-                let counters = job.target.client.counters();
-                (result.kicks, result.interrupts) = (counters.kicks, counters.interrupts);
-                shared.add_system_calls(counters.system_calls);
-                job.read_back(&mut result)?;
-                Ok(result)
-            });
-            shared.finish(result);
-        };
-        Native::spawn(&format!("client-{number}"), cpu, Box::new(body))
+    let inner = plan.clone();
+    let run = move |number: u32, shared: &RowState| {
+        let made = connect(number).map(|client| job(client, &inner, device_bytes, number));
+        shared.ready();
+        let mut job = made?;
+        let mut result = job.run(&shared.until)?;
+        let counters = job.target.client.counters();
+        (result.kicks, result.interrupts) = (counters.kicks, counters.interrupts);
+        shared.add_system_calls(counters.system_calls);
+        job.read_back(&mut result)?;
+        Ok(result)
     };
-    let threads: Vec<_> = (0..plan.jobs).map(spawn).collect();
-    let (mut row, results) = client_row(threads, &shared, plan, progress)?;
+    let (results, times) = run_jobs(plan, "client", run, progress)?;
+    let mut row = row_of(plan, &results, times, &latency_of(&results));
     row.queues.cpus = plan.cpus.len() as u32;
     Ok((row, results))
 }

@@ -1,11 +1,13 @@
-//! Helpers for threads: joining, locking, and running a simulation.
+//! Helpers for threads: running the threads of a measurement, joining, locking, and running a
+//! simulation.
 //!
 //! `simulate` returns the result of the simulation's main thread. So volumes in the result are
 //! dropped after the simulation, outside of virtual time.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millrace_machine::Thread;
+use millrace_machine::{CpuId, Machine, Thread};
 use millrace_simulator::{Model, Report, Simulation};
 
 use crate::load::error::BenchError;
@@ -19,6 +21,46 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn join_all<T: Thread>(threads: impl IntoIterator<Item = T>) -> Result<(), BenchError> {
     let whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
     if whole { Ok(()) } else { Err(BenchError::Panicked) }
+}
+
+/// Returns the CPU of thread `number`, if the CPUs are given to threads in turn. `None`, for any
+/// CPU, if the list is empty.
+pub(crate) fn cpu_of(cpus: &[u32], number: u32) -> Option<u32> {
+    cpus.get(number as usize % cpus.len().max(1)).copied()
+}
+
+/// Threads of a measurement, numbered from 0.
+pub(crate) struct ThreadGroup<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) count: u32,
+    /// Returns the CPU of the thread with this number; `None` for any CPU.
+    pub(crate) cpu_of: &'a dyn Fn(u32) -> Option<u32>,
+}
+
+impl ThreadGroup<'_> {
+    /// Runs `body(number)` on each thread, and `meanwhile` on the calling thread. Waits for the
+    /// threads. Returns their results in the order of their numbers, and the result of `meanwhile`.
+    pub(crate) fn run<M: Machine, T: Send + 'static, R>(
+        &self,
+        body: impl Fn(u32) -> T + Send + Sync + 'static,
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<(Vec<T>, R), BenchError> {
+        let (body, results) = (Arc::new(body), Arc::new(Mutex::new(BTreeMap::new())));
+        let start = |number: u32| {
+            let (body, results) = (Arc::clone(&body), Arc::clone(&results));
+            let main = move || {
+                let result = body(number);
+                lock(&results).insert(number, result);
+            };
+            let cpu = (self.cpu_of)(number).map(CpuId);
+            M::spawn(&format!("{}-{number}", self.name), cpu, Box::new(main))
+        };
+        let threads: Vec<M::Thread> = (0..self.count).map(start).collect();
+        let done = meanwhile();
+        join_all(threads)?;
+        let results = std::mem::take(&mut *lock(&results));
+        Ok((results.into_values().collect(), done))
+    }
 }
 
 /// Runs `body` as the first thread of a simulation, on CPU `cpu`. The simulation fails after

@@ -7,19 +7,19 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::{Error, Stamp, Volume};
 use millrace_cache::CacheConfig;
-use millrace_machine::{CpuId, Machine, Native};
+use millrace_machine::Native;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use super::{Runs, Task, servers, utilities};
 use crate::load::bench::{BenchError, Interrupt, check_writable};
 use crate::load::drain_barrier::DrainBarrier;
-use crate::load::threads::{join_all, lock};
+use crate::load::threads::{ThreadGroup, cpu_of};
 use crate::simulation::program::{Access, Program, ProgramState};
 use crate::simulation::window::Window;
 
@@ -151,27 +151,22 @@ impl Runs for NativeRun<'_> {
         // Pin workers to CPUs only if the program's threads are pinned. The daemon does the same.
         let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
         let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
-        let failed = Arc::new(Mutex::new(None));
-        let barrier = Arc::new(DrainBarrier::new(task.threads() as usize));
-        let start = |number: u32| {
+        let barrier = DrainBarrier::new(task.threads() as usize);
+        let body = {
             let (shared, program, reactor) = (Arc::clone(&shared), program.clone(), plan.reactor);
-            let (failed, barrier) = (Arc::clone(&failed), Arc::clone(&barrier));
-            let body = move || {
+            move |number: u32| {
                 let config = IoConfig { number: number as u16, reactor };
-                if let Err(error) = work(&shared, (&program, config), &barrier) {
-                    lock(&failed).get_or_insert(error);
-                }
-            };
-            let cpu = plan.cpus.get(number as usize % plan.cpus.len().max(1)).copied().map(CpuId);
-            Native::spawn(&format!("program-{number}"), cpu, Box::new(body))
+                work(&shared, (&program, config), &barrier)
+            }
         };
-        let threads: Vec<_> = (0..task.threads()).map(start).collect();
-        let joined = join_all(threads);
+        let threads = ThreadGroup {
+            name: "program",
+            count: task.threads(),
+            cpu_of: &|number| cpu_of(&plan.cpus, number),
+        };
+        let ran = threads.run::<Native, _, _>(body, || ());
         workers.stop()?;
-        if let Some(error) = lock(&failed).take() {
-            return Err(error.into());
-        }
-        joined?;
+        ran?.0.into_iter().collect::<Result<(), Error>>()?;
         let (length_ns, operations) = shared.measured();
         let seconds = length_ns as f64 / 1e9;
         Ok(ProgramRun { threads: task.threads(), operations, seconds, errors: shared.errors() })

@@ -6,8 +6,8 @@
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{ClientSession, NbdUri};
 
+use super::Settings;
 use super::lane::{Lane, PieceLimits};
-use super::route::Addresses;
 use super::servers::Servers;
 use crate::load::bench::BenchError;
 use crate::load::nbd::Connection;
@@ -19,20 +19,19 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 pub(crate) fn connect(
     uris: &[(String, NbdUri)],
-    addresses: &Addresses,
-    seed: u64,
+    settings: &Settings,
 ) -> Result<Servers<Connection>, BenchError> {
     let mut servers = Vec::new();
     for (name, uri) in uris {
         let mut connection = Connection::new(uri)?;
         let mut lane = lane_of(name, connection.client.session());
         // Search the export for data only if the replay must not overwrite data.
-        if !addresses.overwrite {
+        if !settings.addresses.overwrite {
             lane.contents = nbd_contents(&mut connection)?;
         }
         servers.push((connection, lane));
     }
-    Ok(Servers::new(servers, u32::MAX, seed))
+    Ok(Servers::new(servers, u32::MAX, settings.seed))
 }
 
 fn lane_of(name: &str, session: &ClientSession) -> Lane {

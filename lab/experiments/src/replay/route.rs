@@ -7,6 +7,7 @@
 
 use millrace_block::Op;
 
+use super::Settings;
 use super::fit::{Fit, FittedRange, place};
 use super::lane::Lane;
 use crate::load::bench::BenchError;
@@ -95,9 +96,9 @@ pub(crate) struct Router<S> {
 }
 
 impl<S: TraceSource> Router<S> {
-    pub(crate) fn new(source: S, lanes: &[Lane], routes: Routes, addresses: Addresses) -> Self {
-        let lanes = lanes.to_vec();
-        Router { source, lanes, routes, addresses, met: Vec::new(), number: 0 }
+    pub(crate) fn new(source: S, lanes: &[Lane], settings: &Settings) -> Self {
+        let (routes, addresses) = (settings.routes.clone(), settings.addresses.clone());
+        Router { source, lanes: lanes.to_vec(), routes, addresses, met: Vec::new(), number: 0 }
     }
 
     /// Returns the next I/O, or the reason why it is left out; `None` at the end of the trace.

@@ -17,7 +17,7 @@ use millrace_simulator::{Model, Simulated};
 use super::engine::Engine;
 use super::feed::Inline;
 use super::lane::Target;
-use super::route::{Addresses, Router, Routes};
+use super::route::Router;
 use super::volumes::Volumes;
 use super::{ReplayProgress, Report, Settings};
 use crate::load::bench::BenchError;
@@ -47,15 +47,15 @@ pub struct SimulatedVolume {
 /// [`replay`](super::replay).
 pub fn replay_simulated<S>(
     source: S,
-    (model, volumes): (&Model, &[SimulatedVolume]),
-    (routes, addresses): (Routes, Addresses),
+    model: &Model,
+    volumes: &[SimulatedVolume],
     settings: &Settings,
 ) -> Result<Report, BenchError>
 where
     S: TraceSource + Send + 'static,
 {
     let (inner, volumes) = (settings.clone(), volumes.to_vec());
-    let main = move || run(source, &volumes, (routes, addresses), &inner);
+    let main = move || run(source, &volumes, &inner);
     // No time limit for the simulation, because a trace may last for years.
     Ok(simulate((model, settings.seed), (0, u64::MAX / 2), main)?.0)
 }
@@ -63,7 +63,6 @@ where
 fn run<S: TraceSource>(
     source: S,
     volumes: &[SimulatedVolume],
-    (routes, addresses): (Routes, Addresses),
     settings: &Settings,
 ) -> Result<Report, BenchError> {
     let mut disks = Vec::new();
@@ -75,8 +74,7 @@ fn run<S: TraceSource>(
         disks.extend(volume.disks().iter().cloned());
         target.add((&of.name, &volume), DiskContents::Empty, settings.iodepth)?;
     }
-    let router = Router::new(source, target.lanes(), routes, addresses);
-    let mut feed = Inline(router);
+    let mut feed = Inline(Router::new(source, target.lanes(), settings));
     let workers = Workers::start(&disks);
     let report = Engine::new(&mut target, &mut feed, settings).run(&mut |_: &ReplayProgress| ());
     workers.stop()?;

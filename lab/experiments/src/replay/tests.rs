@@ -154,7 +154,15 @@ fn settings(speed: Option<f64>, iodepth: u32) -> Settings {
         limit: None,
         seed: 1,
         interrupt: Interrupt::default(),
+        routes: Routes::default(),
+        addresses: Addresses::default(),
     }
+}
+
+fn routed(model: &Model, addresses: Addresses, settings: &Settings) -> Settings {
+    let by_device = vec![("8,16".to_owned(), model.lanes.len() - 1)];
+    let routes = Routes { by_device, others: Some(0) };
+    Settings { routes, addresses, ..settings.clone() }
 }
 
 fn run_on(
@@ -163,10 +171,9 @@ fn run_on(
     addresses: Addresses,
     settings: &Settings,
 ) -> Report {
-    let by_device = vec![("8,16".to_owned(), model.lanes.len() - 1)];
-    let routes = Routes { by_device, others: Some(0) };
-    let mut feed = Inline(Router::new(listed(ios), &model.lanes, routes, addresses));
-    Engine::new(model, &mut feed, settings).run(&mut |_| ())
+    let settings = routed(model, addresses, settings);
+    let mut feed = Inline(Router::new(listed(ios), &model.lanes, &settings));
+    Engine::new(model, &mut feed, &settings).run(&mut |_| ())
 }
 
 fn plain(model: &mut Model, ios: Vec<TraceIo>, settings: &Settings) -> Report {
@@ -310,13 +317,9 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
     }
     let mut model = Model::new(1, 1..2);
     let routes = Routes { by_device: vec![("8,16".into(), 0)], others: None };
-    let router = Router::new(
-        listed(vec![io(0, Op::Read, 0, 512)]),
-        &model.lanes,
-        routes,
-        Addresses::default(),
-    );
-    let report = Engine::new(&mut model, &mut Inline(router), &settings(None, 1)).run(&mut |_| ());
+    let settings = Settings { routes, ..settings(None, 1) };
+    let router = Router::new(listed(vec![io(0, Op::Read, 0, 512)]), &model.lanes, &settings);
+    let report = Engine::new(&mut model, &mut Inline(router), &settings).run(&mut |_| ());
     let Some(StopReason::Undecided(text)) = report.stopped else { panic!("{report:?}") };
     assert!(text.contains("add --map 8,0=TARGET") && text.contains("8,0 8,16"), "{text}");
 }
@@ -402,9 +405,8 @@ fn expected(
     model: &Model,
     addresses: &Addresses,
 ) -> (BTreeMap<(u32, u8, u64), u64>, u64) {
-    let by_device = vec![("8,16".to_owned(), model.lanes.len() - 1)];
-    let routes = Routes { by_device, others: Some(0) };
-    let mut router = Router::new(listed(ios.to_vec()), &model.lanes, routes, addresses.clone());
+    let settings = routed(model, addresses.clone(), &settings(None, 1));
+    let mut router = Router::new(listed(ios.to_vec()), &model.lanes, &settings);
     let (mut bytes, mut skipped) = (BTreeMap::new(), 0);
     while let Some(item) = router.next().unwrap() {
         match item {

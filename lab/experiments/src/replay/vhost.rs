@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use millrace_clients::vhost::{Client, DiskConfig, Options, Queue, Wait};
 
+use super::Settings;
 use super::lane::{Lane, PieceLimits};
-use super::route::Addresses;
 use super::servers::Servers;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::{DiskContents, guest_contents};
@@ -24,10 +24,9 @@ const RING: u16 = 256;
 
 pub(crate) fn connect(
     paths: &[(String, PathBuf)],
-    addresses: &Addresses,
-    (iodepth, seed): (u32, u64),
+    settings: &Settings,
 ) -> Result<Servers<Queue>, BenchError> {
-    let depth = iodepth.clamp(1, VHOST_IODEPTH_MAX) as u16;
+    let depth = settings.iodepth.clamp(1, VHOST_IODEPTH_MAX) as u16;
     let data_bytes = (SLOTS_BYTES / u32::from(depth)).clamp(SLOT_BYTES[0], SLOT_BYTES[1]) & !4095;
     let ring = depth.next_power_of_two().max(RING);
     let mut servers = Vec::new();
@@ -36,13 +35,13 @@ pub(crate) fn connect(
         let client = Client::connect(path, options)?;
         let mut lane = lane_of(name, client.disk(), data_bytes);
         let mut queue = client.into_queues().remove(0);
-        if !(lane.is_read_only || addresses.overwrite) {
+        if !(lane.is_read_only || settings.addresses.overwrite) {
             let most = lane.takes.data_bytes_max as u32;
             lane.contents = guest_contents(&mut queue, lane.size_bytes, most)?;
         }
         servers.push((queue, lane));
     }
-    Ok(Servers::new(servers, depth.into(), seed))
+    Ok(Servers::new(servers, depth.into(), settings.seed))
 }
 
 fn lane_of(name: &str, disk: &DiskConfig, data_bytes: u32) -> Lane {

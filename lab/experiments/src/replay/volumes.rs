@@ -11,6 +11,7 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoContext, Pinning};
 
+use super::Settings;
 use super::lane::{Done, Lane, Piece, PieceLimits, Target};
 use super::payload::Pool;
 use crate::load::bench::BenchError;
@@ -172,12 +173,11 @@ pub struct ReplayVolume {
 
 pub(crate) fn native(
     volumes: &[ReplayVolume],
-    iodepth: u32,
-    seed: u64,
+    settings: &Settings,
 ) -> Result<Volumes<IoContext>, BenchError> {
-    let mut target = Volumes::new(seed)?;
+    let mut target = Volumes::new(settings.seed)?;
     for ReplayVolume { name, volume, contents } in volumes {
-        target.add((name, volume), contents.clone(), iodepth)?;
+        target.add((name, volume), contents.clone(), settings.iodepth)?;
         let workers = DriveWorkers::start(volume.disks(), Config::default(), Pinning::Pinned)?;
         target.workers.push(workers);
     }

@@ -156,7 +156,7 @@ pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     if shared.plan.service.history.is_raw() {
         return raw_job::run(shared, number);
     }
-    let mut job = Job::new(shared, number);
+    let mut job = Job::new(shared, number, shared.plan.workload.iodepth);
     let bs_bytes = shared.plan.workload.bs_bytes as usize;
     let bio = |_| Bio::read(0, Buffer::new(bs_bytes));
     let mut idle: Vec<Bio> = (0..shared.plan.workload.iodepth).map(bio).collect();
@@ -171,30 +171,28 @@ pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
             job.wait();
         }
     }
-    let Job { channel, interface, errors, first_error, calls, .. } = job;
-    drop(channel);
-    shared.sum(|sums| sums.calls.merge(&calls));
-    shared.end(errors, first_error, interface.system_calls);
+    job.end();
 }
 
-struct Job<'a, M: Host> {
-    shared: &'a RowState<M>,
-    channel: Channel<M>,
-    interface: Interface<M>,
-    offsets: Offsets,
+pub(super) struct Job<'a, M: Host> {
+    pub(super) shared: &'a RowState<M>,
+    pub(super) channel: Channel<M>,
+    pub(super) interface: Interface<M>,
+    pub(super) offsets: Offsets,
     file: Option<FileCosts>,
-    signal: &'a Signal<M>,
+    pub(super) signal: &'a Signal<M>,
     noise: Noise,
-    call_ns: Option<u64>,
+    pub(super) call_ns: Option<u64>,
     calls: Snapshot,
-    errors: u64,
-    first_error: Option<String>,
+    pub(super) errors: u64,
+    pub(super) first_error: Option<String>,
 }
 
 impl<'a, M: Host> Job<'a, M> {
-    fn new(shared: &'a RowState<M>, number: u32) -> Self {
+    /// Creates job `number`, with a channel for `depth` bios.
+    pub(super) fn new(shared: &'a RowState<M>, number: u32, depth: u32) -> Self {
         let plan = &shared.plan;
-        let (channel, offsets) = shared.open(number, plan.workload.iodepth);
+        let (channel, offsets) = shared.open(number, depth);
         Job {
             shared,
             channel,
@@ -270,13 +268,22 @@ impl<'a, M: Host> Job<'a, M> {
         true
     }
 
-    fn end_call(&mut self) {
+    /// Records the duration of the system call that began at `call_ns`.
+    pub(super) fn end_call(&mut self) {
         if let Some(began_ns) = self.call_ns.take() {
             let took_ns = M::now() - began_ns;
             if self.shared.window.is_open() {
                 self.calls.add(took_ns, 1);
             }
         }
+    }
+
+    /// Closes the channel, and adds the job's results to those of the run.
+    pub(super) fn end(self) {
+        let Job { shared, channel, interface, errors, first_error, calls, .. } = self;
+        drop(channel);
+        shared.sum(|sums| sums.calls.merge(&calls));
+        shared.end(errors, first_error, interface.system_calls);
     }
 
     /// Waits for completions. A job that an interrupt will wake sleeps at once, and any other job

@@ -6,80 +6,57 @@
 //! With bounce buffers the job copies the data between the bios' buffers and the buffer of the I/O.
 //! Source: the OLS 2002 paper; Linux 2.4.17, `rw_raw_dev`, `brw_kiovec`.
 
-use millrace_block::{Bio, Buffer, Channel, Op, Snapshot};
+use millrace_block::{Bio, Buffer, Op};
 
-use super::interface::{Host, Interface};
-use super::irq::Signal;
-use super::job::RowState;
+use super::interface::Host;
+use super::job::{Job, RowState};
 use super::linux24::{Kernel, Readv};
-use crate::load::workload::Offsets;
 
 pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     let plan = &shared.plan;
     let (history, bs_bytes) = (&plan.service.history, plan.workload.bs_bytes);
     let (element_bytes, unit_bytes) = history.pieces(bs_bytes);
     let together_bytes = if history.readv == Readv::Whole { bs_bytes } else { element_bytes };
-    let (channel, offsets) = shared.open(number, together_bytes / unit_bytes);
     let fresh = |_| Bio::read(0, Buffer::new(unit_bytes as usize));
-    let mut job = Raw {
-        shared,
-        channel,
-        interface: Interface::new(plan.interface, &shared.counters),
-        offsets,
-        signal: &shared.signals[number as usize],
+    let mut raw = RawJob {
+        job: Job::new(shared, number, together_bytes / unit_bytes),
         kernel: shared.kernel.as_deref(),
         idle: (0..together_bytes / unit_bytes).map(fresh).collect(),
         memory: vec![0; if history.bounce { bs_bytes as usize } else { 0 }],
-        calls: Snapshot::default(),
-        errors: 0,
-        first_error: None,
     };
     // Fill the memory with ones, because the kernel allocates a page only when the page is written.
     let descriptor = vec![1u8; history.descriptor_bytes as usize];
     while !shared.window.is_over() {
-        job.io(bs_bytes, together_bytes, unit_bytes);
-        if let Some(kernel) = job.kernel.filter(|_| history.compute_ns > 0) {
+        raw.io(bs_bytes, together_bytes, unit_bytes);
+        if let Some(kernel) = raw.kernel.filter(|_| history.compute_ns > 0) {
             kernel.compute(history.compute_ns);
         }
         shared.count(1);
     }
     drop(std::hint::black_box(descriptor));
-    let Raw { channel, interface, errors, first_error, calls, .. } = job;
-    drop(channel);
-    shared.sum(|sums| sums.calls.merge(&calls));
-    shared.end(errors, first_error, interface.system_calls);
+    raw.job.end();
 }
 
-struct Raw<'a, M: Host> {
-    shared: &'a RowState<M>,
-    channel: Channel<M>,
-    interface: Interface<M>,
-    offsets: Offsets,
-    signal: &'a Signal<M>,
+struct RawJob<'a, M: Host> {
+    job: Job<'a, M>,
     kernel: Option<&'a Kernel<M>>,
     idle: Vec<Bio>,
     memory: Vec<u8>,
-    calls: Snapshot,
-    errors: u64,
-    first_error: Option<String>,
 }
 
-impl<M: Host> Raw<'_, M> {
+impl<M: Host> RawJob<'_, M> {
     fn io(&mut self, bs_bytes: u32, together_bytes: u32, unit_bytes: u32) {
-        let (block, op) = self.offsets.next_io();
+        let (block, op) = self.job.offsets.next_io();
         let first = block * u64::from(bs_bytes >> 9);
-        let began_ns = M::now();
-        self.interface.submit(1);
+        self.job.call_ns = Some(M::now());
+        self.job.interface.submit(1);
         for start in (0..bs_bytes).step_by(together_bytes as usize) {
             let sector = first + u64::from(start >> 9);
             self.send((sector, start), op, unit_bytes);
             self.wait(first, unit_bytes);
         }
-        self.interface.reap(1);
-        let took_ns = M::now() - began_ns;
-        if self.shared.window.is_open() {
-            self.calls.add(took_ns, 1);
-        }
+        self.job.interface.reap(1);
+        self.job.end_call();
     }
 
     fn send(&mut self, (sector, start): (u64, u32), op: Op, unit_bytes: u32) {
@@ -99,16 +76,17 @@ impl<M: Host> Raw<'_, M> {
             bio.set_sector(sector + u64::from(unit_bytes >> 9) * number);
             bio.set_op(op);
             bio.set_user_data(at);
-            self.channel.submit(bio).expect(
+            self.job.channel.submit(bio).expect(
                 "the channel must have room for the I/O's bios, and the range must be valid",
             );
         }
-        self.channel.flush();
+        self.job.channel.flush();
     }
 
     fn wait(&mut self, first: u64, unit_bytes: u32) {
-        while self.channel.in_flight() > 0 {
-            let Raw { channel, idle, memory, errors, first_error, kernel, .. } = self;
+        while self.job.channel.in_flight() > 0 {
+            let RawJob { job, idle, memory, kernel } = self;
+            let Job { channel, errors, first_error, .. } = job;
             let (mut ended, mut copied) = (0, 0);
             let handed = channel.poll(|done| {
                 if !done.status.is_ok() {
@@ -124,22 +102,22 @@ impl<M: Host> Raw<'_, M> {
                 kernel.copy(copied * (unit_bytes >> 9));
                 (0..ended).for_each(|_| kernel.give_back());
             }
-            if handed == 0 && self.channel.in_flight() > 0 {
+            if handed == 0 && self.job.channel.in_flight() > 0 {
                 self.sleep();
             }
         }
     }
 
     fn sleep(&mut self) {
-        let deadline_ns = self.channel.sleep_until();
-        let (channel, signal) = (&self.channel, self.signal);
-        if self.shared.plan.irq.is_polled() {
+        let deadline_ns = self.job.channel.sleep_until();
+        let (channel, signal) = (&self.job.channel, self.job.signal);
+        if self.job.shared.plan.irq.is_polled() {
             M::spin_until(deadline_ns.unwrap_or(u64::MAX), || channel.has_work());
             return;
         }
         signal.bell.sleep_unless(deadline_ns, || signal.is_raised() || channel.has_work());
         signal.lower();
-        self.channel.tick();
+        self.job.channel.tick();
     }
 }
 

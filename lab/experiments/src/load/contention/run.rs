@@ -6,11 +6,11 @@
 //! volume leave a simulation through shared memory, so that dropping the volume takes no virtual
 //! time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use millrace_block::{Channel, Disk, DiskConfig, Driver, Error, Groups, SchedulerKind, Volume};
 use millrace_drives::{Spec, SpecError, Words, open, open_on};
-use millrace_machine::{CpuId, Machine};
+use millrace_machine::Machine;
 use millrace_runtime::IoContext;
 use millrace_simulator::Model;
 
@@ -19,7 +19,7 @@ use super::{ContentionPlan, ContentionReport};
 use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::DrainBarrier;
 use crate::load::sleeper::{BellSleeper, Sleeper};
-use crate::load::threads::{join_all, lock, simulate};
+use crate::load::threads::{ThreadGroup, simulate};
 
 const GRACE_NS: u64 = 20_000_000_000;
 
@@ -90,50 +90,54 @@ fn run_on<S: Sleeper + 'static>(
         check_room(client.bs_bytes, plan.clients.len() as u32, volume.capacity() << 9)
             .map_err(wrong)?;
     }
-    let (results, base_ns) = (Arc::new(Mutex::new(Vec::new())), S::Machine::now());
-    let barrier = Arc::new(DrainBarrier::new(plan.clients.len()));
-    let start = |number: usize| {
-        let (volume, plan, results) = (Arc::clone(&volume), plan.clone(), Arc::clone(&results));
-        let (cpu, barrier) = (plan.clients[number].cpu.map(CpuId), Arc::clone(&barrier));
-        let body = Box::new(move || {
-            let result = serve::<S>(&volume, &plan, (number, base_ns), &barrier);
-            lock(&results).push((number, result));
-        });
-        S::Machine::spawn(&format!("client-{number}"), cpu, body)
+    let run = ContentionRun {
+        volume: Arc::clone(&volume),
+        plan: plan.clone(),
+        barrier: DrainBarrier::new(plan.clients.len()),
+        base_ns: S::Machine::now(),
     };
-    let threads: Vec<_> = (0..plan.clients.len()).map(start).collect();
-    join_all(threads)?;
-    let mut results = std::mem::take(&mut *lock(&results));
-    results.sort_by_key(|(number, _)| *number);
-    let tallies: Vec<ClientTally> =
-        results.into_iter().map(|(_, result)| result).collect::<Result<_, _>>()?;
+    let threads = ThreadGroup {
+        name: "client",
+        count: plan.clients.len() as u32,
+        cpu_of: &|number| plan.clients[number as usize].cpu,
+    };
+    let serve = move |number| run.serve::<S>(number as usize);
+    let (tallies, ()) = threads.run::<S::Machine, _, _>(serve, || ())?;
+    let tallies = tallies.into_iter().collect::<Result<Vec<ClientTally>, Error>>()?;
     let mut contest = ContentionReport::new(plan, &tallies);
     contest.scheduler = plan.scheduler.word().into();
     Ok((contest, volume))
 }
 
-fn serve<S: Sleeper>(
-    volume: &Arc<Volume<S::Machine>>,
-    plan: &ContentionPlan,
-    (number, base_ns): (usize, u64),
-    barrier: &DrainBarrier,
-) -> Result<ClientTally, Error> {
-    let member = barrier.member();
-    let (client, phases) = (&plan.clients[number], &plan.phases);
-    let begin_ns = base_ns + phases.warm_up_ns;
-    let moments = RunTimes {
-        start_ns: base_ns + client.start_ns,
-        begin_ns,
-        end_ns: begin_ns + phases.length_ns,
-        series: phases.step_ns.map(|step_ns| (begin_ns, step_ns)),
-        times_from_ns: phases.times.then_some(base_ns),
-    };
-    let mut seat = S::new(number as u16)?;
-    let mut channel = seat.open(volume, client.iodepth)?;
-    let contender = Contender::new(&mut channel, plan, number, moments);
-    let tally = contender.run(|channel, until_ns| wait(&mut seat, channel, until_ns))?;
-    seat.linger(&mut channel, member)?;
-    Ok(tally)
+struct ContentionRun<M: Machine> {
+    volume: Arc<Volume<M>>,
+    plan: ContentionPlan,
+    barrier: DrainBarrier,
+    /// Start of the run, by the machine's clock.
+    base_ns: u64,
+}
+
+impl<M: Machine> ContentionRun<M> {
+    /// Runs a client on the calling thread.
+    fn serve<S: Sleeper<Machine = M>>(&self, number: usize) -> Result<ClientTally, Error> {
+        let ContentionRun { volume, plan, base_ns, .. } = self;
+        let member = self.barrier.member();
+        let (client, phases) = (&plan.clients[number], &plan.phases);
+        let begin_ns = base_ns + phases.warm_up_ns;
+        let moments = RunTimes {
+            start_ns: base_ns + client.start_ns,
+            begin_ns,
+            end_ns: begin_ns + phases.length_ns,
+            series: phases.step_ns.map(|step_ns| (begin_ns, step_ns)),
+            times_from_ns: phases.times.then_some(*base_ns),
+        };
+        let mut seat = S::new(number as u16)?;
+        let mut channel = seat.open(volume, client.iodepth)?;
+        let contender = Contender::new(&mut channel, plan, number, moments);
+        let tally = contender.run(|channel, until_ns| wait(&mut seat, channel, until_ns))?;
+        seat.linger(&mut channel, member)?;
+        Ok(tally)
+    }
 }
 
 fn volume_of<M: Machine>(

@@ -27,7 +27,7 @@ use super::value::Amount;
 use super::worker::{Setting, Worker};
 use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
 use crate::load::drain_barrier::{DrainBarrier, serve_while};
-use crate::load::threads::join_all;
+use crate::load::threads::{cpu_of, join_all};
 
 /// Settings of a run of jobs.
 #[derive(Debug, Clone, Default)]
@@ -299,7 +299,7 @@ fn run_phase(
     let (sender, receiver) = channel();
     let spawn = |instance: &Instance| {
         let crowd = &file.jobs[instance.job].crowd;
-        let cpu = crowd.cpus.get(instance.clone as usize % crowd.cpus.len().max(1)).copied();
+        let cpu = cpu_of(&crowd.cpus, instance.clone);
         let (shared, instance) = (Arc::clone(&shared), instance.clone());
         let (volume, sender) =
             (Arc::clone(volume_of(&volumes[instance.job], instance.clone)), Sender::clone(&sender));
