@@ -3,6 +3,8 @@
 //! `Grid` owns the layout that the tables of all verbs share: numbers are flush right, names flush
 //! left, and lines have no trailing spaces. Widths are counted in characters.
 
+use std::borrow::Borrow;
+
 /// Widest table that a verb prints by default, in characters.
 pub const WIDTH: usize = 80;
 const GAP: usize = 2;
@@ -25,6 +27,10 @@ pub enum Form {
     Whole,
 }
 
+/// Column of a table of values of type `T`: its head, true if the short form shows it, and the
+/// function that formats a cell.
+pub type Column<T> = (&'static str, bool, fn(&T) -> String);
+
 /// Rows below column heads.
 #[derive(Debug, Clone, Default)]
 pub struct Grid {
@@ -39,22 +45,28 @@ impl Grid {
         Grid { heads, rows: Vec::new() }
     }
 
-    /// Makes a table with a row for each pair of a name and a value of type `T`. A column consists
-    /// of its head, a flag that shows the column in the short form, and the function that formats a
-    /// cell.
+    /// Makes a table with a row for each pair of a name and a value of type `T`.
     pub fn of_rows<T>(
         head: &str,
         columns: &[(&str, bool, impl Fn(&T) -> String)],
         form: Form,
-        rows: impl IntoIterator<Item = (String, T)>,
+        rows: impl IntoIterator<Item = (String, impl Borrow<T>)>,
     ) -> Grid {
         let shown: Vec<_> = columns.iter().filter(|one| one.1 || form == Form::Whole).collect();
         let heads = shown.iter().map(|column| (column.0, Side::Right));
         let mut grid = Grid::new([(head, Side::Left)].into_iter().chain(heads));
         for (name, row) in rows {
-            grid.row([name].into_iter().chain(shown.iter().map(|column| (column.2)(&row))));
+            grid.row([name].into_iter().chain(shown.iter().map(|column| (column.2)(row.borrow()))));
         }
         grid
+    }
+
+    /// Aligns the cells of a column on the left.
+    #[must_use]
+    pub fn flush_left(mut self, head: &str) -> Grid {
+        let column = self.heads.iter_mut().find(|(name, _)| name == head);
+        column.into_iter().for_each(|(_, side)| *side = Side::Left);
+        self
     }
 
     /// Adds a row with one cell per head.

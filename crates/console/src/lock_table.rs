@@ -5,14 +5,11 @@
 
 use millrace_trace::LockLine;
 
-use crate::grid::{Form, Grid, fitted, shortened};
+use crate::grid::{Column, Form, Grid, fitted, shortened};
 
 const NAME_WIDTH: usize = 22;
 
-/// Column: its head, true if the short form shows it, and the function that formats a lock's cell.
-type Column = (&'static str, bool, fn(&&LockLine) -> String);
-
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column<LockLine>; 9] = [
     ("taken", true, |lock| lock.acquisitions.to_string()),
     ("rejected", false, |lock| lock.rejected.to_string()),
     ("contended", true, |lock| percent(lock.contended_share)),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use millrace_block::{CostModel, Op, OpCost, TenantSnapshot, WaitReason, WaitSnapshot};
 use serde::{Deserialize, Serialize};
 
-use super::report::OpTotals;
+use super::report::OpCounts;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -28,7 +28,7 @@ pub struct GroupCounts {
 pub struct OnVolume {
     pub volume: String,
     /// I/Os by operation. A split I/O counts once.
-    pub ops: Vec<OpTotals>,
+    pub ops: Vec<OpCounts>,
     /// Cost of the I/Os by the drives' cost model, in nanoseconds. All I/Os are counted as random.
     pub cost_ns: u64,
     /// Time that I/Os were held, in nanoseconds, summed over I/Os, by reason. I/Os that are still
@@ -54,7 +54,7 @@ impl OnVolume {
             .filter(|(_, ns)| *ns > 0)
             .map(|(hold, ns)| (hold.name().to_owned(), ns))
             .collect();
-        let ops = OpTotals::all(stats);
+        let ops = OpCounts::of_tenant(stats);
         let cost_ns = ops.iter().map(|op| cost_of(cost, op)).sum();
         let used = !(ops.is_empty() && held_ns.is_empty() && held.waiting == 0);
         let WaitSnapshot { waiting, waiting_ns, .. } = *held;
@@ -63,7 +63,7 @@ impl OnVolume {
     }
 }
 
-fn cost_of(model: &CostModel, ended: &OpTotals) -> u64 {
+fn cost_of(model: &CostModel, ended: &OpCounts) -> u64 {
     let of = |cost: &OpCost, bytes: u64| {
         let moved_ns = u128::from(bytes) * u128::from(cost.byte_ps) / 1_000;
         let base_ns = u128::from(ended.ios) * u128::from(cost.random_ns);
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn io_costs_its_base_and_its_bytes_and_a_flush_nothing() {
         let ended =
-            |op: &str| OpTotals { op: op.into(), ios: 10, bytes: 40_960, ..OpTotals::default() };
+            |op: &str| OpCounts { op: op.into(), ios: 10, bytes: 40_960, ..OpCounts::default() };
         let write = OpCost { random_ns: 100, sequential_ns: 1, byte_ps: 1_000 };
         let model = CostModel { read: OpCost { random_ns: 7, ..write }, write };
         let cost = |op| cost_of(&model, &ended(op));

@@ -1,33 +1,22 @@
 //! Converts a report of counters to Prometheus's metrics.
 //!
-//! The metric names are defined here: prefix `millrace_`, base units (seconds, bytes), suffix
-//! `_total` for counters. verbs/ctl.rs calls this module for the metrics page; metrics_page.rs has
-//! the text format.
+//! The metric names are defined here, in base units (seconds, bytes). metrics_page.rs adds the
+//! prefix `millrace_`, and the suffix `_total` of counters. verbs/ctl.rs calls this module.
 
 use millrace_block::{DiskCounter, Snapshot};
 
 use super::groups::OnVolume;
 use super::guests::GuestThread;
-use super::metrics_page::{Labels, MetricsPage, seconds};
-use super::report::{Drive, OpCounts, OpTotals, Report, TimeHistogram};
+use super::metrics_page::{Labels, MetricsPage, labels, seconds};
+use super::report::{Drive, OpCounts, OpStages, Report, TimeHistogram};
 
 /// Name, help text and value of a metric.
-type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
-
-/// Name, help text and counts of a histogram.
-type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 /// Stage of an I/O: its name in btt, and the function that returns its times.
-type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
+type Stage = (&'static str, fn(&OpStages) -> &TimeHistogram);
 
-const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
-    ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
-    ("bytes", "Bytes that completed I/Os covered, discards included.", |op| op.bytes),
-    ("errors", "I/Os that failed.", |op| op.errors),
-    ("merges", "I/Os merged into the request of another I/O.", |op| op.merges),
-];
-
-const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
+const DRIVE_GAUGES: [Metric<Drive>; 5] = [
     ("in_flight", "I/Os queued or in the drive now.", |drive| drive.in_flight),
     ("tags_in_use", "Tags in use now, by all drives that share them.", |drive| {
         drive.tags_in_use.into()
@@ -39,13 +28,18 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
 ];
 
-const HISTOGRAMS: [Timed; 3] = [
-    ("io_duration_seconds", "Time of an I/O, from submission to completion.", |op| &op.total),
-    ("queue_duration_seconds", "Time of an I/O before it was dispatched to the driver.", |op| {
-        &op.queue
+/// Counters of the I/Os of drives, and of volumes, clients and groups. Only the help of the first
+/// one differs, and only drives merge.
+const OP_COUNTERS: [Metric<OpCounts>; 4] = [
+    ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
+    ("bytes", "Bytes that completed I/Os covered, discards included.", |op| op.bytes),
+    ("errors", "I/Os that failed.", |op| op.errors),
+    ("merges", "I/Os merged into the request of another I/O.", |op| {
+        op.stages.as_ref().map_or(0, |stages| stages.merges)
     }),
-    ("service_duration_seconds", "Time of an I/O in the drive.", |op| &op.service),
 ];
+
+const SENT_IOS: &str = "Completed I/Os. A split I/O counts once.";
 
 const STAGES: [Stage; 4] = [
     ("q2g", |op| &op.q2g),
@@ -54,198 +48,172 @@ const STAGES: [Stage; 4] = [
     ("d2c", |op| &op.service),
 ];
 
-const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
-    ("ios", "Completed I/Os. A split I/O counts once.", |op| op.ios),
-    ("bytes", "Bytes that completed I/Os covered, discards included.", |op| op.bytes),
-    ("errors", "I/Os that failed.", |op| op.errors),
-];
-
 pub fn render(report: &Report) -> String {
     let mut page = MetricsPage(String::new());
-    page.family("millrace_build_info", "gauge", "Version of the running daemon, as a label.");
-    page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    let help = "How long the daemon serves.";
-    page.single("millrace_uptime_seconds", "gauge", help, seconds(report.uptime_ns));
-    for (name, help, ns) in [
-        ("ran", "CPU time of all threads.", report.processor.ran_ns),
-        ("waited", "Time that threads were runnable without a CPU.", report.processor.waited_ns),
-    ] {
-        let name = format!("millrace_processor_{name}_seconds_total");
-        page.single(&name, "counter", help, seconds(ns));
-    }
+    let version = labels([("version", env!("CARGO_PKG_VERSION"))]);
+    let help = "Version of the running daemon, as a label.";
+    page.samples(("build_info", "gauge", help), [(version, 1)]);
+    let time = seconds(report.uptime_ns);
+    page.single(("uptime_seconds", "gauge", "How long the daemon serves."), time);
+    let (ran, waited) = (report.processor.ran_ns, report.processor.waited_ns);
+    page.single(("processor_ran_seconds", "counter", "CPU time of all threads."), seconds(ran));
+    let help = "Time that threads were runnable without a CPU.";
+    page.single(("processor_waited_seconds", "counter", help), seconds(waited));
     let help = "Idle volumes left out of this page; /metrics?all includes them.";
-    page.single("millrace_idle_volumes", "gauge", help, report.idle.volumes);
+    page.single(("idle_volumes", "gauge", help), report.idle.volumes);
     drives(&mut page, report);
     volumes(&mut page, report);
-    ended(&mut page, report);
+    sent_ios(&mut page, report);
     page.counters("nbd", &[(Labels::new(), report.server.stats)]);
-    let (name, bytes) = ("millrace_nbd_huge_page_bytes", report.server.huge_page_bytes);
-    page.single(name, "gauge", "Payload and cache memory that is in huge pages.", bytes);
+    let help = "Payload and cache memory that is in huge pages.";
+    page.single(("nbd_huge_page_bytes", "gauge", help), report.server.huge_page_bytes);
     groups(&mut page, report);
-    let caches = report.caches.iter().map(|cache| {
-        let (volume, mode) = (cache.volume.clone(), cache.mode.clone());
-        (vec![("volume", volume), ("mode", mode)], cache.stats)
-    });
+    let of_cache = |volume: &String, mode: &String| labels([("volume", volume), ("mode", mode)]);
+    let caches = report.caches.iter().map(|one| (of_cache(&one.volume, &one.mode), one.stats));
     page.counters("cache", &caches.collect::<Vec<_>>());
-    let thread = |thread: &GuestThread| {
-        vec![("export", thread.export.clone()), ("thread", thread.thread.to_string())]
+    let of_thread = |thread: &GuestThread| {
+        labels([("export", &thread.export), ("thread", &thread.thread.to_string())])
     };
     let queues = report.guests.iter().flat_map(|one| {
-        one.queues.iter().map(move |queue| {
-            let number = ("queue", queue.queue.to_string());
-            (thread(one).into_iter().chain([number]).collect(), queue.stats)
-        })
+        let queues = one.queues.iter();
+        queues.map(move |queue| (with(&of_thread(one), "queue", queue.queue), queue.stats))
     });
     page.counters("vhost", &queues.collect::<Vec<_>>());
-    let threads = report.guests.iter().map(|one| (thread(one), one.stats));
+    let threads = report.guests.iter().map(|one| (of_thread(one), one.stats));
     page.counters("vhost", &threads.collect::<Vec<_>>());
     page.0
 }
 
 fn drives(page: &mut MetricsPage, report: &Report) {
+    let of_drive = |drive: &Drive| labels([("drive", &drive.name), ("volume", &drive.volume)]);
+    let drives: Vec<_> = report.drives.iter().map(|drive| (of_drive(drive), drive)).collect();
     for (name, help, value) in DRIVE_GAUGES {
-        let lines = report.drives.iter().map(|drive| (of_drive(drive), value(drive)));
-        page.samples((&format!("millrace_drive_{name}"), "gauge", help), lines);
+        let lines = drives.iter().map(|(labels, drive)| (labels, value(drive)));
+        page.samples((&format!("drive_{name}"), "gauge", help), lines);
     }
     for counter in DiskCounter::ALL {
-        let name = format!("millrace_drive_{}_total", counter.name());
-        let lines = report.drives.iter().map(|drive| (of_drive(drive), drive.counts[counter]));
-        page.samples((&name, "counter", counter.help()), lines);
+        let lines = drives.iter().map(|(labels, drive)| (labels, drive.count(counter)));
+        page.samples((&format!("drive_{}", counter.name()), "counter", counter.help()), lines);
     }
-    let ops = || report.drives.iter().flat_map(|drive| drive.ops.iter().map(move |op| (drive, op)));
+    let ops: Vec<_> =
+        drives.iter().flat_map(|(labels, drive)| of_ops(labels, &drive.ops)).collect();
     for (name, help, value) in OP_COUNTERS {
-        let lines = ops().map(|(drive, op)| (of_op(drive, op), value(op)));
-        page.samples((&format!("millrace_drive_{name}_total"), "counter", help), lines);
+        let lines = ops.iter().map(|(labels, op)| (labels, value(op)));
+        page.samples((&format!("drive_{name}"), "counter", help), lines);
     }
-    for (name, help, times) in HISTOGRAMS {
-        let name = format!("millrace_drive_{name}");
-        page.family(&name, "histogram", help);
-        for (drive, op) in ops() {
-            page.histogram(&name, &of_op(drive, op), times(op));
-        }
-    }
-    let name = "millrace_drive_stage_duration_seconds";
+    let totals = ops.iter().map(|(labels, op)| (labels, &op.total));
+    let help = "Time of an I/O, from submission to completion.";
+    page.histograms(("drive_io_duration_seconds", help), totals);
+    let staged = || ops.iter().filter_map(|(labels, op)| Some((labels, op, op.stages.as_ref()?)));
+    let help = "Time of an I/O before it was dispatched to the driver.";
+    let queued = staged().map(|(labels, _, stages)| (labels, &stages.queue));
+    page.histograms(("drive_queue_duration_seconds", help), queued);
+    let served = staged().map(|(labels, _, stages)| (labels, &stages.service));
+    page.histograms(("drive_service_duration_seconds", "Time of an I/O in the drive."), served);
     let help = "Time of an I/O by stage: q2g before admission, g2i in a plug, i2d in a queue, \
                 d2c in the drive.";
-    page.family(name, "histogram", help);
-    for (drive, op) in ops().filter(|(_, op)| op.ios > 0) {
-        for (stage, times) in STAGES {
-            let [drive, volume, op_label] = of_op(drive, op);
-            page.histogram(name, &[drive, volume, op_label, ("stage", stage)], times(op));
-        }
-    }
-    queues(page, report);
-}
-
-fn queues(page: &mut MetricsPage, report: &Report) {
-    let drives = || report.drives.iter();
-    let queues = || drives().flat_map(|drive| drive.queues.iter().map(move |queue| (drive, queue)));
-    let name = "millrace_queue_io_duration_seconds";
-    page.family(name, "histogram", "Time of an I/O, by the hardware queue that it used.");
-    for (drive, queue) in queues() {
-        let number = queue.queue.to_string();
-        let [drive, volume] = of_drive(drive);
+    let stages = staged().filter(|(_, op, _)| op.ios > 0).flat_map(|(labels, _, stages)| {
+        STAGES.map(|(stage, times)| (with(labels, "stage", stage), times(stages)))
+    });
+    page.histograms(("drive_stage_duration_seconds", help), stages);
+    let queues = drives.iter().flat_map(|(labels, drive)| {
+        let queues = drive.queues.iter();
+        queues.map(move |queue| (with(labels, "queue", queue.queue), queue))
+    });
+    let queues: Vec<_> = queues.collect();
+    let times = queues.iter().map(|(labels, queue)| {
         let mut all = Snapshot::default();
         queue.ops.iter().for_each(|op| all.merge(&Snapshot::from(&op.total)));
-        page.histogram(name, &[drive, volume, ("queue", &number)], &TimeHistogram::from(&all));
-    }
-    let name = "millrace_queue_batch_requests";
-    page.family(name, "histogram", "Requests handed to the driver in one batch.");
-    for (drive, queue) in queues() {
-        let number = queue.queue.to_string();
-        let [drive, volume] = of_drive(drive);
-        page.batches(name, &[drive, volume, ("queue", &number)], queue);
-    }
+        (labels, TimeHistogram::from(&all))
+    });
+    let help = "Time of an I/O, by the hardware queue that it used.";
+    page.histograms(("queue_io_duration_seconds", help), times);
+    let help = "Requests handed to the driver in one batch.";
+    page.batches(("queue_batch_requests", help), &queues);
 }
 
-fn ended(page: &mut MetricsPage, report: &Report) {
-    let of = |labels: Labels, ops: &'_ [OpTotals]| {
-        let with_op = |op: &OpTotals| {
-            let op_label = ("op", op.op.clone());
-            (labels.iter().cloned().chain([op_label]).collect(), op.clone())
-        };
-        ops.iter().map(with_op).collect::<Vec<(Labels, OpTotals)>>()
-    };
-    let volume = |name: &str| vec![("volume", name.to_owned())];
-    let of_volumes = report.volumes.iter().flat_map(|one| of(volume(&one.name), &one.ops));
-    let of_clients = report.volumes.iter().flat_map(|one| {
-        one.clients.iter().flat_map(|client| {
-            let number = ("client", format!("client-{}", client.client));
-            of([volume(&one.name), vec![number]].concat(), &client.ops)
-        })
+/// Writes the I/Os of volumes, clients and groups, as clients sent them.
+fn sent_ios(page: &mut MetricsPage, report: &Report) {
+    let volumes = || report.volumes.iter().map(|one| (labels([("volume", &one.name)]), one));
+    let of_volumes = volumes().map(|(labels, volume)| (labels, &volume.ops));
+    let of_clients = volumes().flat_map(|(labels, volume)| {
+        let number = |client: u16| with(&labels, "client", format_args!("client-{client}"));
+        let clients = volume.clients.iter();
+        clients.map(|one| (number(one.client), &one.ops)).collect::<Vec<_>>()
     });
-    let of_groups = report.group_counts.iter().flat_map(|group| {
-        let name = vec![("group", group.name.clone())];
-        let on = move |on: &OnVolume| of([name.clone(), volume(&on.volume)].concat(), &on.ops);
-        group.volumes.iter().flat_map(on).collect::<Vec<_>>()
-    });
+    let of_groups = on_volumes(report).map(|(labels, on)| (labels, &on.ops));
     for (kind, all) in [
         ("volume", of_volumes.collect::<Vec<_>>()),
         ("client", of_clients.collect()),
         ("group", of_groups.collect()),
     ] {
-        for (name, help, value) in ENDED_COUNTERS {
-            let lines = all.iter().map(|(labels, op)| (labels, value(op)));
-            page.samples((&format!("millrace_{kind}_{name}_total"), "counter", help), lines);
+        let ops: Vec<_> = all.iter().flat_map(|(labels, ops)| of_ops(labels, ops)).collect();
+        for (name, help, value) in &OP_COUNTERS[..3] {
+            let help = if *name == "ios" { SENT_IOS } else { help };
+            let lines = ops.iter().map(|(labels, op)| (labels, value(op)));
+            page.samples((&format!("{kind}_{name}"), "counter", help), lines);
         }
-        let name = format!("millrace_{kind}_io_duration_seconds");
-        page.family(
-            &name,
-            "histogram",
-            "Time of an I/O, from submission until its last part completed.",
-        );
-        all.iter().for_each(|(labels, op)| page.histogram(&name, labels, &op.total));
+        let help = "Time of an I/O, from submission until its last part completed.";
+        let totals = ops.iter().map(|(labels, op)| (labels, &op.total));
+        page.histograms((&format!("{kind}_io_duration_seconds"), help), totals);
     }
 }
 
 fn groups(page: &mut MetricsPage, report: &Report) {
-    let groups = &report.group_counts;
-    let weights = groups.iter().map(|group| ([("group", &group.name)], group.weight));
+    let groups = report.group_counts.iter().map(|one| (labels([("group", &one.name)]), one));
+    let (groups, on_volumes): (Vec<_>, Vec<_>) = (groups.collect(), on_volumes(report).collect());
     let help = "Weight of the group relative to its siblings.";
-    page.samples(("millrace_group_weight", "gauge", help), weights);
-    let booked = groups.iter().map(|group| ([("group", &group.name)], seconds(group.booked_ns)));
+    let weights = groups.iter().map(|(labels, group)| (labels, group.weight));
+    page.samples(("group_weight", "gauge", help), weights);
     let help = "Seconds from now for which the group has used up its limits.";
-    page.samples(("millrace_group_booked_seconds", "gauge", help), booked);
-    let mut on_volumes: Vec<([(&str, &String); 2], &OnVolume)> = Vec::new();
-    for group in groups {
-        let volumes = group.volumes.iter();
-        on_volumes.extend(volumes.map(|on| ([("group", &group.name), ("volume", &on.volume)], on)));
-    }
-    let costs = on_volumes.iter().map(|(labels, on)| (labels, seconds(on.cost_ns)));
+    let booked = groups.iter().map(|(labels, group)| (labels, seconds(group.booked_ns)));
+    page.samples(("group_booked_seconds", "gauge", help), booked);
     let help = "Drive time of the group's I/Os in seconds, by the drives' cost model.";
-    page.samples(("millrace_group_cost_seconds_total", "counter", help), costs);
-    let held = on_volumes.iter().flat_map(|([group, volume], on)| {
-        let line = |(reason, ns): (_, &u64)| ([*group, *volume, ("reason", reason)], seconds(*ns));
+    let costs = on_volumes.iter().map(|(labels, on)| (labels, seconds(on.cost_ns)));
+    page.samples(("group_cost_seconds", "counter", help), costs);
+    let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
+    let held = on_volumes.iter().flat_map(|(labels, on)| {
+        let line = move |(reason, ns): (_, &u64)| (with(labels, "reason", reason), seconds(*ns));
         on.held_ns.iter().map(line)
     });
-    let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
-    page.samples(("millrace_group_held_seconds_total", "counter", help), held);
-    let waiting = on_volumes.iter().map(|(labels, on)| (labels, on.waiting));
+    page.samples(("group_held_seconds", "counter", help), held);
     let help = "I/Os of the group that are held back at the moment.";
-    page.samples(("millrace_group_waiting", "gauge", help), waiting);
+    let waiting = on_volumes.iter().map(|(labels, on)| (labels, on.waiting));
+    page.samples(("group_waiting", "gauge", help), waiting);
+}
+
+fn on_volumes(report: &Report) -> impl Iterator<Item = (Labels, &OnVolume)> {
+    report.group_counts.iter().flat_map(|group| {
+        let volumes = group.volumes.iter();
+        volumes.map(|on| (labels([("group", &group.name), ("volume", &on.volume)]), on))
+    })
 }
 
 fn volumes(page: &mut MetricsPage, report: &Report) {
-    let sizes = report.volumes.iter().map(|volume| {
-        ([("volume", &volume.name), ("serving", &volume.serving)], volume.size_bytes)
-    });
-    page.samples(("millrace_volume_size_bytes", "gauge", "Size of the volume."), sizes);
-    let errors = report.exports.iter().map(|export| {
+    let sizes = report
+        .volumes
+        .iter()
+        .map(|one| (labels([("volume", &one.name), ("serving", &one.serving)]), one.size_bytes));
+    page.samples(("volume_size_bytes", "gauge", "Size of the volume."), sizes);
+    let errors = report.exports.iter().map(|one| {
         // Exports on different listeners may have the same name, so the label has the volume, too.
-        let access = if export.read_only { "read-only" } else { "read-write" };
-        let labels = [("export", &*export.name), ("volume", &*export.volume), ("access", access)];
-        (labels, export.errors)
+        let access = if one.read_only { "read-only" } else { "read-write" };
+        let names = [("export", &*one.name), ("volume", &*one.volume), ("access", access)];
+        (labels(names), one.errors)
     });
     let help = "Client requests that failed because of a drive.";
-    page.samples(("millrace_export_errors_total", "counter", help), errors);
+    page.samples(("export_errors", "counter", help), errors);
 }
 
-fn of_drive(drive: &Drive) -> [(&str, &str); 2] {
-    [("drive", &drive.name), ("volume", &drive.volume)]
+fn of_ops<'a>(
+    labels: &Labels,
+    ops: &'a [OpCounts],
+) -> impl Iterator<Item = (Labels, &'a OpCounts)> {
+    ops.iter().map(move |op| (with(labels, "op", &op.op), op))
 }
 
-fn of_op<'a>(drive: &'a Drive, op: &'a OpCounts) -> [(&'a str, &'a str); 3] {
-    [("drive", &drive.name), ("volume", &drive.volume), ("op", &op.op)]
+fn with(labels: &Labels, name: &'static str, value: impl ToString) -> Labels {
+    labels.iter().cloned().chain([(name, value.to_string())]).collect()
 }
 
 #[cfg(test)]
@@ -267,15 +235,15 @@ mod tests {
             buckets: vec![(960, 1), (1024, 2), (1 << 20, 4), (1 << 34, 8)],
         };
         let (ios, bytes) = (15, 15 << 12);
-        let op = |op: &str| OpCounts {
+        let ended = |op: &str| OpCounts {
             op: op.to_owned(),
             ios,
             bytes,
+            errors: 1,
             total: times.clone(),
-            ..OpCounts::default()
+            stages: None,
         };
-        let ended =
-            |op: &str| OpTotals { op: op.to_owned(), ios, bytes, errors: 1, total: times.clone() };
+        let op = |op: &str| OpCounts { stages: Some(OpStages::default()), ..ended(op) };
         let queue = |queue: u16| Queue {
             queue,
             requests: 40,

@@ -6,12 +6,12 @@
 //! readers ignore unknown ones.
 
 use millrace_block::{
-    DiskCounter, Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot,
+    DiskCounter, Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantOpSnapshot,
+    TenantSnapshot,
 };
 use millrace_exports::nbd::ServerStats;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ops::Index;
 use std::path::PathBuf;
 
 use super::caches::CacheCounts;
@@ -110,7 +110,8 @@ pub struct Drive {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     pub failed_last_minute: u64,
-    pub counts: Counts,
+    /// Counters of the drive's queues, by the name of a [`DiskCounter`].
+    pub counts: BTreeMap<String, u64>,
     pub ops: Vec<OpCounts>,
     /// Counters by hardware queue, for queues that were used.
     pub queues: Vec<Queue>,
@@ -127,23 +128,10 @@ pub struct Queue {
     pub requests: u64,
     /// Histogram of batch sizes: 1, 2 to 3, 4 to 7, ... 256 and more requests.
     pub batches: Vec<u64>,
-    pub ops: Vec<OpTotals>,
+    pub ops: Vec<OpCounts>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct OpTotals {
-    pub op: String,
-    pub ios: u64,
-    pub bytes: u64,
-    pub errors: u64,
-    pub total: TimeHistogram,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "BTreeMap<String, u64>")]
-pub struct Counts(pub [u64; DiskCounter::ALL.len()]);
-
+/// I/Os of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpCounts {
@@ -151,6 +139,16 @@ pub struct OpCounts {
     pub ios: u64,
     pub bytes: u64,
     pub errors: u64,
+    /// Total latency (btt's Q2C).
+    pub total: TimeHistogram,
+    /// Merges, and the times in btt's stages. Only drives count them.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<OpStages>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpStages {
     pub merges: u64,
     /// Time until the I/O gets a request (btt's Q2G).
     pub q2g: TimeHistogram,
@@ -162,8 +160,6 @@ pub struct OpCounts {
     pub queue: TimeHistogram,
     /// Time in the drive (btt's D2C).
     pub service: TimeHistogram,
-    /// Total latency (btt's Q2C).
-    pub total: TimeHistogram,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,7 +181,7 @@ pub struct Volume {
     pub serving: String,
     pub drives: Vec<String>,
     /// I/Os of the volume's clients, counted before splitting, by operation.
-    pub ops: Vec<OpTotals>,
+    pub ops: Vec<OpCounts>,
     pub clients: Vec<Client>,
 }
 
@@ -195,7 +191,7 @@ pub struct Client {
     /// Number of the client, as in traces. A later connection may reuse the number and continue its
     /// counters.
     pub client: u16,
-    pub ops: Vec<OpTotals>,
+    pub ops: Vec<OpCounts>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,50 +214,40 @@ pub struct Server {
     pub huge_page_bytes: u64,
 }
 
-impl Serialize for Counts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(DiskCounter::ALL.map(|counter| (counter.name(), self[counter])))
-    }
-}
-
-impl From<BTreeMap<String, u64>> for Counts {
-    fn from(counts: BTreeMap<String, u64>) -> Counts {
-        let of = |counter: DiskCounter| counts.get(counter.name()).copied();
-        Counts(DiskCounter::ALL.map(|counter| of(counter).unwrap_or_default()))
-    }
-}
-
-impl Index<DiskCounter> for Counts {
-    type Output = u64;
-
-    fn index(&self, counter: DiskCounter) -> &u64 {
-        &self.0[counter as usize]
-    }
-}
-
 impl OpCounts {
-    pub fn new(op: Op, stats: &OpSnapshot) -> OpCounts {
-        OpCounts {
-            op: op.name().to_owned(),
-            ios: stats.ios,
-            bytes: stats.sectors << SECTOR_SHIFT,
-            errors: stats.errors,
+    fn new(op: Op, ios: u64, sectors: u64, total: &Snapshot) -> OpCounts {
+        let (op, bytes, total) = (op.name().to_owned(), sectors << SECTOR_SHIFT, total.into());
+        OpCounts { op, ios, bytes, total, ..OpCounts::default() }
+    }
+
+    pub fn of_drive(op: Op, stats: &OpSnapshot) -> OpCounts {
+        let stages = OpStages {
             merges: stats.merges,
             q2g: TimeHistogram::from(&stats.q2g),
             g2i: TimeHistogram::from(&stats.g2i),
             i2d: TimeHistogram::from(&stats.i2d),
             queue: TimeHistogram::from(&stats.queue),
             service: TimeHistogram::from(&stats.service),
-            total: TimeHistogram::from(&stats.total),
-        }
+        };
+        let all = OpCounts::new(op, stats.ios, stats.sectors, &stats.total);
+        OpCounts { errors: stats.errors, stages: Some(stages), ..all }
+    }
+
+    /// Returns the operations that a volume, client or group has completed.
+    pub fn of_tenant(stats: &TenantSnapshot) -> Vec<OpCounts> {
+        let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
+        let counts = |(op, one): (Op, &TenantOpSnapshot)| OpCounts {
+            errors: one.errors,
+            ..OpCounts::new(op, one.ios, one.sectors, &one.total)
+        };
+        ops.map(counts).collect()
     }
 }
 
 impl Queue {
     pub fn new(queue: u16, stats: &StatsSnapshot) -> Queue {
         let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
-        let ops =
-            ops.map(|(op, one)| OpTotals::new(op, (one.ios, one.sectors, one.errors), &one.total));
+        let ops = ops.map(|(op, one)| OpCounts { stages: None, ..OpCounts::of_drive(op, one) });
         let (requests, batches) = (stats.requests(), stats.batches.to_vec());
         Queue { queue, requests, batches, ops: ops.collect() }
     }
@@ -271,31 +257,9 @@ impl Drive {
     pub fn failed(&self) -> u64 {
         self.ops.iter().map(|op| op.errors).sum()
     }
-}
 
-impl OpTotals {
-    pub fn all(stats: &TenantSnapshot) -> Vec<OpTotals> {
-        let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
-        ops.map(|(op, one)| OpTotals::new(op, (one.ios, one.sectors, one.errors), &one.total))
-            .collect()
-    }
-    fn new(op: Op, (ios, sectors, errors): (u64, u64, u64), total: &Snapshot) -> OpTotals {
-        let (op, bytes) = (op.name().to_owned(), sectors << SECTOR_SHIFT);
-        OpTotals { op, ios, bytes, errors, total: TimeHistogram::from(total) }
-    }
-}
-
-impl From<&OpTotals> for OpCounts {
-    /// Leaves the times in btt's stages empty, because clients and groups have no such times.
-    fn from(ended: &OpTotals) -> OpCounts {
-        OpCounts {
-            op: ended.op.clone(),
-            ios: ended.ios,
-            bytes: ended.bytes,
-            errors: ended.errors,
-            total: ended.total.clone(),
-            ..OpCounts::default()
-        }
+    pub fn count(&self, counter: DiskCounter) -> u64 {
+        self.counts.get(counter.name()).copied().unwrap_or_default()
     }
 }
 
@@ -332,12 +296,19 @@ mod tests {
 
     #[test]
     fn counts_of_another_version_are_read_by_known_names() {
-        let mut counts = Counts(std::array::from_fn(|counter| counter as u64 + 1));
-        let mut text = json!(counts);
-        assert_eq!(from_value::<Counts>(text.clone()).unwrap(), counts);
-        text["later"] = json!(7);
-        text.as_object_mut().unwrap().remove("parts");
-        counts.0[DiskCounter::Parts as usize] = 0;
-        assert_eq!(from_value::<Counts>(text).unwrap(), counts);
+        let counts = json!({ "later": 7, "queued": 3 });
+        let drive = from_value::<Drive>(json!({ "counts": counts })).unwrap();
+        assert_eq!((drive.count(DiskCounter::Queued), drive.count(DiskCounter::Parts)), (3, 0));
+    }
+
+    #[test]
+    fn only_ops_of_drives_have_stages_in_json() {
+        let plain = OpCounts { op: "read".into(), ios: 3, ..OpCounts::default() };
+        assert!(json!(plain).get("merges").is_none());
+        let stages = OpStages { merges: 2, ..OpStages::default() };
+        let staged = OpCounts { stages: Some(stages), ..plain };
+        let text = json!(staged);
+        assert_eq!((&text["merges"], &text["i2d"]["sum_ns"]), (&json!(2), &json!(0)));
+        assert_eq!(from_value::<OpCounts>(text).unwrap(), staged);
     }
 }

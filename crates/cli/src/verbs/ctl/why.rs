@@ -5,6 +5,7 @@
 //! cause (observations.rs).
 
 mod causes;
+mod interval;
 mod observations;
 
 use std::process::ExitCode;
@@ -15,13 +16,14 @@ use millrace_console::{Grid, Side, counted, visible};
 use serde::Serialize;
 
 use super::Daemon;
-use crate::verbs::stat::groups::{self, GroupRow};
+use crate::verbs::stat::groups::{self, GroupRow, time};
 use crate::verbs::stat::interval;
 use crate::views::StatsQuery;
 use crate::views::report::Report;
 use crate::views::requests::STATS;
 use crate::views::settings::GroupState;
 use causes::{DRIVE, Explained, LatencyCause};
+use interval::Interval;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,7 +78,7 @@ pub fn run(daemon: &Daemon, args: &WhyArgs) -> Result<ExitCode> {
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
     let now = client.ask(&STATS, &StatsQuery::ALL)?;
-    let mut why = why(&volume, &now, &before);
+    let mut why = why(&Interval::new(&volume, &now, &before));
     if volume != args.name {
         let (export, volume) = (visible(&args.name), visible(&volume));
         why.says = format!("Export {export} belongs to volume {volume}. {}", why.says);
@@ -98,12 +100,12 @@ fn volume_of(report: &Report, name: &str) -> Result<String> {
     }
 }
 
-fn why(volume: &str, now: &Report, before: &Report) -> VolumeExplanation {
-    let seconds = now.uptime_ns.saturating_sub(before.uptime_ns) as f64 / 1e9;
-    let groups = causes::explain(volume, now, before);
+fn why(interval: &Interval<'_>) -> VolumeExplanation {
+    let Interval { volume, now, before, seconds } = *interval;
+    let groups = causes::explain(interval);
     let rows = groups::rows(now, Some(before));
     let says = match groups.first() {
-        None => nothing(volume, seconds, now),
+        None => nothing(interval),
         Some(first) => {
             let row = rows.iter().find(|row| row.name == first.group);
             sentence((first, &groups), row, now)
@@ -112,13 +114,14 @@ fn why(volume: &str, now: &Report, before: &Report) -> VolumeExplanation {
     let is_here = |group: &&GroupState| groups.iter().any(|one| one.group == group.name);
     let warned = now.groups.iter().filter(is_here);
     let warnings = warned.flat_map(|group| group.warnings.clone());
-    let warnings = warnings.chain(observations::observations(volume, now, before)).collect();
+    let warnings = warnings.chain(observations::observations(interval)).collect();
     VolumeExplanation { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
 /// Returns a text saying that no I/O completed. Names the group that must wait longest for its
 /// limits, and the drives that have I/O in flight.
-fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
+fn nothing(interval: &Interval<'_>) -> String {
+    let Interval { volume, now, seconds, .. } = *interval;
     let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
     let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
         let ahead = time(group.booked_ns as f64 / 1e6);
@@ -302,16 +305,6 @@ fn reason(group: &Explained, cause: &LatencyCause) -> String {
     }
 }
 
-fn time(ms: f64) -> String {
-    match ms {
-        ..=0.0 => "-".to_owned(),
-        ..0.9995 => format!("{:.0} us", ms * 1e3),
-        ..99.95 => format!("{ms:.1} ms"),
-        ..999.5 => format!("{ms:.0} ms"),
-        _ => format!("{:.1} s", ms / 1e3),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -459,7 +452,7 @@ mod tests {
         };
         now.drives = vec![drive("d0", "v", 0), drive("d1", "v", 3), drive("d2", "w", 7)];
         now.drives[1].trouble = Some("no connection: no such export".into());
-        let why = why("v", &now, &report(1, Vec::new()));
+        let why = why(&Interval::new("v", &now, &report(1, Vec::new())));
         let warning = "drive d1: no connection: no such export";
         assert_eq!(why.warnings, [warning]);
         assert!(super::text(&why).ends_with(&format!(".\n\n{warning}\n")), "{why:?}");

@@ -2,7 +2,7 @@
 //!
 //! Pure functions that compute a row for each cache. `top` shows the same rows.
 
-use millrace_console::{Form, Grid};
+use millrace_console::{Column, Form, Grid};
 
 use super::groups::{name, short};
 use crate::views::caches::CacheCounts;
@@ -32,10 +32,7 @@ pub struct CacheRow {
     seconds: f64,
 }
 
-/// Column: heading, whether the short form shows it, and the function that formats a cell.
-type Column = (&'static str, bool, fn(&CacheRow) -> String);
-
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column<CacheRow>; 11] = [
     ("hit/s", true, |did| did.rate(did.cache.stats.read_hits)),
     ("miss/s", false, |did| did.rate(did.cache.stats.read_misses)),
     ("%hit", true, CacheRow::hit_percent),
@@ -109,7 +106,7 @@ fn whole(count: u64) -> String {
     if count < 1000 { count.to_string() } else { short(count as f64) }
 }
 
-fn percent(part: u64, of: u64) -> String {
+pub fn percent(part: u64, of: u64) -> String {
     match of {
         0 => "-".to_owned(),
         of => format!("{:.0}", 100.0 * part as f64 / of as f64),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use millrace_block::{Op, Snapshot};
 use serde::Serialize;
 
-use crate::views::report::{self, Drive, OpCounts, OpTotals, Report, Volume};
+use crate::views::report::{self, Drive, OpCounts, Report, Volume};
 
 pub const HELP: &str = "\
 Columns, over the interval (in the first report: since the daemon began to serve); those marked * \
@@ -110,85 +110,89 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
     let earlier_volumes: HashMap<&str, &Volume> =
         earlier_volumes.map(|volume| (volume.name.as_str(), volume)).collect();
     for volume in &now.volumes {
+        let row = |kind, name: &str, now: &[OpCounts], before: Option<&Vec<OpCounts>>| {
+            let before = before.map_or(&[][..], |ops| ops);
+            RowOps { now, before, seconds }.row(kind, &volume.name, name)
+        };
         let drives = drives_of.remove(volume.name.as_str()).unwrap_or_default();
         let earlier_of = |drive: &Drive| earlier_drives.get(drive.name.as_str()).copied();
-        let of_drives: Vec<StatRow> =
-            drives.iter().map(|drive| row("drive", drive, earlier_of(drive), seconds)).collect();
+        let of_drive = |drive: &&Drive| {
+            let earlier = earlier_of(drive);
+            StatRow {
+                in_flight: drive.in_flight,
+                tags_in_use: drive.tags_in_use,
+                driver: driver_since(drive, earlier),
+                ..row("drive", &drive.name, &drive.ops, earlier.map(|earlier| &earlier.ops))
+            }
+        };
+        let of_drives: Vec<StatRow> = drives.iter().map(of_drive).collect();
         let earlier = earlier_volumes.get(volume.name.as_str()).copied();
-        let ended = earlier.map(|earlier| earlier.ops.as_slice());
-        let mut whole = row_of_ended(&volume.name, (&volume.ops, ended), volume, seconds);
-        whole.kind = "volume";
-        whole.util = of_drives.iter().map(|row| row.util).fold(0.0, f64::max);
-        whole.in_flight = of_drives.iter().map(|row| row.in_flight).sum();
-        whole.tags_in_use = of_drives.iter().map(|row| row.tags_in_use).sum();
-        rows.push(whole);
+        rows.push(StatRow {
+            util: of_drives.iter().map(|row| row.util).fold(0.0, f64::max),
+            in_flight: of_drives.iter().map(|row| row.in_flight).sum(),
+            tags_in_use: of_drives.iter().map(|row| row.tags_in_use).sum(),
+            ..row("volume", &volume.name, &volume.ops, earlier.map(|earlier| &earlier.ops))
+        });
         rows.extend(of_drives);
         for drive in drives {
             let earlier = earlier_of(drive);
             for queue in &drive.queues {
                 let of = |earlier: &&report::Queue| earlier.queue == queue.queue;
-                let earlier = earlier.and_then(|e| e.queues.iter().find(of)).map(|e| &e.ops[..]);
+                let earlier = earlier.and_then(|e| e.queues.iter().find(of)).map(|e| &e.ops);
                 let name = format!("{}:{}", drive.name, queue.queue);
-                let row = row_of_ended(&name, (&queue.ops, earlier), volume, seconds);
-                rows.push(StatRow { kind: "queue", ..row });
+                rows.push(row("queue", &name, &queue.ops, earlier));
             }
         }
         for client in &volume.clients {
             let of = |earlier: &&report::Client| earlier.client == client.client;
-            let earlier = earlier.and_then(|e| e.clients.iter().find(of)).map(|e| &e.ops[..]);
+            let earlier = earlier.and_then(|e| e.clients.iter().find(of)).map(|e| &e.ops);
             let name = format!("client-{}", client.client);
-            let row = row_of_ended(&name, (&client.ops, earlier), volume, seconds);
-            rows.push(StatRow { kind: "client", ..row });
+            rows.push(row("client", &name, &client.ops, earlier));
         }
     }
     rows
 }
 
-fn row_of_ended(
-    name: &str,
-    (now, before): (&[OpTotals], Option<&[OpTotals]>),
-    volume: &Volume,
+/// Operations that a row is about, now and in the earlier report.
+struct RowOps<'a> {
+    now: &'a [OpCounts],
+    before: &'a [OpCounts],
     seconds: f64,
-) -> StatRow {
-    let drive = |ops: &[OpTotals]| Drive {
-        name: name.to_owned(),
-        volume: volume.name.clone(),
-        ops: ops.iter().map(OpCounts::from).collect(),
-        ..Drive::default()
-    };
-    row("client", &drive(now), before.map(drive).as_ref(), seconds)
 }
 
-fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> StatRow {
-    let sums = |wanted: &[Op]| {
+impl RowOps<'_> {
+    fn row(&self, kind: &'static str, volume: &str, name: &str) -> StatRow {
+        let seconds = self.seconds;
+        let (read, write) = (self.sum(&[Op::Read]), self.sum(&[Op::Write]));
+        let (discard, flush) = (self.sum(&[Op::Discard, Op::WriteZeroes]), self.sum(&[Op::Flush]));
+        let all = [&read, &write, &discard, &flush];
+        let total_ns: u64 = all.iter().map(|sum| sum.total.sum_ns()).sum();
+        let service_ns: u64 = all.iter().map(|sum| sum.service_ns).sum();
+        StatRow {
+            name: name.to_owned(),
+            kind,
+            volume: volume.to_owned(),
+            seconds,
+            aqu_sz: total_ns as f64 / 1e9 / seconds,
+            util: (service_ns as f64 / 1e7 / seconds).min(100.0),
+            in_flight: 0,
+            tags_in_use: 0,
+            failed: self.now.iter().map(|op| op.errors).sum(),
+            read: read.columns(seconds),
+            write: write.columns(seconds),
+            discard: discard.columns(seconds),
+            flush: flush.columns(seconds),
+            driver: BTreeMap::new(),
+        }
+    }
+
+    fn sum(&self, wanted: &[Op]) -> OpSums {
         let mut sum = OpSums::default();
-        let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));
-        for op in ops {
-            let earlier = earlier.and_then(|drive| drive.ops.iter().find(|e| e.op == op.op));
+        for op in self.now.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op)) {
+            let earlier = self.before.iter().find(|earlier| earlier.op == op.op);
             sum.add(op, earlier.unwrap_or(&OpCounts::default()));
         }
         sum
-    };
-    let (read, write) = (sums(&[Op::Read]), sums(&[Op::Write]));
-    let (discard, flush) = (sums(&[Op::Discard, Op::WriteZeroes]), sums(&[Op::Flush]));
-    let all = [&read, &write, &discard, &flush];
-    let total_ns: u64 = all.iter().map(|sum| sum.total.sum_ns()).sum();
-    let service_ns: u64 = all.iter().map(|sum| sum.service_ns).sum();
-    StatRow {
-        name: drive.name.clone(),
-        kind,
-        volume: drive.volume.clone(),
-        seconds,
-        aqu_sz: total_ns as f64 / 1e9 / seconds,
-        util: (service_ns as f64 / 1e7 / seconds).min(100.0),
-        in_flight: drive.in_flight,
-        tags_in_use: drive.tags_in_use,
-        failed: drive.failed(),
-        read: read.columns(seconds),
-        write: write.columns(seconds),
-        discard: discard.columns(seconds),
-        flush: flush.columns(seconds),
-        driver: driver_since(drive, earlier),
     }
 }
 
@@ -201,13 +205,14 @@ fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64>
 
 impl OpSums {
     fn add(&mut self, now: &OpCounts, before: &OpCounts) {
-        self.ios += now.ios.saturating_sub(before.ios);
-        self.bytes += now.bytes.saturating_sub(before.bytes);
-        self.merges += now.merges.saturating_sub(before.merges);
-        self.errors += now.errors.saturating_sub(before.errors);
+        let grown = |of: fn(&OpCounts) -> u64| of(now).saturating_sub(of(before));
+        self.ios += grown(|op| op.ios);
+        self.bytes += grown(|op| op.bytes);
+        self.merges += grown(|op| op.stages.as_ref().map_or(0, |stages| stages.merges));
+        self.errors += grown(|op| op.errors);
         let since = Snapshot::from(&now.total).since(&Snapshot::from(&before.total));
         self.total.merge(&since);
-        self.service_ns += now.service.sum_ns.saturating_sub(before.service.sum_ns);
+        self.service_ns += grown(|op| op.stages.as_ref().map_or(0, |stages| stages.service.sum_ns));
     }
 
     fn columns(&self, seconds: f64) -> Columns {
@@ -235,7 +240,7 @@ impl OpSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::report::{TimeHistogram, Volume};
+    use crate::views::report::{OpStages, TimeHistogram, Volume};
 
     fn op(name: &str, ios: u64, merges: u64, sum_ns: u64) -> OpCounts {
         let times =
@@ -244,10 +249,9 @@ mod tests {
             op: name.to_owned(),
             ios,
             bytes: ios * 4096,
-            merges,
+            errors: 0,
             total: times(sum_ns),
-            service: times(sum_ns / 2),
-            ..OpCounts::default()
+            stages: Some(OpStages { merges, service: times(sum_ns / 2), ..OpStages::default() }),
         }
     }
 
@@ -284,13 +288,7 @@ mod tests {
 
     #[test]
     fn volume_is_its_clients_and_as_busy_as_its_busiest_drive() {
-        let ended = |op: OpCounts| OpTotals {
-            op: op.op,
-            ios: op.ios,
-            bytes: op.bytes,
-            errors: 0,
-            total: op.total,
-        };
+        let ended = |op: OpCounts| OpCounts { stages: None, ..op };
         let ops = [vec![op("write", 10, 0, 1_000)], vec![op("write", 30, 0, 8_000_000_000)]];
         let mut now = report(1, &ops);
         now.volumes[0].ops = vec![ended(op("write", 20, 0, 8_000_000_000))];

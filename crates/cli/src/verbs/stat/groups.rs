@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use millrace_block::{Snapshot, WaitReason};
-use millrace_console::{Form, Grid, Side, shortened, visible};
+use millrace_console::{Column, Form, Grid, shortened, visible};
 use serde::Serialize;
 
 use crate::views::groups::{GroupCounts, OnVolume};
-use crate::views::report::{OpTotals, Report};
+use crate::views::report::{OpCounts, Report};
 
 pub const HELP: &str = "\
 Columns of --groups, over the interval; those marked * come with -x:
@@ -132,7 +132,7 @@ impl GroupDelta {
         }
     }
 
-    fn add_op(&mut self, now: &OpTotals, before: &OpTotals) {
+    fn add_op(&mut self, now: &OpCounts, before: &OpCounts) {
         let kind = match now.op.as_str() {
             "read" => 0,
             "write" => 1,
@@ -276,10 +276,7 @@ fn wanted(active: &[(&GroupCounts, GroupDelta)], all: &[GroupCounts]) -> Vec<f64
     weights.into_iter().map(|weight| if sum > 0.0 { weight / sum } else { 0.0 }).collect()
 }
 
-/// Column: heading, whether the short form shows it, and the function that formats a cell.
-type Column = (&'static str, bool, fn(&GroupRow) -> String);
-
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column<GroupRow>; 12] = [
     ("r/s", true, |row| short(row.reads)),
     ("w/s", true, |row| short(row.writes)),
     ("MiB/s", true, |row| short((row.read_kib + row.write_kib) / 1024.0)),
@@ -292,7 +289,6 @@ const COLUMNS: [Column; 13] = [
     ("ahead", false, |row| short(row.at_end.booked_ms)),
     ("waits", false, |row| row.at_end.waiting.to_string()),
     ("held", true, |row| short(row.held())),
-    ("by", true, |row| row.by().unwrap_or("-").to_owned()),
 ];
 
 fn of_ended(row: &GroupRow, ms: f64) -> String {
@@ -321,33 +317,33 @@ pub fn short(value: f64) -> String {
     }
 }
 
+/// Formats a time in milliseconds with a unit that suits its length; a dash if there is none.
+pub fn time(ms: f64) -> String {
+    match ms {
+        ..=0.0 => "-".to_owned(),
+        ..0.9995 => format!("{:.0} us", ms * 1e3),
+        ..99.95 => format!("{ms:.1} ms"),
+        ..999.5 => format!("{ms:.0} ms"),
+        _ => format!("{:.1} s", ms / 1e3),
+    }
+}
+
 pub fn table(rows: &[GroupRow], form: Form) -> String {
     if rows.is_empty() {
         return "no group did anything\n\n".to_owned();
     }
-    let shown: Vec<&Column> =
-        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
-    let side = |name| if name == "by" { Side::Left } else { Side::Right };
-    let mut heads: Vec<(&str, Side)> = vec![("group", Side::Left)];
-    let reasons = WaitReason::ALL.map(|hold| (hold.name(), Side::Right));
-    let (by, others) = shown.split_last().map_or((None, &[][..]), |(by, all)| (Some(by), all));
-    heads.extend(others.iter().map(|column| (column.0, side(column.0))));
-    if form == Form::Whole {
-        heads.extend(reasons);
-    }
-    heads.extend(by.map(|column| (column.0, side(column.0))));
-    let mut grid = Grid::new(heads);
-    for row in rows {
-        let mut cells = vec![name(&row.name, NAME_WIDTH, form)];
-        cells.extend(others.iter().map(|column| (column.2)(row)));
-        if form == Form::Whole {
-            let held = |hold: WaitReason| row.held_ms.get(hold.name()).copied().unwrap_or(0.0);
-            cells.extend(WaitReason::ALL.map(|hold| short(held(hold))));
-        }
-        cells.extend(by.map(|column| (column.2)(row)));
-        grid.row(cells);
-    }
-    format!("{}\n\n", grid.text())
+    type Cell = Box<dyn Fn(&GroupRow) -> String>;
+    let columns = COLUMNS.map(|(head, in_short, cell)| (head, in_short, Box::new(cell) as Cell));
+    let reasons = WaitReason::ALL.map(|reason| {
+        let held = move |row: &GroupRow| row.held_ms.get(reason.name()).copied();
+        let cell = move |row: &GroupRow| short(held(row).unwrap_or(0.0));
+        (reason.name(), false, Box::new(cell) as Cell)
+    });
+    let by: Cell = Box::new(|row| row.by().unwrap_or("-").to_owned());
+    let columns = columns.into_iter().chain(reasons).chain([("by", true, by)]);
+    let rows = rows.iter().map(|row| (name(&row.name, NAME_WIDTH, form), row));
+    let grid = Grid::of_rows("group", &columns.collect::<Vec<_>>(), form, rows);
+    format!("{}\n\n", grid.flush_left("by").text())
 }
 
 #[cfg(test)]
@@ -361,7 +357,8 @@ pub mod tests {
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
         let total =
             TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
-        let read = OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total };
+        let bytes = ios << 12;
+        let read = OpCounts { op: "read".into(), ios, bytes, total, ..OpCounts::default() };
         let on = OnVolume {
             volume: "v".into(),
             ops: if ios > 0 { vec![read] } else { Vec::new() },

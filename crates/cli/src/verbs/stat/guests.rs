@@ -6,6 +6,7 @@
 
 use millrace_console::{Form, Grid};
 
+use super::caches::percent;
 use super::groups::name;
 use crate::views::guests::{GuestQueue, GuestThread};
 use crate::views::report::Report;
@@ -55,10 +56,10 @@ const COLUMNS: [Column; 15] = [
     ("hold/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.stats.holds))),
     ("polls/s", false, |delta| delta.of_thread(|thread| delta.rate(polls(thread)))),
     ("%hit", false, |delta| {
-        delta.of_thread(|thread| percent(thread.stats.poll_hits as f64, polls(thread) as f64))
+        delta.of_thread(|thread| percent(thread.stats.poll_hits, polls(thread)))
     }),
     ("%poll", true, |delta| {
-        delta.of_thread(|thread| percent(thread.stats.poll_ns as f64, delta.seconds * 1e9))
+        delta.of_thread(|thread| percent(thread.stats.poll_ns, (delta.seconds * 1e9) as u64))
     }),
     ("slp/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.stats.sleeps))),
 ];
@@ -107,13 +108,6 @@ fn per(count: u64, of: u64) -> String {
     match of {
         0 => "-".to_owned(),
         of => format!("{:.2}", count as f64 / of as f64),
-    }
-}
-
-fn percent(part: f64, of: f64) -> String {
-    match of > 0.0 {
-        true => format!("{:.0}", 100.0 * part / of),
-        false => "-".to_owned(),
     }
 }
 

@@ -16,7 +16,7 @@ use super::model::{ListedRow, LowerTable, Model, SortOrder};
 use super::{COLUMNS as COLUMNS_HELP, KEYS as KEYS_HELP};
 use crate::verbs::stat::caches::CacheRow;
 use crate::verbs::stat::columns::StatRow;
-use crate::verbs::stat::groups::{GroupRow, short};
+use crate::verbs::stat::groups::{self, GroupRow, short};
 use crate::views::report::Report;
 
 /// Column: heading, width, rank (the highest rank is dropped first on a narrow screen, rank 0
@@ -301,13 +301,7 @@ fn sorted_by(column: &str) -> Option<SortOrder> {
 }
 
 fn time(ms: f64) -> String {
-    match ms {
-        0.0 => "-".to_owned(),
-        ..0.9995 => format!("{:.0}us", ms * 1e3),
-        ..99.95 => format!("{ms:.1}ms"),
-        ..999.5 => format!("{ms:.0}ms"),
-        _ => format!("{:.1}s", ms / 1e3),
-    }
+    groups::time(ms).replace(' ', "")
 }
 
 fn clock(seconds: u64) -> String {

@@ -338,7 +338,7 @@ pub mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::group;
     use crate::views::history::Series;
-    use crate::views::report::{Client, Drive, OpCounts, OpTotals, Queue, TimeHistogram, Volume};
+    use crate::views::report::{Client, Drive, OpCounts, Queue, TimeHistogram, Volume};
 
     /// Creates the report of a daemon with this many drives; drive n has read `n * reads` times.
     pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
@@ -360,7 +360,8 @@ pub mod tests {
         let ios = drives * (drives - 1) / 2 * reads;
         let total =
             TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
-        let ops = vec![OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
+        let bytes = ios << 12;
+        let ops = vec![OpCounts { op: "read".into(), ios, bytes, total, ..OpCounts::default() }];
         let clients = [1, 2].map(|client| Client { client, ops: Vec::new() }).into();
         let mut server = Server::default();
         (server.stats.connections, server.stats.connections_accepted) = (3, 5);

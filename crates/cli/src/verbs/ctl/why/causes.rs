@@ -10,9 +10,10 @@
 use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
 
+use super::interval::Interval;
 use crate::verbs::stat::groups::GroupDelta;
 use crate::views::groups::GroupCounts;
-use crate::views::report::{Drive, OpCounts, Report, TimeHistogram, Volume};
+use crate::views::report::Report;
 
 /// Cause: the drive is processing the I/O.
 pub const DRIVE: &str = "drive";
@@ -60,33 +61,17 @@ struct AtDrives {
 }
 
 impl AtDrives {
-    fn between(volume: &str, now: &Report, before: &Report) -> AtDrives {
-        let mut sum = AtDrives { parts: 1.0, ..AtDrives::default() };
-        let mut parts = 0;
-        for drive in now.drives.iter().filter(|drive| drive.volume == volume) {
-            let empty = Drive::default();
-            let old = before.drives.iter().find(|old| old.name == drive.name).unwrap_or(&empty);
-            let counted = |counter| drive.counts[counter].saturating_sub(old.counts[counter]);
-            sum.tag_waits += counted(DiskCounter::TagWaits);
-            sum.requeues += counted(DiskCounter::Requeues);
-            for op in drive.ops.iter().filter(|op| op.op != FLUSH) {
-                let empty = OpCounts::default();
-                let old = old.ops.iter().find(|old| old.op == op.op).unwrap_or(&empty);
-                let grown = |of: fn(&OpCounts) -> &TimeHistogram| {
-                    of(op).sum_ns.saturating_sub(of(old).sum_ns) as f64
-                };
-                parts += op.ios.saturating_sub(old.ios);
-                sum.service_ns += grown(|op| &op.service);
-                sum.queued_ns += grown(|op| &op.g2i) + grown(|op| &op.i2d);
-            }
-        }
-        let of = |report: &Report| {
-            let volume = report.volumes.iter().find(|one| one.name == volume);
-            volume.map_or(0, data_ios)
+    fn during(interval: &Interval<'_>) -> AtDrives {
+        let parts = match interval.completed(|op| op != FLUSH) {
+            (0, _) => 1.0,
+            (ios, parts) => (parts as f64 / ios as f64).max(1.0),
         };
-        let ios = of(now).saturating_sub(of(before));
-        if ios > 0 {
-            sum.parts = (parts as f64 / ios as f64).max(1.0);
+        let mut sum = AtDrives { parts, ..AtDrives::default() };
+        for drive in interval.drives() {
+            sum.tag_waits += drive.counted(DiskCounter::TagWaits);
+            sum.requeues += drive.counted(DiskCounter::Requeues);
+            sum.service_ns += drive.time_ns(|stages| stages.service.sum_ns) as f64;
+            sum.queued_ns += drive.time_ns(|stages| stages.g2i.sum_ns + stages.i2d.sum_ns) as f64;
         }
         sum
     }
@@ -100,18 +85,14 @@ impl AtDrives {
     }
 }
 
-fn data_ios(volume: &Volume) -> u64 {
-    volume.ops.iter().filter(|op| op.op != FLUSH).map(|op| op.ios).sum()
-}
-
 /// Splits latency into causes, for each group that completed I/O on a volume between two reports or
 /// has I/O waiting. Groups whose I/Os waited longest come first.
-pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
-    let seconds = now.seconds_since(Some(before));
+pub fn explain(interval: &Interval<'_>) -> Vec<Explained> {
+    let Interval { volume, now, before, seconds } = *interval;
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
-    let mut drives = AtDrives::between(volume, now, before);
+    let mut drives = AtDrives::during(interval);
     // Subtracts the time for which schedulers held I/Os, because that time is a cause of its own.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
@@ -211,7 +192,7 @@ mod tests {
 
     use super::*;
     use crate::verbs::stat::groups::tests::{group, group as counts, report};
-    use crate::views::report::OpTotals;
+    use crate::views::report::{Drive, OpCounts, OpStages, TimeHistogram, Volume};
     use crate::views::settings::GroupState;
 
     fn sum(sum_ns: u64) -> TimeHistogram {
@@ -220,17 +201,14 @@ mod tests {
 
     /// A second in which a drive did so many I/Os, with these times.
     fn at_drive(mut now: Report, ios: u64, service_ns: u64, queued_ns: u64) -> Report {
-        let op = OpCounts {
-            op: "read".into(),
-            ios,
-            service: sum(service_ns),
-            i2d: sum(queued_ns),
-            ..OpCounts::default()
-        };
+        let stages =
+            OpStages { service: sum(service_ns), i2d: sum(queued_ns), ..OpStages::default() };
+        let stages = Some(stages);
+        let op = OpCounts { op: "read".into(), ios, stages, ..OpCounts::default() };
         let drive = Drive { volume: "v".into(), ops: vec![op], ..Drive::default() };
         now.drives = vec![drive];
         let clients: u64 = now.group_counts.iter().map(|one| one.volumes[0].ops[0].ios).sum();
-        let ops = vec![OpTotals { op: "read".into(), ios: clients, ..OpTotals::default() }];
+        let ops = vec![OpCounts { op: "read".into(), ios: clients, ..OpCounts::default() }];
         now.volumes = vec![Volume { name: "v".into(), ops, ..Volume::default() }];
         now
     }
@@ -256,7 +234,7 @@ mod tests {
         let plain = group("plain", 100, 10, 0);
         // Of what no group was held, a quarter is in queues.
         let now = at_drive(report(1, vec![gold, plain]), 110, 30 * MS, 18 * MS);
-        let explained = explain("v", &now, &report(0, Vec::new()));
+        let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
         let names: Vec<&str> = explained.iter().map(|one| one.group.as_str()).collect();
         assert_eq!(names, ["gold", "plain"]);
         let gold = [("limit", 60.0), ("drive", 24.0), ("weight", 8.0), ("queue", 8.0)];
@@ -271,10 +249,9 @@ mod tests {
         for (tag_waits, requeues, reason) in [(3, 3, "no-tag"), (0, 1, "drive-busy")] {
             let plain = group("default", 100, 100, 0);
             let mut now = at_drive(report(1, vec![plain]), 100, 50 * MS, 50 * MS);
-            let counts = &mut now.drives[0].counts.0;
-            counts[DiskCounter::TagWaits as usize] = tag_waits;
-            counts[DiskCounter::Requeues as usize] = requeues;
-            let explained = explain("v", &now, &report(0, Vec::new()));
+            now.drives[0].counts =
+                [("tag_waits".into(), tag_waits), ("requeues".into(), requeues)].into();
+            let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
             let mut causes = found(&explained[0]);
             causes.sort_by_key(|cause| cause.0);
             let mut expected = [(reason, 50.0), ("drive", 50.0)];
@@ -288,7 +265,7 @@ mod tests {
         // Two parts each: what 100 I/Os were held is that of 200 parts.
         let gold = held(group("gold", 100, 100, 0), &[(WaitReason::NoTag, 150 * MS)]);
         let now = at_drive(report(1, vec![gold]), 200, 50 * MS, 150 * MS);
-        let explained = explain("v", &now, &report(0, Vec::new()));
+        let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
         assert_eq!(found(&explained[0]), [("no-tag", 75.0), ("drive", 25.0)]);
     }
 
@@ -296,18 +273,18 @@ mod tests {
     fn flushes_are_a_part_of_their_own_for_one_volume() {
         let mut gold = group("gold", 100, 100, 0);
         let flush =
-            OpTotals { op: FLUSH.into(), ios: 1, total: sum(100 * MS), ..OpTotals::default() };
+            OpCounts { op: FLUSH.into(), ios: 1, total: sum(100 * MS), ..OpCounts::default() };
         gold.volumes[0].ops.push(flush);
         let mut elsewhere = gold.volumes[0].clone();
         elsewhere.volume = "w".into();
         elsewhere.held_ns = BTreeMap::from([("limit".to_owned(), 900 * MS)]);
         gold.volumes.push(elsewhere);
         let now = at_drive(report(1, vec![gold]), 100, 50 * MS, 0);
-        let explained = explain("v", &now, &report(0, Vec::new()));
+        let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
         let mut causes = found(&explained[0]);
         causes.sort_by_key(|cause| cause.0);
         assert_eq!(causes, [("drive", 50.0), ("flush", 50.0)]);
-        assert!(explain("w", &now, &now).is_empty());
+        assert!(explain(&Interval::new("w", &now, &now)).is_empty());
     }
 
     #[test]

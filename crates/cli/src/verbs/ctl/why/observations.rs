@@ -7,9 +7,10 @@ use millrace_block::DiskCounter;
 use millrace_console::{counted, visible};
 
 use super::causes::FLUSH;
-use super::time;
+use super::interval::{DriveInterval, Interval};
+use crate::verbs::stat::groups::time;
 use crate::views::caches::CacheCounts;
-use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
+use crate::views::report::Report;
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
@@ -30,16 +31,7 @@ const MANY_PIECES: f64 = 4.0;
 /// Share of the time, 0 to 1, that threads wait for a CPU, from which lack of CPU time is reported.
 const STARVED: f64 = 0.2;
 
-struct Interval<'a> {
-    volume: &'a str,
-    now: &'a Report,
-    before: &'a Report,
-    seconds: f64,
-}
-
-pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> {
-    let seconds = now.seconds_since(Some(before));
-    let interval = Interval { volume, now, before, seconds };
+pub fn observations(interval: &Interval<'_>) -> Vec<String> {
     let mut lines: Vec<String> = interval.drives().filter_map(|drive| trouble(&drive)).collect();
     lines.extend(interval.drives().filter_map(|drive| interval.silent(&drive)));
     lines.extend(interval.drives().filter_map(|drive| timeouts(&drive)));
@@ -54,64 +46,28 @@ pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> 
     lines
 }
 
-struct DriveInterval<'a> {
-    name: &'a str,
-    now: &'a Drive,
-    before: Option<&'a Drive>,
-}
-
-impl DriveInterval<'_> {
-    fn added(&self, of: impl Fn(&OpCounts) -> u64) -> u64 {
-        let sum = |drive: &Drive| drive.ops.iter().map(&of).sum::<u64>();
-        sum(self.now).saturating_sub(self.before.map_or(0, sum))
-    }
-
-    fn ios(&self) -> u64 {
-        self.added(|op| if op.op == FLUSH { 0 } else { op.ios })
-    }
-
-    fn mean_ms(&self) -> f64 {
-        let service_ns = self.added(|op| if op.op == FLUSH { 0 } else { op.service.sum_ns });
-        service_ns as f64 / self.ios().max(1) as f64 / 1e6
-    }
-}
-
 fn trouble(drive: &DriveInterval<'_>) -> Option<String> {
     let trouble = drive.now.trouble.as_deref()?;
-    Some(format!("drive {}: {trouble}", drive.name))
+    Some(format!("drive {}: {trouble}", drive.now.name))
 }
 
 fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
-    let before = drive.before.map_or(0, |before| before.counts[DiskCounter::Timeouts]);
-    let timeouts = drive.now.counts[DiskCounter::Timeouts].saturating_sub(before);
+    let timeouts = drive.counted(DiskCounter::Timeouts);
     (timeouts > 0).then(|| {
-        format!(
-            "drive {}: {} not answered in time",
-            drive.name,
-            counted(timeouts as usize, "request")
-        )
+        let requests = counted(timeouts as usize, "request");
+        format!("drive {}: {requests} not answered in time", drive.now.name)
     })
 }
 
 impl<'a> Interval<'a> {
-    fn drives(&self) -> impl Iterator<Item = DriveInterval<'a>> {
-        let (before, volume) = (self.before, self.volume);
-        let of_volume = self.now.drives.iter().filter(move |drive| drive.volume == volume);
-        of_volume.map(move |now| DriveInterval {
-            name: &now.name,
-            now,
-            before: before.drives.iter().find(|drive| drive.name == now.name),
-        })
-    }
-
     fn silent(&self, drive: &DriveInterval<'_>) -> Option<String> {
         let in_flight = drive.now.in_flight;
         let was_busy = drive.before.is_some_and(|before| before.in_flight > 0);
         let is_long = self.seconds >= SILENT_S;
         let is_silent = is_long && in_flight > 0 && was_busy && drive.added(|op| op.ios) == 0;
         is_silent.then(|| {
-            let (name, seconds, ios) =
-                (drive.name, self.seconds, counted(in_flight as usize, "I/O"));
+            let (seconds, ios) = (self.seconds, counted(in_flight as usize, "I/O"));
+            let name = &drive.now.name;
             format!("drive {name}: completed nothing in {seconds:.1} s, with {ios} in flight")
         })
     }
@@ -121,7 +77,7 @@ impl<'a> Interval<'a> {
         let drives: Vec<_> = self.drives().filter(|drive| drive.ios() >= SLOW_IOS).collect();
         let slowest =
             drives.iter().max_by(|one, other| one.mean_ms().total_cmp(&other.mean_ms()))?;
-        let others = || drives.iter().filter(|drive| drive.name != slowest.name);
+        let others = || drives.iter().filter(|drive| drive.now.name != slowest.now.name);
         let ios: u64 = others().map(DriveInterval::ios).sum();
         let all_ms: f64 = others().map(|drive| drive.mean_ms() * drive.ios() as f64).sum();
         let (mean_ms, others_ms) = (slowest.mean_ms(), all_ms / ios.max(1) as f64);
@@ -130,7 +86,7 @@ impl<'a> Interval<'a> {
             let (here, there) = (time(mean_ms), time(others_ms));
             format!(
                 "drive {}: an I/O takes {here} on average, but {there} on the other drives",
-                slowest.name
+                slowest.now.name
             )
         })
     }
@@ -180,19 +136,6 @@ impl<'a> Interval<'a> {
             "NBD clients send {per_s:.0} requests per second that begin or end within a block: a \
              write of part of a block reads it first, and those on the same block wait for each other"
         ))
-    }
-
-    /// Returns how many operations completed in the interval: operations of clients, and operations
-    /// of drives. Counts only kinds of operations that `is_meant` accepts.
-    fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
-        let of = |report: &Report| {
-            let is_it = |one: &&Volume| one.name == self.volume;
-            let ops = report.volumes.iter().filter(is_it).flat_map(|volume| &volume.ops);
-            ops.filter(|op: &&OpTotals| is_meant(&op.op)).map(|op| op.ios).sum::<u64>()
-        };
-        let at = |op: &OpCounts| if is_meant(&op.op) { op.ios } else { 0 };
-        let at_drives = self.drives().map(|drive| drive.added(at)).sum();
-        (of(self.now).saturating_sub(of(self.before)), at_drives)
     }
 
     /// Reports flushes that clients did not ask for.
@@ -257,11 +200,12 @@ fn mib(bytes: f64) -> String {
 mod tests {
     use super::*;
     use crate::views::caches::CacheNumbers;
-    use crate::views::report::{ProcessorTime, TimeHistogram};
+    use crate::views::report::{Drive, OpCounts, OpStages, ProcessorTime, TimeHistogram, Volume};
 
     fn ops(op: &str, ios: u64, service_ns: u64) -> OpCounts {
         let service = TimeHistogram { sum_ns: service_ns, ..TimeHistogram::default() };
-        OpCounts { op: op.into(), ios, service, ..OpCounts::default() }
+        let stages = Some(OpStages { service, ..OpStages::default() });
+        OpCounts { op: op.into(), ios, stages, ..OpCounts::default() }
     }
 
     fn drive(name: &str, ops: Vec<OpCounts>) -> Drive {
@@ -271,7 +215,7 @@ mod tests {
     /// Reports two seconds apart.
     fn between(mut now: Report, before: Report) -> Vec<String> {
         now.uptime_ns = before.uptime_ns + 2_000_000_000;
-        observations("v", &now, &before)
+        observations(&Interval::new("v", &now, &before))
     }
 
     fn of_drives(drives: Vec<Drive>, before: Vec<Drive>) -> Vec<String> {
@@ -300,7 +244,7 @@ mod tests {
         assert_eq!(of_drives(vec![stuck(3, 8)], vec![stuck(1, 7)]), [""; 0]);
         assert_eq!(of_drives(vec![stuck(3, 7)], vec![stuck(0, 7)]), [""; 0], "they are new");
         let mut late = stuck(0, 7);
-        late.counts.0[DiskCounter::Timeouts as usize] = 2;
+        late.counts = [("timeouts".into(), 2)].into();
         late.trouble = Some("no connection".into());
         let lines = ["drive d1: no connection", "drive d1: 2 requests not answered in time"];
         assert_eq!(of_drives(vec![late], vec![stuck(0, 7)]), lines);
@@ -350,7 +294,7 @@ mod tests {
             drives: vec![drive("a", vec![ops("discard", pieces, 0)]), drive("b", Vec::new())],
             volumes: vec![Volume {
                 name: "v".into(),
-                ops: vec![OpTotals { op: "discard".into(), ios: 2, ..OpTotals::default() }],
+                ops: vec![OpCounts { op: "discard".into(), ios: 2, ..OpCounts::default() }],
                 ..Volume::default()
             }],
             ..Report::default()
@@ -359,7 +303,7 @@ mod tests {
             drives: vec![drive("a", vec![ops("flush", done, 0)]), drive("b", Vec::new())],
             volumes: vec![Volume {
                 name: "v".into(),
-                ops: vec![OpTotals { op: "flush".into(), ios: 5, ..OpTotals::default() }],
+                ops: vec![OpCounts { op: "flush".into(), ios: 5, ..OpCounts::default() }],
                 ..Volume::default()
             }],
             ..Report::default()

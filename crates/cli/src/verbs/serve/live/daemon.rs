@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace::{Server, VolumeSpace, Words};
-use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
+use millrace_block::{Disk, DiskCounter, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::nbd::Observer;
 use millrace_machine::Native;
 use rustix::system::uname;
@@ -258,8 +258,10 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
             .collect(),
         waiting: disk.waiting(),
         trouble: disk.failures().trouble,
-        counts: report::Counts(stats.counts),
-        ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
+        counts: DiskCounter::ALL
+            .map(|counter| (counter.name().to_owned(), stats.counts[counter as usize]))
+            .into(),
+        ops: ops.map(|(op, stats)| report::OpCounts::of_drive(op, stats)).collect(),
         // Only queues that have had I/O are reported.
         queues: queues
             .iter()
@@ -280,11 +282,11 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
         unused_bytes: VolumeSpace::of(volume).unused_bytes(),
         serving: volume.serving().name().to_owned(),
         drives: volume.drives().iter().map(|disk| disk.name().to_owned()).collect(),
-        ops: report::OpTotals::all(&all),
+        ops: report::OpCounts::of_tenant(&all),
         clients: clients
             .map(|(client, stats)| report::Client {
                 client: *client,
-                ops: report::OpTotals::all(stats),
+                ops: report::OpCounts::of_tenant(stats),
             })
             .collect(),
     }
