@@ -4,7 +4,6 @@
 //! Source: btt's device merge, seek and "Active Requests At Q" tables.
 
 use millrace_block::blktrace::{Record, category, major};
-use serde::Serialize;
 
 use super::measure::{Measure, Measures, Span};
 use super::tree::RangeTree;
@@ -173,20 +172,17 @@ impl Drive {
         if self.issued == 0 { 1.0 } else { (self.queued as f64 / self.issued as f64).max(1.0) }
     }
 
-    /// Returns the share of Q2C that each of Q2G, G2I, Q2M, I2D and D2C takes, or `None` if no I/O
-    /// was completed.
-    #[must_use]
-    pub fn overhead(&self) -> Option<Overhead> {
-        let all = self.measures().of(Span::Q2C);
-        (all.n > 0 && all.total > 0).then(|| Overhead::of(self.measures()))
+    /// Returns the share of Q2C, 0 to 1, that each of [`STAGES`] takes, or `None` if no I/O was
+    /// completed.
+    pub(super) fn overhead(&self) -> Option<[f64; STAGES.len()]> {
+        let total = |span| self.measures().of(span).total as f64;
+        let all = total(Span::Q2C);
+        (all > 0.0).then(|| STAGES.map(|span| total(span) / all))
     }
 
-    /// Adds a queued I/O. Returns true if an I/O with the same first sector was replaced.
-    pub(super) fn queue(&mut self, record: &Record, number: u64) -> bool {
-        let range = (record.sector, record.end());
-        self.seeks[0].add(range);
+    pub(super) fn queue(&mut self, record: &Record) {
+        self.seeks[0].add((record.sector, record.end()));
         self.activate();
-        self.flights.insert(range, Flight::new(record, number))
     }
 
     pub(super) fn activate(&mut self) {
@@ -213,36 +209,5 @@ impl Drive {
     }
 }
 
-/// Stages of an I/O, in the order of [`Overhead`]'s fields.
+/// Stages of an I/O, in order of time.
 pub(super) const STAGES: [Span; 5] = [Span::Q2G, Span::G2I, Span::Q2M, Span::I2D, Span::D2C];
-
-/// Shares of an I/O's total time (Q2C) by stage, each as a fraction from 0 to 1.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Overhead {
-    /// From queueing (Q) until a request was allocated (G).
-    pub q2g: f64,
-    /// From the allocation of a request (G) until its insertion into the scheduler (I).
-    pub g2i: f64,
-    /// From queueing (Q) until the I/O was merged into a request (M).
-    pub q2m: f64,
-    /// From insertion into the scheduler (I) until the request was issued to the driver (D).
-    pub i2d: f64,
-    /// From issue to the driver (D) until completion (C).
-    pub d2c: f64,
-}
-
-impl Overhead {
-    pub(super) fn of(measures: &Measures) -> Overhead {
-        let all = measures.of(Span::Q2C).total.max(1) as f64;
-        let share = |span| measures.of(span).total as f64 / all;
-        let [q2g, g2i, q2m, i2d, d2c] = STAGES.map(share);
-        Overhead { q2g, g2i, q2m, i2d, d2c }
-    }
-
-    /// Returns each stage's name and fraction of the total time Q2C, in chronological order.
-    #[must_use]
-    pub fn shares(&self) -> [(&'static str, f64); 5] {
-        let shares = [self.q2g, self.g2i, self.q2m, self.i2d, self.d2c];
-        std::array::from_fn(|at| (STAGES[at].name(), shares[at]))
-    }
-}

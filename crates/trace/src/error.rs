@@ -6,8 +6,6 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use millrace_block::blktrace::RecordError;
-
 /// Reason why a trace cannot be read, or cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,8 +65,10 @@ pub enum TraceError {
         file: PathBuf,
         /// Byte offset at which the record begins.
         offset: u64,
-        /// Kind of fault, with its details.
-        problem: Problem,
+        /// Fault of the record.
+        problem: String,
+        /// Bytes of a truncated record that were read, or 0.
+        seen_bytes: u64,
     },
 }
 
@@ -76,7 +76,7 @@ impl TraceError {
     /// Returns how many bytes of a truncated record were read, or 0 for other errors.
     pub(super) fn bytes_seen(&self) -> u64 {
         match self {
-            TraceError::Broken { problem: Problem::Truncated { have, .. }, .. } => *have as u64,
+            TraceError::Broken { seen_bytes, .. } => *seen_bytes,
             _ => 0,
         }
     }
@@ -104,50 +104,4 @@ impl fmt::Display for Damage {
             None => f.write_str("; everything from there on is left out"),
         }
     }
-}
-
-fn converter(error: RecordError) -> &'static str {
-    match error {
-        RecordError::Magic(_) => {
-            "; of a trace in another format, `millrace-lab trace convert` makes records"
-        }
-        _ => "",
-    }
-}
-
-/// Fault of a single record in a trace file.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Problem {
-    /// The bytes are not a trace record, so the file is not a trace.
-    #[error("{0}{advice}", advice = converter(*.0))]
-    NoRecord(RecordError),
-    /// The file ends inside the record.
-    #[error("the file ends inside a record ({have} of {want} bytes)")]
-    Truncated {
-        /// Bytes present in the file.
-        have: usize,
-        /// Bytes that the record and its data need.
-        want: usize,
-    },
-    /// The record's CPU is not the CPU of the other records in its file.
-    #[error(
-        "a record of CPU {cpu} in the file of CPU {file_cpu}: were files of several traces mixed?"
-    )]
-    OtherCpu {
-        /// CPU number in the faulty record.
-        cpu: u32,
-        /// CPU number in the first record of the file.
-        file_cpu: u32,
-    },
-    /// The record carries less data than its action requires.
-    #[error("a record {letters} has {have} bytes of data, but needs {want}")]
-    ShortData {
-        /// Action letters of the event, as blkparse prints them.
-        letters: &'static str,
-        /// Bytes of data in the record.
-        have: usize,
-        /// Minimum number of data bytes for a record of this event type.
-        want: usize,
-    },
 }

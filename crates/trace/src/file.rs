@@ -7,12 +7,14 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use millrace_block::blktrace::{CGROUP, CGROUP_BYTES, RECORD_BYTES, Record};
+use millrace_block::blktrace::{CGROUP, CGROUP_BYTES, RECORD_BYTES, Record, RecordError};
 
-use super::{Problem, TraceError};
+use super::TraceError;
 
 /// Maximum bytes of data kept for one record; the reader skips the rest.
 pub const PDU_KEPT_MAX: usize = 1024;
+
+const CONVERT: &str = "; of a trace in another format, `millrace-lab trace convert` makes records";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TraceRecord {
@@ -70,13 +72,20 @@ impl<R: Read> CpuFile<R> {
             return Ok(None);
         }
         if have < RECORD_BYTES {
-            return Err(self.broken(Problem::Truncated { have, want: RECORD_BYTES }));
+            return Err(self.truncated(have, RECORD_BYTES));
         }
-        let record = Record::decode(&bytes).map_err(|no| self.broken(Problem::NoRecord(no)))?;
+        let record = Record::decode(&bytes).map_err(|error| {
+            let is_other = matches!(error, RecordError::Magic(_));
+            self.broken(format!("{error}{}", if is_other { CONVERT } else { "" }))
+        })?;
         match self.whose {
             CpuScope::Named(_) => self.whose = CpuScope::One(record.cpu),
             CpuScope::One(cpu) if cpu != record.cpu => {
-                return Err(self.broken(Problem::OtherCpu { cpu: record.cpu, file_cpu: cpu }));
+                return Err(self.broken(format!(
+                    "a record of CPU {} in the file of CPU {cpu}: were files of several traces \
+                     mixed?",
+                    record.cpu
+                )));
             }
             CpuScope::One(_) | CpuScope::Any => {}
         }
@@ -95,8 +104,7 @@ impl<R: Read> CpuFile<R> {
             have += passed.map_err(|source| self.failed(source))? as usize;
         }
         if have < len {
-            let (have, want) = (RECORD_BYTES + have, RECORD_BYTES + len);
-            return Err(self.broken(Problem::Truncated { have, want }));
+            return Err(self.truncated(RECORD_BYTES + have, RECORD_BYTES + len));
         }
         if record.action & CGROUP != 0 && data.len() >= CGROUP_BYTES {
             data.drain(..CGROUP_BYTES);
@@ -104,7 +112,8 @@ impl<R: Read> CpuFile<R> {
         let want = record.act().map_or(0, |act| act.pdu_bytes_min());
         if let (Some(act), true) = (record.act(), data.len() < want) {
             let (letters, have) = (act.letters(), data.len());
-            return Err(self.broken(Problem::ShortData { letters, have, want }));
+            let text = format!("a record {letters} has {have} bytes of data, but needs {want}");
+            return Err(self.broken(text));
         }
         Ok(data)
     }
@@ -126,8 +135,15 @@ impl<R: Read> CpuFile<R> {
         TraceError::Io { file: self.path.clone(), offset: self.offset, source }
     }
 
-    fn broken(&self, problem: Problem) -> TraceError {
-        TraceError::Broken { file: self.path.clone(), offset: self.offset, problem }
+    fn truncated(&self, have: usize, want: usize) -> TraceError {
+        let problem = format!("the file ends inside a record ({have} of {want} bytes)");
+        let (file, offset, seen_bytes) = (self.path.clone(), self.offset, have as u64);
+        TraceError::Broken { file, offset, problem, seen_bytes }
+    }
+
+    fn broken(&self, problem: String) -> TraceError {
+        let (file, offset) = (self.path.clone(), self.offset);
+        TraceError::Broken { file, offset, problem, seen_bytes: 0 }
     }
 }
 
@@ -136,7 +152,7 @@ mod tests {
     use super::*;
     use millrace_block::blktrace::{EventCode, NotifyKind};
 
-    fn problem(bytes: &[u8]) -> (u64, Problem) {
+    fn problem(bytes: &[u8]) -> (u64, String) {
         let mut file = CpuFile::new("t.blktrace.3".into(), 3, bytes);
         loop {
             match file.read() {
@@ -153,24 +169,27 @@ mod tests {
 
     #[test]
     fn a_file_that_ends_inside_a_record_says_where_that_begins() {
+        let truncated = |bytes| format!("the file ends inside a record ({bytes} bytes)");
         let whole = record(EventCode::Queue.with(0), 0);
         let bytes = [whole.clone(), whole.clone(), whole[..47].to_vec()].concat();
-        assert_eq!(problem(&bytes), (96, Problem::Truncated { have: 47, want: 48 }));
+        assert_eq!(problem(&bytes), (96, truncated("47 of 48")));
         let bytes =
             [whole, record(NotifyKind::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
-        assert_eq!(problem(&bytes), (48, Problem::Truncated { have: 2_047, want: 2_048 }));
+        assert_eq!(problem(&bytes), (48, truncated("2047 of 2048")));
     }
 
     #[test]
     fn records_of_another_cpu_and_data_that_lack_are_refused() {
         let other = Record { cpu: 4, ..Record::default() }.encode();
         let bytes = [record(EventCode::Plug.with(0), 0), other.into()].concat();
-        assert_eq!(problem(&bytes), (48, Problem::OtherCpu { cpu: 4, file_cpu: 3 }));
+        let text = "a record of CPU 4 in the file of CPU 3: were files of several traces mixed?";
+        assert_eq!(problem(&bytes), (48, text.to_owned()));
+        let text = "a record A has 8 bytes of data, but needs 16";
         let bytes = [record(EventCode::Remap.with(0), 8), vec![0; 8]].concat();
-        assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
+        assert_eq!(problem(&bytes), (0, text.to_owned()));
         let cgroup = record(EventCode::Remap.with(0) | CGROUP, 16);
         let bytes = [cgroup, vec![0; 16]].concat();
-        assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
+        assert_eq!(problem(&bytes), (0, text.to_owned()));
     }
 
     #[test]

@@ -39,11 +39,12 @@ impl Flushes {
     /// number of each completed flush.
     pub(super) fn event(
         &mut self,
-        act: EventCode,
-        (record, data): (&Record, &[u8]),
+        record: &Record,
+        data: &[u8],
         arrived: impl FnOnce() -> u64,
         done: impl FnMut(u64),
     ) {
+        let Some(act) = record.act() else { return };
         match act {
             EventCode::Queue => {
                 self.is_queued = true;
@@ -108,13 +109,13 @@ mod tests {
     fn completed(events: &[(EventCode, u64, u64)]) -> Vec<(u64, usize)> {
         let (mut flushes, mut next, mut all) = (Flushes::default(), 0, Vec::new());
         for (place, (act, sector, other)) in events.iter().enumerate() {
-            let record = Record { sector: *sector, ..Record::default() };
+            let record = Record { sector: *sector, action: act.with(0), ..Record::default() };
             let data = if *other == 0 { Vec::new() } else { encode_number(*other).to_vec() };
             let arrived = || {
                 next += 1;
                 next
             };
-            flushes.event(*act, (&record, &data), arrived, |number| all.push((number, place)));
+            flushes.event(&record, &data, arrived, |number| all.push((number, place)));
         }
         all
     }

@@ -187,20 +187,20 @@ fn overheads(text: &mut String, spans: &Spans) {
     if rows.is_empty() {
         return;
     }
-    let names = rows[0].1.shares().map(|(name, _)| format!("{name:>9}")).join(" ");
+    let names = STAGES.map(|span| format!("{:>9}", span.name())).join(" ");
     let wide = device_width(spans);
     let _ = writeln!(text, "Share of Q2C\n{:>wide$} | {names}", "DEV");
-    let mut put = |name: &str, shares: [(&str, f64); 5]| {
-        let shares = shares.map(|(_, share)| format!("{:8.4}%", share * 100.0)).join(" ");
+    let mut put = |name: &str, shares: [f64; STAGES.len()]| {
+        let shares = shares.map(|share| format!("{:8.4}%", share * 100.0)).join(" ");
         let _ = writeln!(text, "{name:>wide$} | {shares}");
     };
-    for (drive, overhead) in &rows {
-        put(&padded(spans, drive.device), overhead.shares());
+    for (drive, shares) in &rows {
+        put(&padded(spans, drive.device), *shares);
     }
     // The sums include only devices that have a Q2C, as in btt.
     let total = |span| rows.iter().map(|(drive, _)| drive.measures().of(span).total).sum::<u64>();
     let all = total(Span::Q2C) as f64;
-    put("Overall", STAGES.map(|span| (span.name(), total(span) as f64 / all)));
+    put("Overall", STAGES.map(|span| total(span) as f64 / all));
     text.push('\n');
 }
 
@@ -283,7 +283,10 @@ fn drive_json(drive: &Drive) -> Value {
         "queued": drive.queued,
         "issued": drive.issued,
         "merge_ratio": drive.merge_ratio(),
-        "share_of_q2c": drive.overhead().map(|overhead| json!(overhead)),
+        "share_of_q2c": drive.overhead().map(|shares| {
+            let names = STAGES.map(|span| span.name().to_lowercase());
+            names.into_iter().zip(shares.map(Value::from)).collect::<Map<_, _>>()
+        }),
         "sectors_completed": plain(&drive.blocks),
         "depth_at_d": plain(&drive.depth),
         "active_at_q_avg": drive.active_sum as f64 / drive.queued.max(1) as f64,

@@ -202,7 +202,7 @@ impl Reader {
                 return Err(TraceError::PipeAndFiles);
             }
             let input = BufReader::with_capacity(BUFFER_BYTES, io::stdin());
-            return Ok(Reader::from_pipe(Box::new(input)));
+            return Ok(Reader::from_stream("standard input", Box::new(input)));
         }
         let (mut inputs, mut notes, mut damage) = (Vec::new(), Vec::new(), Vec::new());
         let is_new = |(at, name): &(usize, &TraceName)| !names[..*at].contains(name);
@@ -272,20 +272,8 @@ fn open(path: &Path) -> io::Result<(File, Option<u64>)> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads one trace from the inputs of CPUs 0, 1 and so on, instead of from files.
-    pub fn from_inputs(inputs: Vec<R>) -> Reader<R> {
-        let file = |(cpu, input)| {
-            (0, CpuFile::new(format!("input.blktrace.{cpu}").into(), cpu, input), None)
-        };
-        Reader::of((0..).zip(inputs).map(file).collect())
-    }
-
-    /// Reads a trace from the output of `blktrace -o -`, which has the records of all CPUs.
-    pub fn from_pipe(input: R) -> Reader<R> {
-        Reader::from_stream("standard input", input)
-    }
-
-    /// Reads the output of `blktrace -o -` from an input that error messages call `name`.
+    /// Reads the output of `blktrace -o -`, which has the records of all CPUs, from an input that
+    /// error messages call `name`.
     pub fn from_stream(name: &str, input: R) -> Reader<R> {
         let mut reader = Reader::of(Vec::new());
         reader.pipe = Some(PipeReader::new(CpuFile::pipe(name.into(), input)));

@@ -117,7 +117,7 @@ pub(super) fn shown(record: &Record) -> Option<ShownPart> {
 
 fn message(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io::Result<()> {
     device(out, entry.record.device, names)?;
-    head(out, entry.record.cpu, &entry.record, ("0", "m", "N"))?;
+    head(out, entry.record.cpu, &entry.record, None)?;
     // blkparse prints the message as a C string: up to its first zero byte.
     out.extend(entry.data.iter().take_while(|byte| **byte != 0));
     out.push(b'\n');
@@ -126,10 +126,9 @@ fn message(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io::Res
 
 /// Prints a driver's note on a request: as text if it is printable, otherwise as hexadecimal bytes.
 fn driver_data(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io::Result<()> {
-    let (record, sequence) = (&entry.record, (entry.record.sequence as i32).to_string());
-    let rwbs = Rwbs::of(record);
+    let record = &entry.record;
     device(out, record.device, names)?;
-    head(out, entry.cpu, record, (&sequence, "d", rwbs.as_str()))?;
+    head(out, entry.cpu, record, Some("d"))?;
     write!(out, "{} + {} ", record.sector, record.sectors())?;
     if entry.data.iter().all(|byte| (b' '..=b'~').contains(byte)) {
         out.extend(entry.data.iter());
@@ -147,16 +146,17 @@ fn device(out: &mut Vec<u8>, device: u32, names: &TraceNames) -> io::Result<()> 
     }
 }
 
-fn head(
-    out: &mut Vec<u8>,
-    cpu: u32,
-    record: &Record,
-    (sequence, act, rwbs): (&str, &str, &str),
-) -> io::Result<()> {
+/// Prints the columns between the device and the sectors. `act` has the letters of the action;
+/// `None` stands for a message, which has no sequence number and no kind.
+fn head(out: &mut Vec<u8>, cpu: u32, record: &Record, act: Option<&str>) -> io::Result<()> {
     // blkparse stores seconds in an `int`, which wraps if an event precedes the first one.
     let (seconds, rest_ns) = ((record.time_ns / SECOND_NS) as i32, record.time_ns % SECOND_NS);
-    write!(out, "{cpu:2} {sequence:>8} ")?;
-    write!(out, "{seconds:5}.{rest_ns:09} {:5} {act:>2} {rwbs:>3} ", record.pid)
+    let sequence = act.map_or(0, |_| record.sequence as i32);
+    write!(out, "{cpu:2} {sequence:>8} {seconds:5}.{rest_ns:09} {:5} ", record.pid)?;
+    match act {
+        Some(act) => write!(out, "{act:>2} {:>3} ", Rwbs::of(record).as_str()),
+        None => write!(out, " m   N "),
+    }
 }
 
 fn event(
@@ -168,10 +168,8 @@ fn event(
     let record = &entry.record;
     let remap = RemapData::decode(&entry.data).unwrap_or_default();
     let shown = if act == EventCode::Remap { remap.device_to } else { record.device };
-    let sequence = (record.sequence as i32).to_string();
-    let rwbs = Rwbs::of(record);
     device(out, shown, names)?;
-    head(out, entry.cpu, record, (&sequence, act.letters(), rwbs.as_str()))?;
+    head(out, entry.cpu, record, Some(act.letters()))?;
     let (sector, sectors) = (record.sector, record.sectors());
     let number = decode_number(&entry.data).unwrap_or_default() as u32;
     match act {

@@ -163,7 +163,7 @@ impl Spans {
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
         self.completions += u64::from(act == EventCode::Complete);
         if record.bytes == 0 && record.has(category::FLUSH) {
-            return self.flush(act, entry, watch);
+            return self.flush(entry, watch);
         }
         if record.bytes == 0 && !matches!(act, EventCode::Remap | EventCode::Requeue) {
             return;
@@ -208,7 +208,7 @@ impl Spans {
         self.drive(record.device).filter(|drive| self.drives[*drive].begun)
     }
 
-    fn flush(&mut self, act: EventCode, entry: &TraceEntry, watch: &mut impl IoListener) {
+    fn flush(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         if self.flushes.len() == DRIVES_MAX && !self.flushes.contains_key(&record.device) {
             self.ignored += 1;
@@ -222,7 +222,7 @@ impl Spans {
             watch.borrow_mut().arrived(record)
         };
         let done = |number| watch.borrow_mut().completed(number, record.time_ns);
-        flushes.event(act, (record, &entry.data), arrived, done);
+        flushes.event(record, &entry.data, arrived, done);
     }
 
     /// Records the first queue (Q) or remap (A) event of a device. Discards the device's earlier
@@ -239,50 +239,43 @@ impl Spans {
     /// Begins to follow an I/O at its issue event (D), on a device whose trace has no queue event
     /// (Q) so far. Ignores a reissued request, whose I/O is followed already.
     fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
-        if self.drives[drive].flights.find(record.sector).is_some() {
-            return;
+        if self.drives[drive].flights.find(record.sector).is_none() {
+            self.arrive(drive, record, watch);
         }
-        if self.flights >= FLIGHTS_MAX {
-            self.drop_oldest();
+    }
+
+    /// Begins to follow an I/O. Drops the oldest one of the busiest device if there are too many.
+    fn arrive(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
+        let busiest = self.drives.iter_mut().max_by_key(|drive| drive.flights.len());
+        if let Some(busiest) = busiest.filter(|_| self.flights >= FLIGHTS_MAX) {
+            busiest.flights.remove_oldest();
+            self.flights -= 1;
+            self.dropped += 1;
         }
         self.arrivals += 1;
         let flight = Flight::new(record, watch.arrived(record));
-        self.drives[drive].flights.insert((record.sector, record.end()), flight);
-        self.flights += 1;
+        match self.drives[drive].flights.insert((record.sector, record.end()), flight) {
+            true => self.replaced += 1,
+            false => self.flights += 1,
+        }
     }
 
     fn queue(&mut self, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.drive(record.device) else { return };
         self.begin(drive);
-        if self.flights >= FLIGHTS_MAX {
-            self.drop_oldest();
-        }
-        self.arrivals += 1;
-        match self.drives[drive].queue(record, watch.arrived(record)) {
-            true => self.replaced += 1,
-            false => self.flights += 1,
-        }
+        self.arrive(drive, record, watch);
+        self.drives[drive].queue(record);
         if !self.is_measuring {
             return;
         }
-        let (kind, time_ns) = (IoKind::of(record), record.time_ns);
+        let time_ns = record.time_ns;
         let span = self.span_on(drive, Span::Q2Q);
         if let Some(last) = self.all.last_queued_ns {
             let value_ns = delta(last, time_ns);
             watch.sample(&Sample { span, value_ns, time_ns, drive, cpu: record.cpu });
         }
-        self.all.queued(span, time_ns);
-        self.drives[drive].group.queued(span, time_ns);
-        self.cpus.entry(record.cpu).or_default().queued(span, time_ns);
-        self.kinds[kind as usize].queued(span, time_ns);
-    }
-
-    fn drop_oldest(&mut self) {
-        if let Some(drive) = self.drives.iter_mut().max_by_key(|drive| drive.flights.len()) {
-            drive.flights.remove_oldest();
-            self.flights -= 1;
-            self.dropped += 1;
-        }
+        let groups = self.groups_of(drive, record.cpu, IoKind::of(record));
+        groups.into_iter().for_each(|group| group.queued(span, time_ns));
     }
 
     fn remap(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
@@ -294,7 +287,8 @@ impl Spans {
         let Some(from) = self.drives.iter().position(known) else { return };
         if let Some(place) = self.drives[from].flights.find(remap.sector_from) {
             let flight = *self.drives[from].flights.value(place);
-            self.span((Span::Q2A, from), &flight, (flight.queued_ns, record.time_ns), watch);
+            let step = FlightStep { flight, drive: from, time_ns: record.time_ns };
+            self.span(&step, Span::Q2A, flight.queued_ns, watch);
         }
     }
 
@@ -312,18 +306,19 @@ impl Spans {
                 _ => flight.merged_ns = now,
             }
             let flight = *flight;
+            let step = FlightStep { flight, drive, time_ns: now };
             match act {
                 EventCode::GetRequest => {
-                    self.span((Span::Q2G, drive), &flight, (flight.queued_ns, now), watch);
+                    self.span(&step, Span::Q2G, flight.queued_ns, watch);
                     if flight.slept_ns != 0 {
-                        self.span((Span::S2G, drive), &flight, (flight.slept_ns, now), watch);
+                        self.span(&step, Span::S2G, flight.slept_ns, watch);
                     }
                 }
                 EventCode::Insert if flight.got_ns != NEVER => {
-                    self.span((Span::G2I, drive), &flight, (flight.got_ns, now), watch);
+                    self.span(&step, Span::G2I, flight.got_ns, watch);
                 }
                 EventCode::BackMerge | EventCode::FrontMerge => {
-                    self.span((Span::Q2M, drive), &flight, (flight.queued_ns, now), watch);
+                    self.span(&step, Span::Q2M, flight.queued_ns, watch);
                 }
                 _ => {}
             }
@@ -344,19 +339,18 @@ impl Spans {
             let flight = self.drives[drive].flights.value(*place);
             flight.issued_ns = record.time_ns;
             let flight = *flight;
-            let (span, from) = match flight.inserted_ns {
-                NEVER => (Span::M2D, flight.merged_ns),
-                inserted => (Span::I2D, inserted),
-            };
-            if from != NEVER {
-                self.span((span, drive), &flight, (from, record.time_ns), watch);
-            }
-            if span == Span::I2D && from != NEVER {
-                let slept = (flight.slept_ns >= from).then_some(flight.slept_ns);
-                let until = slept.unwrap_or(record.time_ns);
-                self.span((Span::I2S, drive), &flight, (from, until), watch);
-                if let Some(slept) = slept {
-                    self.span((Span::S2D, drive), &flight, (slept, record.time_ns), watch);
+            let step = FlightStep { flight, drive, time_ns: record.time_ns };
+            match (flight.inserted_ns, flight.merged_ns) {
+                (NEVER, NEVER) => {}
+                (NEVER, merged) => self.span(&step, Span::M2D, merged, watch),
+                (inserted, _) => {
+                    self.span(&step, Span::I2D, inserted, watch);
+                    let slept = (flight.slept_ns >= inserted).then_some(flight.slept_ns);
+                    let until = FlightStep { time_ns: slept.unwrap_or(step.time_ns), ..step };
+                    self.span(&until, Span::I2S, inserted, watch);
+                    if let Some(slept) = slept {
+                        self.span(&step, Span::S2D, slept, watch);
+                    }
                 }
             }
         }
@@ -373,10 +367,10 @@ impl Spans {
         for place in &found {
             let flight = *self.drives[drive].flights.value(*place);
             if self.drives[drive].begun {
-                let (queued_ns, issued_ns) = (flight.queued_ns, flight.issued_ns);
-                self.span((Span::Q2C, drive), &flight, (queued_ns, record.time_ns), watch);
-                if issued_ns != NEVER {
-                    self.span((Span::D2C, drive), &flight, (issued_ns, record.time_ns), watch);
+                let step = FlightStep { flight, drive, time_ns: record.time_ns };
+                self.span(&step, Span::Q2C, flight.queued_ns, watch);
+                if flight.issued_ns != NEVER {
+                    self.span(&step, Span::D2C, flight.issued_ns, watch);
                 }
             }
             if flight.uncovered > 0 {
@@ -417,22 +411,32 @@ impl Spans {
         if self.drives[drive].maps() { span.mapped() } else { span }
     }
 
-    fn span(
-        &mut self,
-        (span, drive): (Span, usize),
-        flight: &Flight,
-        (from_ns, time_ns): (u64, u64),
-        watch: &mut impl IoListener,
-    ) {
+    /// Adds the time from `from_ns` until a step of an I/O.
+    fn span(&mut self, step: &FlightStep, span: Span, from_ns: u64, watch: &mut impl IoListener) {
         if !self.is_measuring {
             return;
         }
+        let FlightStep { flight, drive, time_ns } = *step;
         let span = self.span_on(drive, span);
         let value_ns = delta(from_ns, time_ns);
-        self.all.measures.add(span, value_ns);
-        self.drives[drive].group.measures.add(span, value_ns);
-        self.cpus.entry(flight.cpu).or_default().measures.add(span, value_ns);
-        self.kinds[flight.kind as usize].measures.add(span, value_ns);
+        for group in self.groups_of(drive, flight.cpu, flight.kind) {
+            group.measures.add(span, value_ns);
+        }
         watch.sample(&Sample { span, value_ns, time_ns, drive, cpu: flight.cpu });
     }
+
+    /// Returns the groups to which an I/O belongs.
+    fn groups_of(&mut self, drive: usize, cpu: u32, kind: IoKind) -> [&mut Group; 4] {
+        let cpu = self.cpus.entry(cpu).or_default();
+        let drive = &mut self.drives[drive].group;
+        [&mut self.all, drive, cpu, &mut self.kinds[kind as usize]]
+    }
+}
+
+/// Step of an I/O on a drive.
+#[derive(Clone, Copy)]
+struct FlightStep {
+    flight: Flight,
+    drive: usize,
+    time_ns: u64,
 }

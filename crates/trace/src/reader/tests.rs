@@ -14,8 +14,15 @@ fn bytes(cpu: u32, times: &[u64]) -> Vec<u8> {
     (1..).zip(times).flat_map(|item| record(item).encode()).collect()
 }
 
+/// Reads one trace from the inputs of CPUs 0, 1 and so on.
+fn from_inputs(inputs: Vec<&[u8]>) -> Reader<&[u8]> {
+    let file =
+        |(cpu, input)| (0, CpuFile::new(format!("input.blktrace.{cpu}").into(), cpu, input), None);
+    Reader::of((0..).zip(inputs).map(file).collect())
+}
+
 fn order(inputs: &[Vec<u8>]) -> Vec<(u32, u64)> {
-    let mut reader = Reader::from_inputs(inputs.iter().map(|bytes| &bytes[..]).collect());
+    let mut reader = from_inputs(inputs.iter().map(|bytes| &bytes[..]).collect());
     let mut order = Vec::new();
     while let Some(entry) = reader.read().unwrap() {
         order.push((entry.cpu, entry.record.time_ns));
@@ -79,7 +86,7 @@ fn a_damaged_file_ends_there_and_the_others_are_read_on() {
 
 #[test]
 fn where_nothing_can_be_read_the_damage_is_an_error() {
-    let mut reader = Reader::from_inputs(vec![&[0; 48][..]]);
+    let mut reader = from_inputs(vec![&[0; 48][..]]);
     let error = reader.read().unwrap_err().to_string();
     assert!(error.starts_with("input.blktrace.0: byte 0: no trace record"), "{error}");
     assert!(reader.read().unwrap().is_none(), "an error is told once");
@@ -99,7 +106,7 @@ fn names_are_known_a_batch_ahead_and_messages_have_their_place() {
         note(NotifyKind::Timestamp, 0, 8, &[0; 8]),
     ];
     let input = input.concat();
-    let mut reader = Reader::from_inputs(vec![&input[..]]);
+    let mut reader = from_inputs(vec![&input[..]]);
     assert_eq!(reader.names().of(9), b"fio");
     assert_eq!(reader.read().unwrap().unwrap().record.act(), Some(EventCode::Queue));
     assert_eq!(reader.read().unwrap().unwrap().data, b"hello");
@@ -134,7 +141,7 @@ fn a_recording_of_which_each_file_is_named_is_read_once() {
 
 fn pipe_order(records: &[Vec<u8>]) -> (Vec<(u32, u64)>, Vec<String>) {
     let bytes = records.concat();
-    let mut reader = Reader::from_pipe(&bytes[..]);
+    let mut reader = Reader::from_stream("standard input", &bytes[..]);
     let mut order = Vec::new();
     while let Some(entry) = reader.read().unwrap() {
         order.push((entry.cpu, entry.record.time_ns));
@@ -166,7 +173,7 @@ fn pipe_keeps_a_burst_of_megabytes_and_passes_on_the_rest() {
     };
     let mut input: Vec<u8> = (0..100_000).flat_map(long).collect();
     input.extend(bytes(0, &[1]));
-    let mut reader = Reader::from_pipe(&input[..]);
+    let mut reader = Reader::from_stream("standard input", &input[..]);
     assert!(reader.read().unwrap().is_some());
     let read = reader.pipe.as_ref().unwrap().file().offset();
     assert!((16 << 20..48 << 20).contains(&read), "{read}");
@@ -176,7 +183,7 @@ fn pipe_keeps_a_burst_of_megabytes_and_passes_on_the_rest() {
 
 #[test]
 fn a_pipe_without_anything_is_an_error() {
-    let mut reader = Reader::from_pipe(&[][..]);
+    let mut reader = Reader::from_stream("standard input", &[][..]);
     let error = reader.read().expect_err("nothing came").to_string();
     assert!(error.starts_with("standard input: the trace is empty"), "{error}");
     assert!(reader.read().unwrap().is_none(), "told once");

@@ -46,33 +46,30 @@ impl IoTally {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Counts {
-    queued: IoTally,
-    issued: IoTally,
-    requeued: IoTally,
-    completed: IoTally,
-    merged: IoTally,
-}
+/// Tallies of the reads or of the writes of a CPU, indexed by the constants below.
+type Tallies = [IoTally; 5];
+
+const QUEUED: usize = 0;
+const ISSUED: usize = 1;
+const REQUEUED: usize = 2;
+const COMPLETED: usize = 3;
+const MERGED: usize = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct CpuCounts {
-    ways: [Counts; 2],
-    passed: [Counts; 2],
+    /// Reads and writes.
+    ways: [Tallies; 2],
+    /// Reads and writes of passthrough commands.
+    passed: [Tallies; 2],
     unplugs: u64,
     timer_unplugs: u64,
 }
 
 impl CpuCounts {
     fn merge(&mut self, other: &CpuCounts) {
-        let ways = self.ways.iter_mut().chain(&mut self.passed);
-        for (mine, theirs) in ways.zip(other.ways.iter().chain(&other.passed)) {
-            mine.queued.merge(&theirs.queued);
-            mine.issued.merge(&theirs.issued);
-            mine.requeued.merge(&theirs.requeued);
-            mine.completed.merge(&theirs.completed);
-            mine.merged.merge(&theirs.merged);
-        }
+        let ways = self.ways.iter_mut().chain(&mut self.passed).flatten();
+        let others = other.ways.iter().chain(&other.passed).flatten();
+        ways.zip(others).for_each(|(mine, theirs)| mine.merge(theirs));
         self.unplugs += other.unplugs;
         self.timer_unplugs += other.timer_unplugs;
     }
@@ -131,15 +128,15 @@ impl TraceCounts {
         let passed = record.has(category::PC);
         let counts = if passed { &mut cpu.passed[way] } else { &mut cpu.ways[way] };
         match act {
-            EventCode::Queue => counts.queued.add(bytes),
-            EventCode::BackMerge | EventCode::FrontMerge => counts.merged.add(bytes),
-            EventCode::Issue => counts.issued.add(bytes),
+            EventCode::Queue => counts[QUEUED].add(bytes),
+            EventCode::BackMerge | EventCode::FrontMerge => counts[MERGED].add(bytes),
+            EventCode::Issue => counts[ISSUED].add(bytes),
             EventCode::Requeue => {
-                counts.requeued.add(bytes);
+                counts[REQUEUED].add(bytes);
                 // A requeued request is issued again later, and must count as issued only once.
-                counts.issued.take(bytes);
+                counts[ISSUED].take(bytes);
             }
-            EventCode::Complete => counts.completed.add(bytes),
+            EventCode::Complete => counts[COMPLETED].add(bytes),
             EventCode::Unplug => cpu.unplugs += 1,
             EventCode::UnplugTimer => cpu.timer_unplugs += 1,
             _ => {}
@@ -167,7 +164,7 @@ impl TraceCounts {
         }
         let rate = |way: usize| {
             let ms = self.last_ns.wrapping_sub(self.first_ns) / 1_000_000;
-            let done = total.ways[way].completed;
+            let done = total.ways[way][COMPLETED];
             // The rate is not exact, as in blkparse: `rest`, the bytes beyond whole KiB, is added
             // as thousandths of a KiB.
             let sum = done.kib.wrapping_mul(1_000).wrapping_add(done.rest);
@@ -205,49 +202,51 @@ fn short(mut number: u64, prefixes: &[&str]) -> String {
     format!("{number:8}{prefix}")
 }
 
-fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
-    let [(read, write), (left, right)] = [(names[0], names[1]), (&cells[0], &cells[1])];
+/// Line of the summary: the tally that it shows, its heads for reads and for writes, and the tabs
+/// between both.
+type Row = (usize, [&'static str; 2], &'static str);
+
+const ROWS: [Row; 5] = [
+    (QUEUED, ["Reads Queued:", "Writes Queued:"], "\t"),
+    (ISSUED, ["Read Dispatches:", "Write Dispatches:"], "\t"),
+    (REQUEUED, ["Reads Requeued:", "Writes Requeued:"], "\t\t"),
+    (COMPLETED, ["Reads Completed:", "Writes Completed:"], "\t"),
+    (MERGED, ["Read Merges:", "Write Merges:"], "\t"),
+];
+
+const PASSED_ROWS: [Row; 4] = [
+    (QUEUED, ["PC Reads Queued:", "PC Writes Queued:"], "\t"),
+    (ISSUED, ["PC Read Disp.:", "PC Write Disp.:"], "\t"),
+    (REQUEUED, ["PC Reads Req.:", "PC Writes Req.:"], "\t\t"),
+    (COMPLETED, ["PC Reads Compl.:", "PC Writes Compl.:"], "\t\t"),
+];
+
+fn row(text: &mut String, [read, write]: [&str; 2], [left, right]: [String; 2], gap: &str) {
     let _ = writeln!(text, " {read:17}{left}{gap} {write:18}{right}");
 }
 
-fn sized(tally: &IoTally) -> String {
-    format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
-}
-
-fn counted(tally: &IoTally) -> String {
-    short(tally.count, &PREFIXES)
+fn rows(text: &mut String, rows: &[Row], ways: &[Tallies; 2]) {
+    for (which, names, gap) in rows {
+        let cells = ways.map(|way| {
+            let (count, kib) = (short(way[*which].count, &PREFIXES), way[*which].kib());
+            let is_count = *which == REQUEUED;
+            if is_count { count } else { format!("{count}, {}iB", short(kib, &PREFIXES[1..])) }
+        });
+        row(text, *names, cells, gap);
+    }
 }
 
 fn put(text: &mut String, title: &str, cpu: &CpuCounts, depth_max: Option<[u64; 2]>) {
-    let plain = |count: u64| format!("{count:8}{:8}", ' ');
-    let ways = &cpu.ways;
+    let plain = |[left, right]: [u64; 2]| [format!("{left:8}{:8}", ' '), format!("{right:8}")];
     let _ = writeln!(text, "{title}");
-    row(text, ["Reads Queued:", "Writes Queued:"], ways.map(|way| sized(&way.queued)), "\t");
-    row(text, ["Read Dispatches:", "Write Dispatches:"], ways.map(|way| sized(&way.issued)), "\t");
-    let requeued = ways.map(|way| counted(&way.requeued));
-    row(text, ["Reads Requeued:", "Writes Requeued:"], requeued, "\t\t");
-    let completed = ways.map(|way| sized(&way.completed));
-    row(text, ["Reads Completed:", "Writes Completed:"], completed, "\t");
-    row(text, ["Read Merges:", "Write Merges:"], ways.map(|way| sized(&way.merged)), "\t");
-    if let Some([read, write]) = depth_max {
-        let cells = [plain(read), format!("{write:8}")];
-        row(text, ["Read depth:", "Write depth:"], cells, "\t");
+    rows(text, &ROWS, &cpu.ways);
+    if let Some(depths) = depth_max {
+        row(text, ["Read depth:", "Write depth:"], plain(depths), "\t");
     }
-    passed(text, cpu);
-    let cells = [plain(cpu.unplugs), format!("{:8}", cpu.timer_unplugs)];
-    row(text, ["IO unplugs:", "Timer unplugs:"], cells, "\t");
-}
-
-fn passed(text: &mut String, cpu: &CpuCounts) {
-    let of = |way: &Counts| [way.queued, way.issued, way.requeued, way.completed];
-    if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {
-        return;
+    let is_passed = |(which, ..): &Row| cpu.passed.iter().any(|way| way[*which].count > 0);
+    if PASSED_ROWS.iter().any(is_passed) {
+        rows(text, &PASSED_ROWS, &cpu.passed);
     }
-    let ways = &cpu.passed;
-    row(text, ["PC Reads Queued:", "PC Writes Queued:"], ways.map(|way| sized(&way.queued)), "\t");
-    row(text, ["PC Read Disp.:", "PC Write Disp.:"], ways.map(|way| sized(&way.issued)), "\t");
-    let requeued = ways.map(|way| counted(&way.requeued));
-    row(text, ["PC Reads Req.:", "PC Writes Req.:"], requeued, "\t\t");
-    let completed = ways.map(|way| counted(&way.completed));
-    row(text, ["PC Reads Compl.:", "PC Writes Compl.:"], completed, "\t\t");
+    let unplugs = plain([cpu.unplugs, cpu.timer_unplugs]);
+    row(text, ["IO unplugs:", "Timer unplugs:"], unplugs, "\t");
 }
