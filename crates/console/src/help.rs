@@ -25,22 +25,35 @@ pub fn wrap_after_help(command: Command) -> Command {
 
 fn wrapped_text(text: &str) -> String {
     let mut rows: Vec<String> = Vec::new();
+    let mut before = "";
     for line in text.lines() {
-        let indent = indent_of(line);
-        // A line that is indented to the last column of the table row above continues that row.
         match rows.last_mut() {
-            Some(row)
-                if indent > 2
-                    && last_column(row) == Some(indent)
-                    && last_column(line).is_none() =>
-            {
+            Some(row) if continues(row, before, line) => {
+                row.truncate(row.strip_suffix(" \\").unwrap_or(row).len());
                 row.push(' ');
                 row.push_str(line.trim_start());
             }
             _ => rows.push(line.to_owned()),
         }
+        before = line;
     }
     rows.iter().map(|row| wrapped_row(row)).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns true if `line` continues the row above, whose last line is `before`: a command that ends
+/// with a backslash, a table row to whose last column the line is indented, or a paragraph that was
+/// wrapped at more than 80 columns.
+fn continues(row: &str, before: &str, line: &str) -> bool {
+    let indent = indent_of(line);
+    let is_text = |line: &str| !line.is_empty() && last_column(line).is_none();
+    let is_cell = indent > 2 && last_column(row) == Some(indent) && is_text(line);
+    let is_paragraph = indent == indent_of(before)
+        && indent != 2
+        && before.chars().count() > WIDTH
+        && !before.ends_with(['.', ':'])
+        && is_text(before)
+        && is_text(line);
+    before.ends_with(" \\") || is_cell || is_paragraph
 }
 
 fn wrapped_row(row: &str) -> String {
@@ -83,6 +96,16 @@ mod tests {
         let expected =
             format!("  r/s   {}\n        word and more\n  w/s   writes", "word ".repeat(14).trim());
         assert_eq!(wrapped_text(&text), expected);
+    }
+
+    #[test]
+    fn lines_that_were_wrapped_elsewhere_are_joined_before_they_are_wrapped() {
+        let words = |count| "word ".repeat(count).trim().to_owned();
+        let text = format!("{}\n{}.\nNext.", words(19), words(3));
+        let expected = format!("{}\n{}.\nNext.", words(16), words(6));
+        assert_eq!(wrapped_text(&text), expected);
+        let command = "  p --one \\\n      --two\n      does both";
+        assert_eq!(wrapped_text(command), "  p --one --two\n      does both");
     }
 
     #[test]

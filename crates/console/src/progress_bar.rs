@@ -6,6 +6,8 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use rustix::termios::tcgetwinsize;
+
 use crate::grid::WIDTH;
 
 const BAR_WIDTH: usize = 20;
@@ -71,8 +73,10 @@ impl ProgressBar {
         let rate = if self.rate > 0.0 { iops(self.rate) } else { String::new() };
         let label = format!("{}{rate}; {label}", percent_and_rest(whole, self.start.elapsed()));
         // The label is truncated, because a label that wrapped onto a second line could not be
-        // erased.
-        let label: String = label.chars().take(WIDTH - BAR_WIDTH - 4).collect();
+        // erased. The last column stays free, because some terminals wrap after it.
+        let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        let columns = if columns == 0 { WIDTH } else { columns };
+        let label: String = label.chars().take(columns.saturating_sub(BAR_WIDTH + 4)).collect();
         // An error means that the terminal is gone; the run continues without a bar.
         let _ = write!(std::io::stderr(), "\r\x1b[K[{done}{rest}] {label}");
     }

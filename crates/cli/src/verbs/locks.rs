@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_console::words::duration;
-use millrace_console::{Form, counted, lock_table, say};
+use millrace_console::{Form, ProgressBar, counted, lock_table, say};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -18,7 +18,7 @@ use crate::verbs::connect::{Connect, keep_asking};
 use crate::views::requests::{LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoArguments};
 
 /// Time between two requests to the daemon.
-const ASK: Duration = Duration::from_secs(2);
+const ASK: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,9 +62,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;
     client.ask(&LOCKS_START, &NoArguments {})?;
-    keep_asking(&mut signals, Some(args.length), ASK, |_| {
+    let mut bar = ProgressBar::new(1);
+    let waited = keep_asking(&mut signals, Some(args.length), ASK, |since| {
+        bar.show(0, "lock statistics", since.as_secs_f64() / args.length.as_secs_f64());
         client.ask(&LOCKS_STATUS, &NoArguments {}).map(drop)
-    })?;
+    });
+    bar.clear();
+    waited?;
     let locks = client.ask(&LOCKS_STOP, &NoArguments {})?;
     let (seconds, lines) = (locks.elapsed_ns as f64 / 1e9, locks.lines());
     if args.json {
