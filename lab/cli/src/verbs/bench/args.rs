@@ -170,16 +170,32 @@ pub struct IgnoredArgs {
     pub norandommap: bool,
 }
 
-/// Arguments that `bench -h` shows. `bench --help` also shows the others.
-const COMMON: &str = "\
-    drive connect overwrite cache stack scheduler serving numjobs rw bs iodepth size runtime \
-    verify json jobfile";
+/// Arguments that `bench -h` shows, with their texts there. `bench --help` also shows the others,
+/// and explains all of them.
+const COMMON: [(&str, &str); 14] = [
+    ("drive", "Drive, as DRIVER:KEY=VALUE,... [default: null]"),
+    ("connect", "Server instead: NBD URI or vhost-user:SOCKET"),
+    ("overwrite", "Allow a run to destroy what the target holds"),
+    ("cache", "Cache over the drives: its size, such as 256m"),
+    ("stack", "Designs: mq, sq, raw [default: mq]"),
+    ("scheduler", "none, deadline, fair or latency"),
+    ("numjobs", "Number of submitting threads"),
+    ("rw", "read, write, randread, randwrite or randrw"),
+    ("bs", "Bytes of an I/O [default: 512 on null, else 4k]"),
+    ("iodepth", "I/Os in flight for each job [default: 32]"),
+    ("size", "Only this part of the device, such as 1g"),
+    ("runtime", "Length of each measurement [default: 1s]"),
+    ("verify", "Read back what was written, and check it"),
+    ("json", "Print one JSON array of rows, with fio's keys"),
+];
 
-/// Keeps only the common arguments in the short help of `bench`.
+/// Keeps only the common arguments in the short help of `bench`, each on one line.
 pub fn with_short_help(bench: clap::Command) -> clap::Command {
     bench.after_help("All arguments, and examples: millrace-lab bench --help").mut_args(|arg| {
-        let is_common = COMMON.split(' ').any(|common| common == arg.get_id().as_str());
-        if is_common { arg } else { arg.hide_short_help(true) }
+        let common = COMMON.into_iter().find(|(id, _)| arg.get_id() == id);
+        let Some((_, text)) = common else { return arg.hide_short_help(true) };
+        let long = arg.get_long_help().or(arg.get_help()).cloned().unwrap_or_default();
+        arg.long_help(long).help(text)
     })
 }
 
