@@ -107,7 +107,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use millrace_console::documents;
+    use millrace_documents as documents;
 
     use super::*;
 

@@ -8,7 +8,6 @@
 
 pub mod cache;
 pub mod completions;
-pub mod documents;
 mod events;
 mod grid;
 mod help;

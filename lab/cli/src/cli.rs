@@ -98,7 +98,7 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
 
 #[cfg(test)]
 mod tests {
-    use millrace_console::documents;
+    use millrace_documents as documents;
 
     use super::*;
 
