@@ -75,11 +75,13 @@ enum Request {
     /// End the connection of a client
     Disconnect(clients::Disconnect),
     /// Load the configuration file again, without a restart
-    Reload(reload::ReloadArgs),
+    #[command(after_help = reload::EXAMPLES)]
+    Reload(views::Reload),
     /// Add a drive, volume, export or group to what is served
     Add(edit::AddArgs),
     /// Remove a drive, volume, export or group from what is served
-    Remove(edit::RemoveArgs),
+    #[command(after_help = edit::REMOVE_EXAMPLES)]
+    Remove(views::RemoveSection),
     /// Write the daemon's present configuration to its file
     Save(save::SaveArgs),
     /// Show or change how much the daemon logs

@@ -11,6 +11,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::config::edit::SECTIONS;
+use crate::config::words::whole;
+
 use super::history::History;
 use super::locks::LockReport;
 use super::protocol::{Access, Verb};
@@ -84,29 +87,50 @@ impl StatsQuery {
     pub const ALL: StatsQuery = StatsQuery { all: true };
 }
 
-/// Arguments of `trace-start`: filters of the events to record. A missing filter excludes nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Arguments of `trace-start`, and of `millrace trace record`: filters of the events to record. A
+/// missing filter excludes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 pub struct TraceStart {
     /// Absolute path of the files without the suffix `.blktrace.N`.
+    #[arg(skip)]
     pub name: PathBuf,
+    /// Record only the drives of this volume
+    #[arg(long, value_name = "NAME")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    /// Record only these drives
+    #[arg(long = "drive", value_delimiter = ',', value_name = "NAME")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<String>,
-    /// Record only events with these action letters: Q, D, C...
+    /// Record only these actions, which `millrace trace show --help` explains: Q, G, I, D, C, P, U,
+    /// UT, M, F, X, A, R, B, S
+    #[arg(long = "action", value_delimiter = ',', value_name = "LETTER")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<String>,
+    /// Record only I/Os of these kinds: read, write, flush, discard, sync, fua
+    #[arg(long = "op", value_delimiter = ',', value_name = "OP")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<String>,
+    /// Record only I/Os of one client, by the number that `millrace stat --clients` shows
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(0..=u32::MAX.into()))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<u32>,
-    /// Record only I/Os that touch this range of sectors on a drive: first sector, and the one
-    /// after the last.
+    /// Record only I/Os that touch the sectors A to B-1 of their drive
+    #[arg(long, value_name = "A-B", value_parser = sector_range)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sectors: Option<(u64, u64)>,
+    /// Precision of timestamps: batch (once for all events of a batch) or event (for each event,
+    /// which costs 50 ns per I/O instead of 9)
+    #[arg(long, value_name = "WHEN", default_value = "batch")]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(["batch", "event"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<String>,
+}
+
+fn sector_range(text: &str) -> Result<(u64, u64), String> {
+    let numbers = text.split_once('-').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));
+    numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
@@ -123,13 +147,14 @@ pub struct RemovalOptions {
     pub force: bool,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Arguments of `reload`, on the socket and of `millrace ctl`. On the socket, the path is absolute.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Absolute path of the configuration file to load; `None` for the file with which the daemon
-    /// was started.
+    /// Configuration file [default: the file that the daemon was started with]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    #[command(flatten)]
     #[serde(flatten)]
     pub options: RemovalOptions,
 }
@@ -146,11 +171,15 @@ pub struct AddSection {
     pub dry_run: bool,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveSection {
+    /// Kind of section: drive, volume, export or group
+    #[arg(value_parser = SECTIONS)]
     pub section: String,
+    /// Name of the section
     pub name: String,
+    #[command(flatten)]
     #[serde(flatten)]
     pub options: RemovalOptions,
 }

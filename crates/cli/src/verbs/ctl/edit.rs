@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::{Daemon, pair, reload};
 use crate::config::edit::SECTIONS;
-use crate::views::requests::{ADD, REMOVE, RemovalOptions};
+use crate::views::requests::{ADD, REMOVE};
 use crate::views::{AddSection, RemoveSection};
 
 const ADD_EXAMPLES: &str = "\
@@ -25,7 +25,7 @@ volume. A drive is opened when a volume uses it. Nothing is written to the confi
 Exit status: 0 if it is served (with --dry-run: could be), 2 if the daemon refused.
 ";
 
-const REMOVE_EXAMPLES: &str = "\
+pub const REMOVE_EXAMPLES: &str = "\
 Examples:
   millrace ctl remove export b
   millrace ctl remove export b --disconnect    also if it has clients
@@ -54,18 +54,6 @@ pub struct AddArgs {
     dry_run: bool,
 }
 
-#[derive(Debug, clap::Args)]
-#[command(after_help = REMOVE_EXAMPLES)]
-pub struct RemoveArgs {
-    /// Kind of section: drive, volume, export or group
-    #[arg(value_parser = SECTIONS)]
-    section: String,
-    /// Name of the section
-    name: String,
-    #[command(flatten)]
-    options: RemovalOptions,
-}
-
 pub fn add(daemon: &Daemon, args: &AddArgs) -> Result<ExitCode> {
     let settings = args.settings.iter().map(|text| pair(text, "drives=b"));
     let asked = AddSection {
@@ -77,11 +65,6 @@ pub fn add(daemon: &Daemon, args: &AddArgs) -> Result<ExitCode> {
     reload::show(&daemon.ask(&ADD, &asked)?, daemon)
 }
 
-pub fn remove(daemon: &Daemon, args: &RemoveArgs) -> Result<ExitCode> {
-    let asked = RemoveSection {
-        section: args.section.clone(),
-        name: args.name.clone(),
-        options: args.options,
-    };
-    reload::show(&daemon.ask(&REMOVE, &asked)?, daemon)
+pub fn remove(daemon: &Daemon, asked: &RemoveSection) -> Result<ExitCode> {
+    reload::show(&daemon.ask(&REMOVE, asked)?, daemon)
 }

@@ -3,7 +3,7 @@
 //! The daemon reads the file with its own permissions, and applies or refuses it. This verb prints
 //! the changes that the daemon reports. ctl.rs calls this file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -12,9 +12,9 @@ use millrace_console::visible;
 use super::Daemon;
 use crate::views::Reload;
 use crate::views::reload_report::ReloadReport;
-use crate::views::requests::{RELOAD, RemovalOptions};
+use crate::views::requests::RELOAD;
 
-const EXAMPLES: &str = "\
+pub const EXAMPLES: &str = "\
 Examples:
   millrace ctl reload --dry-run       what would change, and can it be served?
   millrace ctl reload                 the file that the daemon was started with, as it is now
@@ -30,17 +30,7 @@ and change; threads, backend, limits and control change with a restart only.
 Exit status: 0 if the configuration is served (with --dry-run: could be), 2 if the daemon refused.
 ";
 
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub struct ReloadArgs {
-    /// Configuration file [default: the file that the daemon was started with]
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
-    #[command(flatten)]
-    options: RemovalOptions,
-}
-
-pub fn run(daemon: &Daemon, args: &ReloadArgs) -> Result<ExitCode> {
+pub fn run(daemon: &Daemon, args: &Reload) -> Result<ExitCode> {
     if args.file.as_deref() == Some(Path::new("-")) {
         bail!(
             "the daemon reads the configuration itself and cannot use standard input; name a file"

@@ -16,7 +16,6 @@ use millrace_console::{counted, say, shell_word, visible};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::words;
 use crate::verbs::connect::{Connect, keep_asking};
 use crate::views::TraceStart;
 use crate::views::report::TraceStatus;
@@ -32,38 +31,11 @@ pub struct Args {
     output: PathBuf,
     #[command(flatten)]
     connect: Connect,
-    /// Record only the drives of this volume
-    #[arg(long, value_name = "NAME")]
-    volume: Option<String>,
-    /// Record only these drives
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    drive: Vec<String>,
-    /// Record only these actions, which `millrace trace show --help` explains: Q, G, I, D, C, P, U,
-    /// UT, M, F, X, A, R, B, S
-    #[arg(long, value_delimiter = ',', value_name = "LETTER")]
-    action: Vec<String>,
-    /// Record only I/Os of these kinds: read, write, flush, discard, sync, fua
-    #[arg(long, value_delimiter = ',', value_name = "OP")]
-    op: Vec<String>,
-    /// Record only I/Os of one client, by the number that `millrace stat --clients` shows
-    #[arg(long, value_name = "N", value_parser = words::whole::<u32>(0..=u32::MAX.into()))]
-    tenant: Option<u32>,
-    /// Record only I/Os that touch the sectors A to B-1 of their drive
-    #[arg(long, value_name = "A-B", value_parser = range)]
-    sectors: Option<(u64, u64)>,
-    /// Precision of timestamps: batch (once for all events of a batch) or event (for each event,
-    /// which costs 50 ns per I/O instead of 9)
-    #[arg(long, value_name = "WHEN", default_value = "batch")]
-    #[arg(value_parser = clap::builder::PossibleValuesParser::new(["batch", "event"]))]
-    stamp: String,
+    #[command(flatten)]
+    start: TraceStart,
     /// Time to record, such as 10 (seconds) or 500ms; without it, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
-}
-
-fn range(text: &str) -> Result<(u64, u64), String> {
-    let numbers = text.split_once('-').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));
-    numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
 }
 
 /// Returns exit status 1 if events were dropped.
@@ -72,16 +44,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut client = args.connect.client()?;
     let name = std::path::absolute(&args.output)
         .with_context(|| format!("--output {}", args.output.display()))?;
-    let start = TraceStart {
-        name,
-        volume: args.volume.clone(),
-        drives: args.drive.clone(),
-        actions: args.action.clone(),
-        ops: args.op.clone(),
-        tenant: args.tenant,
-        sectors: args.sectors,
-        stamp: Some(args.stamp.clone()),
-    };
+    let start = TraceStart { name, ..args.start.clone() };
     client.ask(&TRACE_START, &start)?;
     let shows = std::io::stderr().is_terminal();
     keep_asking(&mut signals, args.duration, ASK, |since| {
