@@ -29,13 +29,7 @@ impl SortOrder {
         [SortOrder::Given, SortOrder::Ios, SortOrder::Bytes, SortOrder::P99, SortOrder::Queue];
 
     pub fn name(self) -> &'static str {
-        match self {
-            SortOrder::Given => "configuration",
-            SortOrder::Ios => "I/Os",
-            SortOrder::Bytes => "bandwidth",
-            SortOrder::P99 => "p99",
-            SortOrder::Queue => "queue",
-        }
+        ["configuration", "I/Os", "bandwidth", "p99", "queue"][self as usize]
     }
 }
 
@@ -142,24 +136,21 @@ pub enum LowerTable {
 }
 
 impl LowerTable {
+    const ALL: [LowerTable; 5] = [
+        LowerTable::Drives,
+        LowerTable::Queues,
+        LowerTable::Clients,
+        LowerTable::Groups,
+        LowerTable::Caches,
+    ];
+
+    /// Returns the kind of the table's rows.
     pub fn kind(self) -> &'static str {
-        match self {
-            LowerTable::Drives => "drive",
-            LowerTable::Queues => "queue",
-            LowerTable::Clients => "client",
-            LowerTable::Groups => "group",
-            LowerTable::Caches => "cache",
-        }
+        ["drive", "queue", "client", "group", "cache"][self as usize]
     }
 
     pub fn title(self) -> &'static str {
-        match self {
-            LowerTable::Drives => "Drive",
-            LowerTable::Queues => "Queue",
-            LowerTable::Clients => "Client",
-            LowerTable::Groups => "Group",
-            LowerTable::Caches => "Cache",
-        }
+        ["Drive", "Queue", "Client", "Group", "Cache"][self as usize]
     }
 }
 
@@ -179,16 +170,22 @@ impl Model {
         self.caches = caches::rows(&report, earlier);
         let seconds = report.uptime_ns.saturating_sub(self.report.uptime_ns) as f64 / 1e9;
         self.before = (self.report.server, seconds);
-        let lines = self.rows.iter().map(|row| row as &dyn ListedRow);
-        let lines = lines.chain(self.groups.iter().map(|row| row as &dyn ListedRow));
-        for line in lines.chain(self.caches.iter().map(|row| row as &dyn ListedRow)) {
-            let history = self.history.entry(line.key()).or_default();
-            history.push_back(line.value(SortOrder::Ios));
+        let ios: Vec<_> =
+            self.all_rows().map(|row| (row.key(), row.value(SortOrder::Ios))).collect();
+        for (key, ios) in ios {
+            let history = self.history.entry(key).or_default();
+            history.push_back(ios);
             if history.len() > HISTORY {
                 history.pop_front();
             }
         }
         self.report = report;
+    }
+
+    fn all_rows(&self) -> impl Iterator<Item = &dyn ListedRow> {
+        let rows = self.rows.iter().map(|row| row as &dyn ListedRow);
+        let rows = rows.chain(self.groups.iter().map(|row| row as &dyn ListedRow));
+        rows.chain(self.caches.iter().map(|row| row as &dyn ListedRow))
     }
 
     pub fn seconds_recalled(&self) -> usize {
@@ -198,11 +195,9 @@ impl Model {
     /// Replaces the graphs by the daemon's history. Before this call, a graph has only the average
     /// since the daemon's start.
     pub fn recall(&mut self, past: &History) {
-        let rows = self.rows.iter().map(|row| (row.kind, row.key()));
-        let groups = self.groups.iter().map(|row| ("group", row.key()));
         let mut recalled = Vec::new();
-        for (kind, key) in rows.chain(groups) {
-            let series = match kind {
+        for key in self.all_rows().map(ListedRow::key) {
+            let series = match key.0 {
                 "volume" => &past.volumes,
                 "drive" => &past.drives,
                 "group" => &past.groups,
@@ -274,36 +269,29 @@ impl Model {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
+    /// Returns the length of the longest name of a volume, and of a row in the lower table that is
+    /// not a cache.
     pub fn longest_name(&self) -> usize {
-        let rows = self.rows.iter().filter(|row| [self.below.kind(), "volume"].contains(&row.kind));
-        let names = rows.map(|row| row.name.as_str());
-        let groups = self.groups.iter().filter(|_| self.below == LowerTable::Groups);
-        let names = names.chain(groups.map(|group| group.name.as_str()));
-        names.map(|name| name.chars().count()).max().unwrap_or(0)
+        let is_shown = |row: &&dyn ListedRow| {
+            let kind = row.key().0;
+            kind == "volume" || kind == self.below.kind() && kind != "cache"
+        };
+        let names = self.all_rows().filter(is_shown).map(|row| row.name().chars().count());
+        names.max().unwrap_or(0)
     }
 
     fn lower_rows(&self) -> usize {
-        match self.below {
-            LowerTable::Groups => self.groups.len(),
-            LowerTable::Caches => self.caches.len(),
-            below => self.rows.iter().filter(|row| row.kind == below.kind()).count(),
-        }
+        self.all_rows().filter(|row| row.key().0 == self.below.kind()).count()
     }
 
     pub fn next_below(&mut self) {
-        self.below = match self.below {
-            LowerTable::Drives => LowerTable::Queues,
-            LowerTable::Queues => LowerTable::Clients,
-            LowerTable::Clients => LowerTable::Groups,
-            LowerTable::Groups if !self.caches.is_empty() => LowerTable::Caches,
-            LowerTable::Groups | LowerTable::Caches => LowerTable::Drives,
-        };
+        let shown = if self.caches.is_empty() { 4 } else { LowerTable::ALL.len() };
+        self.below = LowerTable::ALL[(self.below as usize + 1) % shown];
         self.first = 0;
     }
 
     pub fn sort_by_next(&mut self) {
-        let place = SortOrder::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
-        self.sort = SortOrder::ALL[(place + 1) % SortOrder::ALL.len()];
+        self.sort = SortOrder::ALL[(self.sort as usize + 1) % SortOrder::ALL.len()];
     }
 
     /// Multiplies the interval by `factor`, and limits it to between 0.1 s and 60 s.
