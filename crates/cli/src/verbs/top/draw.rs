@@ -107,22 +107,30 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
         true => format!("Volume 1-{shown}/{}", volumes.len()),
         false => "Volume".to_owned(),
     };
-    table(frame, above, model, (&title, &COLUMNS, &volumes[..shown]));
-    match model.below {
-        LowerTable::Groups => lower(frame, below, model, (&GROUP_COLUMNS, &model.groups())),
-        LowerTable::Caches => lower(frame, below, model, (&CACHE_COLUMNS, &model.caches())),
-        kind => lower(frame, below, model, (&COLUMNS, &model.rows(kind.kind()))),
-    }
+    let volumes = ShownRows { title, rows: &volumes[..shown] };
+    frame.render_widget(table(model, width, &COLUMNS, &volumes), above);
+    let lower = match model.below {
+        LowerTable::Groups => lower(model, below, &GROUP_COLUMNS, &model.groups()),
+        LowerTable::Caches => lower(model, below, &CACHE_COLUMNS, &model.caches()),
+        kind => lower(model, below, &COLUMNS, &model.rows(kind.kind())),
+    };
+    frame.render_widget(lower, below);
     let keys: Vec<Line<'_>> = keys.into_iter().map(Line::raw).collect();
     frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
 }
 
+/// Rows of a table that fit the screen.
+struct ShownRows<'a, T> {
+    title: String,
+    rows: &'a [&'a T],
+}
+
 fn lower<T: ListedRow>(
-    frame: &mut Frame<'_>,
-    area: Rect,
     model: &Model,
-    (columns, rows): (&[Column<T>], &[&T]),
-) {
+    area: Rect,
+    columns: &[Column<T>],
+    rows: &[&T],
+) -> Table<'static> {
     let name = model.below.title();
     let room = usize::from(area.height.saturating_sub(1));
     let first = model.first(room);
@@ -132,7 +140,7 @@ fn lower<T: ListedRow>(
         (true, false) => format!("{name} {last}/{}", rows.len()),
         (false, _) => name.to_owned(),
     };
-    table(frame, area, model, (&title, columns, &rows[first..last]));
+    table(model, area.width, columns, &ShownRows { title, rows: &rows[first..last] })
 }
 
 /// Joins texts to lines of at most `width` characters, with two spaces between texts. A text is
@@ -237,22 +245,22 @@ fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
 }
 
 fn table<T: ListedRow>(
-    frame: &mut Frame<'_>,
-    area: Rect,
     model: &Model,
-    (title, columns_all, rows): (&str, &[Column<T>], &[&T]),
-) {
-    let columns = columns(columns_all, area.width);
+    width: u16,
+    columns_all: &[Column<T>],
+    ShownRows { title, rows }: &ShownRows<'_, T>,
+) -> Table<'static> {
+    let columns = columns(columns_all, width);
     let numbers: u16 = columns.iter().map(|column| column.1 + 1).sum();
-    let (graph, name) = match area.width >= GRAPH_WIDTH {
+    let (graph, name) = match width >= GRAPH_WIDTH {
         true => {
-            let room = area.width.saturating_sub(numbers + 1 + GRAPH_ROOM);
+            let room = width.saturating_sub(numbers + 1 + GRAPH_ROOM);
             let name = NAME_WIDTH
                 .max((model.longest_name() as u16).min(room))
                 .max(title.len().min(24) as u16);
-            (usize::from(area.width.saturating_sub(name + numbers + 1)), name)
+            (usize::from(width.saturating_sub(name + numbers + 1)), name)
         }
-        false => (0, area.width.saturating_sub(numbers)),
+        false => (0, width.saturating_sub(numbers)),
     };
     let right = |text: String, width: u16| Cell::from(format!("{text:>0$}", usize::from(width)));
     let cut = |text: &str| shortened(text, usize::from(name));
@@ -285,7 +293,7 @@ fn table<T: ListedRow>(
         widths.push(Constraint::Fill(1));
     }
     let head = TableRow::new(head).style(Style::new().add_modifier(Modifier::REVERSED));
-    frame.render_widget(Table::new(lines, widths).header(head), area);
+    Table::new(lines, widths).header(head)
 }
 
 /// Returns the sort order for a column. Columns of reads and of writes sort by the sum of both.

@@ -285,8 +285,9 @@ impl Model {
     }
 
     pub fn next_below(&mut self) {
-        let shown = if self.caches.is_empty() { 4 } else { LowerTable::ALL.len() };
-        self.below = LowerTable::ALL[(self.below as usize + 1) % shown];
+        let shown = LowerTable::ALL.len() - usize::from(self.caches.is_empty());
+        let next = LowerTable::ALL[..shown].get(self.below as usize + 1);
+        self.below = next.copied().unwrap_or_default();
         self.first = 0;
     }
 
