@@ -42,7 +42,7 @@ impl IoKind {
 
 /// An I/O in flight, with the time at which it went through each step, or `NEVER`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flight {
+pub(super) struct TrackedIo {
     pub(super) queued_ns: u64,
     /// Time at which the I/O began to wait for a tag; 0 if it did not wait.
     pub(super) slept_ns: u64,
@@ -56,9 +56,9 @@ pub(super) struct Flight {
     pub(super) uncovered: u32,
 }
 
-impl Flight {
-    pub(super) fn new(record: &Record, number: u64) -> Flight {
-        Flight {
+impl TrackedIo {
+    pub(super) fn new(record: &Record, number: u64) -> TrackedIo {
+        TrackedIo {
             queued_ns: record.time_ns,
             slept_ns: 0,
             got_ns: NEVER,
@@ -83,12 +83,12 @@ impl Flight {
 
 /// Spans of the I/Os of one device or CPU, and the time at which the last I/O was queued (Q).
 #[derive(Debug, Clone, Default)]
-pub(super) struct Group {
+pub(super) struct SpanGroup {
     pub(super) measures: Measures,
     pub(super) last_queued_ns: Option<u64>,
 }
 
-impl Group {
+impl SpanGroup {
     pub(super) fn queued(&mut self, span: Span, time_ns: u64) {
         if let Some(last) = self.last_queued_ns.replace(time_ns) {
             self.measures.add(span, delta(last, time_ns));
@@ -103,7 +103,7 @@ pub(super) fn delta(from_ns: u64, to_ns: u64) -> u64 {
 
 /// Distances between consecutive I/Os, in sectors.
 #[derive(Debug, Clone, Default)]
-pub struct Seeks {
+pub struct SeekDistances {
     /// Distances in sectors; 0 if an I/O touches its predecessor.
     pub distances: Measure,
     /// Number of I/Os that touch their predecessor, so that the distance is 0.
@@ -111,7 +111,7 @@ pub struct Seeks {
     last: (u64, u64),
 }
 
-impl Seeks {
+impl SeekDistances {
     fn add(&mut self, (start, end): (u64, u64)) {
         let (last_start, last_end) = std::mem::replace(&mut self.last, (start, end));
         let last = last_start..=last_end;
@@ -139,11 +139,11 @@ pub struct Drive {
     /// Statistics of the queue depth: requests in the driver after each issue of a request.
     pub depth: Measure,
     /// Distances between successive queued I/Os (index 0) and issued requests (index 1).
-    pub seeks: [Seeks; 2],
+    pub seeks: [SeekDistances; 2],
     /// Number of active I/Os when an I/O was queued, summed over all queued I/Os.
     pub active_sum: u64,
-    pub(super) group: Group,
-    pub(super) flights: RangeTree<Flight>,
+    pub(super) group: SpanGroup,
+    pub(super) flights: RangeTree<TrackedIo>,
     /// True after the device's first queue (Q) or remap (A) event. Earlier events belong to I/Os
     /// that the trace lacks.
     pub(super) begun: bool,

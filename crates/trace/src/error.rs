@@ -84,14 +84,14 @@ impl TraceError {
 
 /// A file that could not be read to its end. The reader went on with the other files of the trace.
 #[derive(Debug)]
-pub struct Damage {
+pub struct DamagedFile {
     /// The error, with file and byte offset.
     pub error: TraceError,
     /// Bytes between the error and the end of the file; `None` if the file's length is unknown.
     pub missing_bytes: Option<u64>,
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for DamagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.error)?;
         match &self.error {

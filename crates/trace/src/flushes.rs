@@ -1,4 +1,4 @@
-//! `Flushes`: pairs the events of each flush of a device, from queueing to completion.
+//! `FlushTracker`: pairs the events of each flush of a device, from queueing to completion.
 //!
 //! A flush has no sectors that identify it. In millrace's recordings, the sector field of a flush's
 //! events holds the time at which the flush was queued, and the data of a merge event (M) have the
@@ -23,7 +23,7 @@ struct FlushInFlight {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Flushes {
+pub(super) struct FlushTracker {
     waiting: VecDeque<FlushInFlight>,
     /// True once a flush was queued (Q). In a trace without Q, flushes begin with D.
     is_queued: bool,
@@ -34,7 +34,7 @@ pub(super) struct Flushes {
     joined: usize,
 }
 
-impl Flushes {
+impl FlushTracker {
     /// Processes one event. `arrived` returns a number for a new flush. `done` is called with the
     /// number of each completed flush.
     pub(super) fn event(
@@ -107,7 +107,7 @@ mod tests {
     /// Numbers of flushes in the order of their completion, each with the event that completes it.
     /// Events are (act, sector, the flush that is joined).
     fn completed(events: &[(EventCode, u64, u64)]) -> Vec<(u64, usize)> {
-        let (mut flushes, mut next, mut all) = (Flushes::default(), 0, Vec::new());
+        let (mut flushes, mut next, mut all) = (FlushTracker::default(), 0, Vec::new());
         for (place, (act, sector, other)) in events.iter().enumerate() {
             let record = Record { sector: *sector, action: act.with(0), ..Record::default() };
             let data = if *other == 0 { Vec::new() } else { encode_number(*other).to_vec() };

@@ -19,8 +19,8 @@ mod show;
 mod spans;
 mod tree;
 
-pub use drive::{Drive, IoKind, Seeks};
-pub use error::{Damage, TraceError};
+pub use drive::{Drive, IoKind, SeekDistances};
+pub use error::{DamagedFile, TraceError};
 pub use file::PDU_KEPT_MAX;
 pub use lock_line::{LockLine, LockSpan};
 pub use measure::{Measure, Measures, Span};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::drive::STAGES;
-use super::{Drive, Measure, Measures, Seeks, Span, Spans};
+use super::{Drive, Measure, Measures, SeekDistances, Span, Spans};
 
 /// Grouping of the tables that are printed in addition to the table of all I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,7 +273,7 @@ fn drive_json(drive: &Drive) -> Value {
             "p50": measure.quantile(0.5), "p99": measure.quantile(0.99),
         })
     };
-    let seeks = |seeks: &Seeks| {
+    let seeks = |seeks: &SeekDistances| {
         let mut object = plain(&seeks.distances);
         object["sequential"] = seeks.sequential.into();
         object

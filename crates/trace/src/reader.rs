@@ -26,9 +26,9 @@ use millrace_machine::debug_fields;
 use millrace_runtime::trace_file;
 
 use self::pipe::PipeReader;
-use self::sequence::Sequence;
+use self::sequence::SequenceGaps;
 use super::file::{CpuFile, TraceRecord};
-use super::{Damage, TraceError, TraceNames};
+use super::{DamagedFile, TraceError, TraceNames};
 
 const BATCH: usize = 512;
 const BUFFER_BYTES: usize = 64 << 10;
@@ -117,7 +117,7 @@ struct FileStream<R> {
     trace: usize,
     file: CpuFile<R>,
     len_bytes: Option<u64>,
-    sequence: Sequence,
+    sequence: SequenceGaps,
     waiting: VecDeque<TraceRecord>,
     last_ns: u64,
     /// Error at which reading the file stopped; reported after the events that precede it.
@@ -183,7 +183,7 @@ pub struct Reader<R = Box<dyn Read + Send>> {
     order: VecDeque<usize>,
     names: TraceNames,
     genesis_ns: Option<u64>,
-    damage: Vec<Damage>,
+    damage: Vec<DamagedFile>,
     has_ended: bool,
 }
 
@@ -223,14 +223,14 @@ impl Reader {
                     }
                     Err(source) => {
                         let error = TraceError::Io { file: path, offset: 0, source };
-                        damage.push(Damage { error, missing_bytes: None });
+                        damage.push(DamagedFile { error, missing_bytes: None });
                     }
                 }
             }
             if inputs.len() == before && !cpus.is_empty() {
                 // An empty trace is reported as damage, and the other traces are read.
                 let error = TraceError::Empty { first: name.file(cpus[0]) };
-                damage.push(Damage { error, missing_bytes: None });
+                damage.push(DamagedFile { error, missing_bytes: None });
             } else if inputs.len() == before {
                 return Err(match name.base.is_file() {
                     true => TraceError::NoRecording { file: name.base.clone() },
@@ -296,7 +296,7 @@ impl<R: Read> Reader<R> {
                 trace,
                 file,
                 len_bytes,
-                sequence: Sequence::default(),
+                sequence: SequenceGaps::default(),
                 waiting: VecDeque::new(),
                 last_ns: 0,
                 error: None,
@@ -326,7 +326,7 @@ impl<R: Read> Reader<R> {
                 let (offset, have) = (stream.file.offset(), error.bytes_seen());
                 let missing = |len: u64| len.saturating_sub(offset).max(have);
                 let missing_bytes = stream.len_bytes.map(missing);
-                self.damage.push(Damage { error, missing_bytes });
+                self.damage.push(DamagedFile { error, missing_bytes });
                 continue;
             };
             let (trace, cpu) = (stream.trace, stream.file.cpu());
@@ -359,14 +359,14 @@ impl<R: Read> Reader<R> {
                 return Err(TraceError::Empty { first: pipe.file().path().into() });
             }
             Ok(None) => {}
-            Err(error) => self.damage.push(Damage { error, missing_bytes: None }),
+            Err(error) => self.damage.push(DamagedFile { error, missing_bytes: None }),
         }
         self.end()
     }
 
     /// Returns the damaged files that were found so far, each with its error.
     #[must_use]
-    pub fn damage(&self) -> &[Damage] {
+    pub fn damage(&self) -> &[DamagedFile] {
         &self.damage
     }
 

@@ -13,7 +13,7 @@ use millrace_block::blktrace::{
     EventCode, NotifyKind, Record, RemapData, Rwbs, category, decode_number, major, minor,
 };
 
-use self::summary::Summary;
+use self::summary::TraceSummary;
 use super::{TraceEntry, TraceNames};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -21,7 +21,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Formats a trace line by line and counts its events for the summary.
 #[derive(Debug)]
 pub struct Show {
-    summary: Summary,
+    summary: TraceSummary,
     line: Vec<u8>,
     data: DriverData,
     has_hidden: bool,
@@ -41,7 +41,7 @@ impl Show {
     /// Creates a formatter for traces with these names, which the summary prints.
     #[must_use]
     pub fn new(traces: Vec<String>, data: DriverData) -> Show {
-        Show { summary: Summary::new(traces), line: Vec::new(), data, has_hidden: false }
+        Show { summary: TraceSummary::new(traces), line: Vec::new(), data, has_hidden: false }
     }
 
     /// Formats one event as a line, which is empty if blkparse does not show the event.

@@ -29,8 +29,8 @@ use std::collections::BTreeMap;
 
 use millrace_block::blktrace::{EventCode, Record, RemapData, category};
 
-use super::drive::{Drive, Flight, Group, IoKind, NEVER, delta};
-use super::flushes::Flushes;
+use super::drive::{Drive, IoKind, NEVER, SpanGroup, TrackedIo, delta};
+use super::flushes::FlushTracker;
 use super::measure::{Measures, Span};
 use super::tree::{EntryIndex, RangeTree};
 use super::{TraceEntry, TraceNames};
@@ -96,13 +96,13 @@ impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
 pub struct Spans {
     /// If false, I/Os are reported to an `IoListener`, but no times are measured.
     is_measuring: bool,
-    flushes: BTreeMap<u32, Flushes>,
+    flushes: BTreeMap<u32, FlushTracker>,
     arrivals: u64,
     completions: u64,
     drives: Vec<Drive>,
-    all: Group,
-    cpus: BTreeMap<u32, Group>,
-    kinds: [Group; IoKind::ALL.len()],
+    all: SpanGroup,
+    cpus: BTreeMap<u32, SpanGroup>,
+    kinds: [SpanGroup; IoKind::ALL.len()],
     flights: usize,
     /// Number of I/Os replaced before completion by a later I/O with the same first sector.
     pub replaced: u64,
@@ -253,7 +253,7 @@ impl Spans {
             self.dropped += 1;
         }
         self.arrivals += 1;
-        let flight = Flight::new(record, watch.arrived(record));
+        let flight = TrackedIo::new(record, watch.arrived(record));
         match self.drives[drive].flights.insert((record.sector, record.end()), flight) {
             true => self.replaced += 1,
             false => self.flights += 1,
@@ -426,7 +426,7 @@ impl Spans {
     }
 
     /// Returns the groups to which an I/O belongs.
-    fn groups_of(&mut self, drive: usize, cpu: u32, kind: IoKind) -> [&mut Group; 4] {
+    fn groups_of(&mut self, drive: usize, cpu: u32, kind: IoKind) -> [&mut SpanGroup; 4] {
         let cpu = self.cpus.entry(cpu).or_default();
         let drive = &mut self.drives[drive].group;
         [&mut self.all, drive, cpu, &mut self.kinds[kind as usize]]
@@ -436,7 +436,7 @@ impl Spans {
 /// Step of an I/O on a drive.
 #[derive(Clone, Copy)]
 struct FlightStep {
-    flight: Flight,
+    flight: TrackedIo,
     drive: usize,
     time_ns: u64,
 }

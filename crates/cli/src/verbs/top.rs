@@ -26,7 +26,7 @@ use crate::verbs::stat::interval;
 use crate::views::StatsQuery;
 use crate::views::client::Client;
 use crate::views::requests::STATS;
-use model::Model;
+use model::TopModel;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; `millrace stat` writes to files and pipes");
     }
-    let mut model = Model::new(args.interval);
+    let mut model = TopModel::new(args.interval);
     model.update(client.ask(&STATS, &args.query())?);
     model.recall(&client.history(model.seconds_recalled())?);
     give_back_at_signals()?;
@@ -119,7 +119,7 @@ fn give_back_at_signals() -> anyhow::Result<()> {
 fn show(
     terminal: &mut DefaultTerminal,
     (client, query): (&mut Client, StatsQuery),
-    model: &mut Model,
+    model: &mut TopModel,
 ) -> anyhow::Result<()> {
     let mut next = Instant::now() + model.interval;
     loop {
@@ -145,7 +145,7 @@ fn show(
 }
 
 /// Handles a key. Returns false if the key ends the program.
-fn pressed(key: KeyEvent, model: &mut Model) -> bool {
+fn pressed(key: KeyEvent, model: &mut TopModel) -> bool {
     let is_interrupt =
         key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     if model.explained && !is_interrupt {

@@ -14,7 +14,7 @@ use super::report::{Drive, OpCounts, OpStages, Report, TimeHistogram};
 type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 /// Stage of an I/O: its name in btt, and the function that returns its times.
-type Stage = (&'static str, fn(&OpStages) -> &TimeHistogram);
+type StageTimes = (&'static str, fn(&OpStages) -> &TimeHistogram);
 
 const DRIVE_GAUGES: [Metric<Drive>; 5] = [
     ("in_flight", "I/Os queued or in the drive now.", |drive| drive.in_flight),
@@ -41,7 +41,7 @@ const OP_COUNTERS: [Metric<OpCounts>; 4] = [
 
 const SENT_IOS: &str = "Completed I/Os. A split I/O counts once.";
 
-const STAGES: [Stage; 4] = [
+const STAGES: [StageTimes; 4] = [
     ("q2g", |op| &op.q2g),
     ("g2i", |op| &op.g2i),
     ("i2d", |op| &op.i2d),

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
-use super::sequence::Sequence;
+use super::sequence::SequenceGaps;
 use crate::file::{CpuFile, TraceRecord};
 use crate::{TraceError, TraceNames};
 
@@ -21,7 +21,7 @@ const CPUS_MAX: usize = 4_096;
 
 pub(super) struct PipeReader<R> {
     file: CpuFile<R>,
-    sequences: HashMap<u32, Sequence>,
+    sequences: HashMap<u32, SequenceGaps>,
     /// Waiting events, sorted by time and then by order of arrival.
     waiting: BTreeMap<(u64, u64), TraceRecord>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! `Sequence`: counts gaps in the sequence numbers of one CPU's events.
+//! `SequenceGaps`: counts gaps in the sequence numbers of one CPU's events.
 //!
 //! The kernel and millrace number an event before they know whether there is room for it. So a
 //! number that no event carries belongs to a dropped event. Events may be out of order, as when an
@@ -11,7 +11,7 @@ use millrace_block::blktrace::category;
 use crate::file::TraceRecord;
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sequence {
+pub(super) struct SequenceGaps {
     /// Last sequence number, and its distance from the first one.
     last: Option<(u32, i64)>,
     first: i64,
@@ -19,7 +19,7 @@ pub(super) struct Sequence {
     count: i64,
 }
 
-impl Sequence {
+impl SequenceGaps {
     /// Records an event's number. Returns by how much the count of missing numbers changed.
     pub(super) fn note(&mut self, item: &TraceRecord) -> i64 {
         let number = item.record.sequence;
@@ -56,7 +56,7 @@ mod tests {
 
     /// Numbers missing after records with these numbers; those with text are messages.
     fn missing(records: &[(u32, &str)]) -> i64 {
-        let mut sequence = Sequence::default();
+        let mut sequence = SequenceGaps::default();
         let item = |(number, text): &(u32, &str)| {
             let action = if text.is_empty() { 1 } else { NotifyKind::Message.action() };
             let record = Record { sequence: *number, action, ..Record::default() };

@@ -1,4 +1,4 @@
-//! `Summary`: the counts that blkparse prints after a trace, for each CPU and each trace.
+//! `TraceSummary`: the counts that blkparse prints after a trace, for each CPU and each trace.
 //!
 //! Numbers have no digit grouping, as in blkparse without an `en_US` locale. Two things are left
 //! out: blkparse's count of skipped sequence numbers, which is always 0 if it reads files, and the
@@ -87,14 +87,14 @@ struct TraceCounts {
 }
 
 #[derive(Debug)]
-pub(super) struct Summary {
+pub(super) struct TraceSummary {
     traces: Vec<TraceCounts>,
 }
 
-impl Summary {
-    pub(super) fn new(names: Vec<String>) -> Summary {
+impl TraceSummary {
+    pub(super) fn new(names: Vec<String>) -> TraceSummary {
         let trace = |name| TraceCounts { name, ..TraceCounts::default() };
-        Summary { traces: names.into_iter().map(trace).collect() }
+        TraceSummary { traces: names.into_iter().map(trace).collect() }
     }
 
     pub(super) fn entry(&mut self, entry: &TraceEntry) {

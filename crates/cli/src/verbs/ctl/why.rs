@@ -22,7 +22,7 @@ use crate::views::StatsQuery;
 use crate::views::report::Report;
 use crate::views::requests::STATS;
 use crate::views::settings::GroupState;
-use causes::{DRIVE, Explained, LatencyCause};
+use causes::{DRIVE, GroupExplanation, LatencyCause};
 use interval::Interval;
 
 const EXAMPLES: &str = "\
@@ -67,7 +67,7 @@ struct VolumeExplanation {
     volume: String,
     seconds: f64,
     says: String,
-    groups: Vec<Explained>,
+    groups: Vec<GroupExplanation>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -151,7 +151,7 @@ fn accepted(now: &Report) -> &'static str {
 }
 
 fn sentence(
-    (group, all): (&Explained, &[Explained]),
+    (group, all): (&GroupExplanation, &[GroupExplanation]),
     row: Option<&GroupRow>,
     now: &Report,
 ) -> String {
@@ -229,7 +229,7 @@ fn sentence(
 
 /// Returns a text with the share of the time in which a group had no I/O in flight, or nothing if
 /// that was rare.
-fn pauses(group: &Explained) -> Option<String> {
+fn pauses(group: &GroupExplanation) -> Option<String> {
     let busy = group.ios * group.mean_ms / 1e3;
     let is_idle = group.ios > 0.0 && group.waiting == 0 && busy < IDLE;
     is_idle.then(|| {
@@ -241,7 +241,7 @@ fn pauses(group: &Explained) -> Option<String> {
     })
 }
 
-fn so_far(group: &Explained) -> String {
+fn so_far(group: &GroupExplanation) -> String {
     let waited = time(group.waiting_ms);
     match group.waiting {
         0 => "nothing completed".to_owned(),
@@ -252,7 +252,7 @@ fn so_far(group: &Explained) -> String {
     }
 }
 
-fn targets(here: &[Explained], now: &Report) -> String {
+fn targets(here: &[GroupExplanation], now: &Report) -> String {
     let of = |group: &GroupState| {
         let target = group.settings.get("latency-target")?;
         let is_here = here.iter().any(|one| one.group == group.name);
@@ -287,18 +287,18 @@ fn text(why: &VolumeExplanation) -> String {
 
 /// Formats the mean latency of a group's I/Os. If no I/O completed, formats the mean time that the
 /// waiting I/Os have waited so far.
-fn mean(group: &Explained) -> String {
+fn mean(group: &GroupExplanation) -> String {
     match group.ios == 0.0 && group.waiting > 0 {
         true => format!("so far {}", time(group.waiting_ms)),
         false => time(group.mean_ms),
     }
 }
 
-fn part(group: &Explained, cause: &LatencyCause) -> String {
+fn part(group: &GroupExplanation, cause: &LatencyCause) -> String {
     format!("{:.0} % {}", cause.percent, reason(group, cause))
 }
 
-fn reason(group: &Explained, cause: &LatencyCause) -> String {
+fn reason(group: &GroupExplanation, cause: &LatencyCause) -> String {
     match cause.reason == "limit" && !group.limits.is_empty() {
         true => format!("limit ({})", visible(&group.limits.join(", "))),
         false => cause.reason.to_owned(),
@@ -315,8 +315,8 @@ mod tests {
         LatencyCause { reason, percent, ms: 1.0 }
     }
 
-    fn explained(causes: &[(&'static str, f64)]) -> Explained {
-        Explained {
+    fn explained(causes: &[(&'static str, f64)]) -> GroupExplanation {
+        GroupExplanation {
             group: "vm7".into(),
             ios: 500.0,
             mean_ms: 64.0,
@@ -341,12 +341,12 @@ mod tests {
         let text = "Little holds I/Os back: those of vm7 take 64.0 ms each, and are at the drives \
                     88 % of that time.";
         assert_eq!(said(&[("drive", 88.0), ("limit", 12.0)]), text);
-        let slow = Explained { ios: 5.0, ..explained(&[("drive", 100.0)]) };
+        let slow = GroupExplanation { ios: 5.0, ..explained(&[("drive", 100.0)]) };
         let text = sentence((&slow, &[]), None, &Report::default());
         assert!(text.ends_with(
             " vm7 has no I/O in flight 68 % of the time: its client pauses, or sends slowly."
         ));
-        let bulk = Explained { group: "bulk".into(), cost_percent: 90.0, ..explained(&[]) };
+        let bulk = GroupExplanation { group: "bulk".into(), cost_percent: 90.0, ..explained(&[]) };
         let all = [explained(&[]), bulk];
         let text = sentence((&explained(&[("drive", 88.0)]), &all), None, &Report::default());
         assert!(text.ends_with(" of that time, where 90 % of the work was for bulk."), "{text}");
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_group_that_completed_nothing_has_waited_so_far() {
-        let waits = |waiting| Explained {
+        let waits = |waiting| GroupExplanation {
             ios: 0.0,
             mean_ms: 0.0,
             p99_ms: 0.0,
@@ -413,7 +413,7 @@ mod tests {
         let groups = vec![GroupState { name: "gold".into(), settings, ..GroupState::default() }];
         let now = Report { groups, ..Report::default() };
         let vm7 = explained(&[("latency-target", 70.0)]);
-        let gold = [Explained { group: "gold".into(), ..explained(&[]) }];
+        let gold = [GroupExplanation { group: "gold".into(), ..explained(&[]) }];
         let said = sentence((&vm7, &gold), None, &now);
         assert!(said.contains("other groups (gold: p99 2ms): 70 %"), "{said}");
         let said = sentence((&vm7, &[]), None, &now);

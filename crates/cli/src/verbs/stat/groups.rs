@@ -193,14 +193,14 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
 /// Costs of I/Os, summed over the volumes that a group used. `wanted`: the group's share by weight.
 /// `got`: the group's own I/Os. `all`: the I/Os of all groups.
 #[derive(Debug, Clone, Copy, Default)]
-struct Shares {
+struct CostShares {
     wanted: f64,
     got: f64,
     all: f64,
 }
 
-fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Shares> {
-    let mut shares = BTreeMap::<&str, Shares>::new();
+fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, CostShares> {
+    let mut shares = BTreeMap::<&str, CostShares>::new();
     for volume in &now.volumes {
         let on = |group| GroupDelta::since(group, before, |name| name == volume.name);
         let groups = now.group_counts.iter().map(|group| (group, on(group)));
@@ -218,7 +218,7 @@ fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Sha
     shares
 }
 
-fn row(group: &GroupCounts, did: &GroupDelta, shares: Shares, seconds: f64) -> GroupRow {
+fn row(group: &GroupCounts, did: &GroupDelta, shares: CostShares, seconds: f64) -> GroupRow {
     let rate = |count: u64| count as f64 / seconds;
     let percentile_ms = |of: f64| did.total.quantile_ns(of) as f64 / 1e6;
     let held = WaitReason::ALL.into_iter().zip(did.held_ns);

@@ -12,7 +12,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, Wrap};
 
-use super::model::{ListedRow, LowerTable, Model, SortOrder};
+use super::model::{ListedRow, LowerTable, SortOrder, TopModel};
 use super::{COLUMNS as COLUMNS_HELP, KEYS as KEYS_HELP};
 use crate::verbs::stat::caches::CacheRow;
 use crate::verbs::stat::columns::StatRow;
@@ -86,7 +86,7 @@ fn share(group: &GroupRow, percent: f64) -> String {
     figure(is_active.then(|| format!("{percent:.0}")))
 }
 
-pub fn draw(frame: &mut Frame<'_>, model: &Model) {
+pub fn draw(frame: &mut Frame<'_>, model: &TopModel) {
     if model.explained {
         let text = format!("Keys:\n{KEYS_HELP}\n\nColumns:\n{COLUMNS_HELP}\n\nAny key goes back.");
         return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), frame.area());
@@ -126,7 +126,7 @@ struct ShownRows<'a, T> {
 }
 
 fn lower<T: ListedRow>(
-    model: &Model,
+    model: &TopModel,
     area: Rect,
     columns: &[Column<T>],
     rows: &[&T],
@@ -153,7 +153,7 @@ fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
 }
 
-fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
+fn summary(model: &TopModel, width: usize) -> Vec<Line<'static>> {
     let (report, server) = (&model.report, &model.report.server);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let (sort, reversed) = (model.sort, model.reversed);
@@ -245,7 +245,7 @@ fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
 }
 
 fn table<T: ListedRow>(
-    model: &Model,
+    model: &TopModel,
     width: u16,
     columns_all: &[Column<T>],
     ShownRows { title, rows }: &ShownRows<'_, T>,
@@ -333,7 +333,7 @@ mod tests {
     use crate::views::report::Export;
 
     /// The screen as lines of text.
-    fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
+    fn screen(model: &TopModel, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, model)).unwrap();
         let buffer = terminal.backend().buffer().clone();
@@ -345,8 +345,8 @@ mod tests {
         line.split_whitespace().collect()
     }
 
-    fn model(drives: u64) -> Model {
-        let mut model = Model::new(Duration::from_secs(1));
+    fn model(drives: u64) -> TopModel {
+        let mut model = TopModel::new(Duration::from_secs(1));
         model.update(report(3600, drives, 0));
         model.update(report(3602, drives, 2000));
         model
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn what_caches_have_in_memory_only_stands_in_the_head() {
-        let mut model = Model::new(Duration::from_secs(1));
+        let mut model = TopModel::new(Duration::from_secs(1));
         let stats = CacheNumbers { dirty_bytes: 3 << 19, ..CacheNumbers::default() };
         let cache = CacheCounts { stats, ..CacheCounts::default() };
         model.update(Report { caches: vec![cache; 2], ..report(3600, 1, 0) });
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn columns_that_rows_are_sorted_by_have_an_arrow() {
         let mut model = model(4);
-        let marked = |model: &Model| {
+        let marked = |model: &TopModel| {
             let line = screen(model, 80, 24).remove(3);
             let words =
                 line.split_whitespace().filter(|word| word.ends_with(['\u{25bc}', '\u{25b2}']));
@@ -446,7 +446,7 @@ mod tests {
             report.drives[drive as usize].ops[0].errors = failed;
             report
         };
-        let mut model = Model::new(Duration::from_secs(1));
+        let mut model = TopModel::new(Duration::from_secs(1));
         model.update(failing(1, 25));
         let text = screen(&model, 100, 24).join("\n");
         assert!(text.contains("failed by drives 25 (d1 25)"), "{text}");
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn caches_follow_the_groups_where_there_are_some() {
-        let mut model = Model::new(Duration::from_secs(1));
+        let mut model = TopModel::new(Duration::from_secs(1));
         let stats = CacheNumbers {
             page_bytes: 4096,
             dirty_bytes: 3 << 19,

@@ -106,7 +106,7 @@ impl ListedRow for CacheRow {
 }
 
 #[derive(Default)]
-pub struct Model {
+pub struct TopModel {
     pub report: Report,
     /// Server counters of the previous report, and the seconds between both reports.
     before: (Server, f64),
@@ -154,9 +154,9 @@ impl LowerTable {
     }
 }
 
-impl Model {
-    pub fn new(interval: Duration) -> Model {
-        Model { interval, ..Model::default() }
+impl TopModel {
+    pub fn new(interval: Duration) -> TopModel {
+        TopModel { interval, ..TopModel::default() }
     }
 
     /// Takes the next report, unless the display is paused.
@@ -368,13 +368,13 @@ pub mod tests {
         }
     }
 
-    fn names(model: &Model) -> Vec<&str> {
+    fn names(model: &TopModel) -> Vec<&str> {
         model.rows("drive").iter().map(|row| row.name.as_str()).collect()
     }
 
     #[test]
     fn rows_are_sorted_by_the_column_that_was_asked_for() {
-        let mut model = Model::new(Duration::from_secs(1));
+        let mut model = TopModel::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
         assert_eq!(names(&model), ["d2", "d1", "d0"]);
         model.reversed = !model.reversed;
@@ -389,7 +389,7 @@ pub mod tests {
 
     #[test]
     fn lower_table_has_drives_then_queues_clients_and_groups() {
-        let mut model = Model::new(Duration::from_secs(1));
+        let mut model = TopModel::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
         let kinds = [(); 5].map(|()| {
             let (kind, rows) = (model.below.kind(), model.lower_rows());
@@ -398,7 +398,7 @@ pub mod tests {
         });
         let expected = [("drive", 3), ("queue", 3), ("client", 2), ("group", 2), ("drive", 3)];
         assert_eq!(kinds, expected);
-        let names = |model: &Model| -> Vec<String> {
+        let names = |model: &TopModel| -> Vec<String> {
             model.groups().iter().map(|group| group.name.clone()).collect()
         };
         assert_eq!(names(&model), ["gold", "bulk"]);
@@ -411,7 +411,7 @@ pub mod tests {
 
     #[test]
     fn graphs_follow_the_rates_and_a_held_display_stands_still() {
-        let mut model = Model::new(Duration::from_secs(1));
+        let mut model = TopModel::new(Duration::from_secs(1));
         model.update(report(1, 2, 0));
         for step in 1..4 {
             model.update(report(1 + step, 2, [0, 800, 1200, 1200][step as usize]));
@@ -428,7 +428,7 @@ pub mod tests {
 
     #[test]
     fn graphs_begin_with_daemon_s_past_at_interval_of_screen() {
-        let mut model = Model::new(Duration::from_secs(2));
+        let mut model = TopModel::new(Duration::from_secs(2));
         model.update(report(9, 2, 5));
         let ios = vec![0, 0, 8, 8, 4, 4];
         let series =
@@ -448,7 +448,7 @@ pub mod tests {
 
     #[test]
     fn scrolling_ends_where_the_drives_end() {
-        let mut model = Model::new(Duration::from_secs(1));
+        let mut model = TopModel::new(Duration::from_secs(1));
         model.update(report(1, 5, 1));
         model.scroll(-1);
         assert_eq!(model.first(2), 0);

@@ -31,7 +31,7 @@ pub struct LatencyCause {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Explained {
+pub struct GroupExplanation {
     pub group: String,
     pub ios: f64,
     /// Mean latency of the group's I/Os except flushes, in milliseconds.
@@ -87,7 +87,7 @@ impl AtDrives {
 
 /// Splits latency into causes, for each group that completed I/O on a volume between two reports or
 /// has I/O waiting. Groups whose I/Os waited longest come first.
-pub fn explain(interval: &Interval<'_>) -> Vec<Explained> {
+pub fn explain(interval: &Interval<'_>) -> Vec<GroupExplanation> {
     let Interval { volume, now, before, seconds } = *interval;
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
     let groups: Vec<(&GroupCounts, GroupDelta)> =
@@ -106,7 +106,7 @@ pub fn explain(interval: &Interval<'_>) -> Vec<Explained> {
         let ios = (did.all() + did.waiting).max(1) as f64;
         let waiting_ms = did.waiting_ms();
         let waited_ms = all_ms * (1.0 - drive / 100.0).max(0.0) / ios;
-        Explained {
+        GroupExplanation {
             group: group.name.clone(),
             ios: did.all() as f64 / seconds,
             mean_ms: did.total.mean_ns() as f64 / 1e6,
@@ -119,7 +119,7 @@ pub fn explain(interval: &Interval<'_>) -> Vec<Explained> {
             causes,
         }
     };
-    let mut explained: Vec<Explained> = active.map(one).collect();
+    let mut explained: Vec<GroupExplanation> = active.map(one).collect();
     explained.sort_by(|a, b| b.waited_ms.total_cmp(&a.waited_ms));
     explained
 }
@@ -219,7 +219,7 @@ mod tests {
         one
     }
 
-    fn found(explained: &Explained) -> Vec<(&'static str, f64)> {
+    fn found(explained: &GroupExplanation) -> Vec<(&'static str, f64)> {
         explained.causes.iter().map(|c| (c.reason, (c.percent * 10.0).round() / 10.0)).collect()
     }
 
