@@ -132,9 +132,7 @@ fn pairs(functions: &Functions<'_>) -> Result<Vec<PrimitivePair>> {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
         };
         if !names.iter().any(is_form) {
-            bail!(
-                "the test 'primitives' lacks native_{primitive} and plain_{primitive}; add them"
-            );
+            bail!("the test 'primitives' lacks native_{primitive} and plain_{primitive}; add them");
         }
     }
     let body = |name: String| {

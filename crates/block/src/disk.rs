@@ -22,6 +22,7 @@ pub(crate) mod timeouts;
 pub(crate) mod trace;
 pub(crate) mod waiters;
 pub(crate) mod worker_drive;
+pub(crate) mod worker_state;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -45,7 +46,7 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::bio_set::{BioSet, BioSetRef};
 use crate::chain::slot::{BioList, BioSlot, WaitTimes};
-use crate::disk::handover::WorkerState;
+use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::io_thread::IoThread;
@@ -247,7 +248,10 @@ impl<M: Machine> Disk<M> {
                 LazyQueues::later(shape)
             }
             kind => {
-                let queues = DiskQueues::new(&config, &shape, baseline.as_ref());
+                let queues = match &baseline {
+                    Some(baseline) => baseline::queues(baseline, &config, &shape),
+                    None => DiskQueues::new(&config, &shape),
+                };
                 if kind == QueueKind::AnyThread {
                     queues.open_all(&*driver)?;
                 }

@@ -217,6 +217,10 @@ impl<M: Machine> Cache<M> {
         stats
     }
 
+    pub(crate) fn write_errors(&self) -> u64 {
+        self.counts.write_errors.load(Order::SeqCst)
+    }
+
     /// Returns the number of pages written to the volume so far, [`CacheStats::written_back`],
     /// without taking a lock.
     #[must_use]

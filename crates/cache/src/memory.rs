@@ -4,4 +4,5 @@ pub(crate) mod cursor;
 pub(crate) mod extent;
 pub(crate) mod frames;
 pub(crate) mod page;
+pub(crate) mod request_pointer;
 pub(crate) mod shard;

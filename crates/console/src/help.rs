@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_were_wrapped_elsewhere_are_joined_before_they_are_wrapped() {
+    fn wrapped_lines_are_joined_before_they_are_wrapped_again() {
         let words = |count| "word ".repeat(count).trim().to_owned();
         let text = format!("{}\n{}.\nNext.", words(19), words(3));
         let expected = format!("{}\n{}.\nNext.", words(16), words(6));

@@ -57,8 +57,10 @@ pub fn log() -> Option<&'static OutputQueue> {
 /// Calls `failed` with each error of standard output.
 pub fn start(failed: fn(io::Error)) -> io::Result<()> {
     // An error of the log itself cannot be reported anywhere.
-    spawn("millrace-log", &LOG, io::stderr(), ("the log", |_| ()))?;
-    spawn("millrace-out", &OUT, io::stdout(), ("standard output", failed))?;
+    let to_log = |bytes: &[u8]| write_all(&io::stderr(), bytes).unwrap_or(());
+    spawn("millrace-log", &LOG, "the log", to_log)?;
+    let to_out = move |bytes: &[u8]| write_all(&io::stdout(), bytes).unwrap_or_else(failed);
+    spawn("millrace-out", &OUT, "standard output", to_out)?;
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
         let backtrace = std::backtrace::Backtrace::capture();
@@ -86,13 +88,12 @@ pub fn finish() {
 fn spawn(
     name: &str,
     place: &OnceLock<&'static OutputQueue>,
-    fd: impl AsFd + Send + 'static,
-    (what, failed): (&'static str, fn(io::Error)),
+    what: &'static str,
+    write: impl FnMut(&[u8]) + Send + 'static,
 ) -> io::Result<()> {
     // The queue is leaked on purpose, because its thread uses it as long as the process lives.
     let queue: &'static OutputQueue = Box::leak(Box::new(OutputQueue::new()));
-    let run = move || queue.run(|bytes| write_all(&fd, bytes).unwrap_or_else(failed), what);
-    Native::try_spawn(name, None, run)?;
+    Native::try_spawn(name, None, move || queue.run(write, what))?;
     // The queue is published after its thread has started, because only the thread empties the
     // queue.
     place.get_or_init(|| queue);

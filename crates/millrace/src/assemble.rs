@@ -1,4 +1,7 @@
-//! Settings of drives, and errors of opening them and of making volumes of them.
+//! Opens drives from their specs and creates volumes from them, for `serve`, `bench` and programs.
+//!
+//! Remarks of drivers and volumes (a fallback to another I/O engine, unused space of unequal
+//! drives) are returned as notes, because a library does not print.
 
 pub(crate) mod places;
 

@@ -140,8 +140,9 @@ impl StatusQuery {
     }
 }
 
-/// Merges equal neighbours of `extents`, up to `limit` bytes and `room` merged extents. Calls `emit`
-/// with the position, length and flags of a merged extent each time it grows. Returns their number.
+/// Merges equal neighbours of `extents`, up to `limit` bytes and `room` merged extents. Calls
+/// `emit` with the position, length and flags of a merged extent each time it grows. Returns their
+/// number.
 fn merge(
     extents: impl IntoIterator<Item = Extent>,
     limit: u64,

@@ -299,8 +299,8 @@ impl Handle {
         }
     }
 
-    /// Lends a memory region to the reactor, which registers it in pieces of `piece_bytes` (at most 1
-    /// GiB), up to the first piece that the kernel refuses. Reads and writes then name a piece by
+    /// Lends a memory region to the reactor, which registers it in pieces of `piece_bytes` (at most
+    /// 1 GiB), up to the first piece that the kernel refuses. Reads and writes then name a piece by
     /// its index ([`Handle::fixed_buffer`]). A region may be lent several times. If buffers cannot
     /// be registered, nothing happens. Blocks, because the system must find and clear memory that
     /// was not used yet, which takes seconds for each GiB on some machines.
@@ -339,8 +339,8 @@ impl Handle {
         self.with_tables(|tables, _| tables.lent.take_refusal())?
     }
 
-    /// Returns the index of the registered buffer that contains the whole range, if there is one. The
-    /// call takes O(log n).
+    /// Returns the index of the registered buffer that contains the whole range, if there is one.
+    /// The call takes O(log n).
     pub fn fixed_buffer(&self, ptr: *const u8, len: usize) -> Option<u16> {
         self.with_tables(|tables, _| tables.lent.find(ptr as usize, len))?
     }

@@ -55,8 +55,7 @@ pub(crate) struct Uring {
     /// Number of file operations pushed since the last system call.
     file_ops: u32,
     /// Time specifications of timeouts that are not submitted yet, used round robin.
-    timespecs: Box<[Timespec]>,
-    next_timespec: usize,
+    timespecs: TimespecRing,
     again: Vec<OperationKey>,
     pub(crate) tables: RegisteredTables,
     /// Limit of the ring's kernel threads for operations that block; 0 before it is first set.
@@ -64,6 +63,11 @@ pub(crate) struct Uring {
     /// Result of the test if the kernel can start a worker thread for this ring; `None` before the
     /// test.
     has_worker: Option<bool>,
+}
+
+struct TimespecRing {
+    entries: Box<[Timespec]>,
+    next: usize,
 }
 
 struct WakeRead {
@@ -99,8 +103,7 @@ impl Uring {
             closing: false,
             held_back: false,
             file_ops: 0,
-            timespecs: vec![Timespec::new(); entries].into_boxed_slice(),
-            next_timespec: 0,
+            timespecs: TimespecRing { entries: vec![Timespec::new(); entries].into(), next: 0 },
             again: Vec::new(),
             tables: RegisteredTables::new(opened.file_slots, &opened.features),
             workers: 0,
@@ -198,10 +201,11 @@ impl Uring {
 
     fn next_timespec(&mut self, op: &Op) -> *const Timespec {
         let Op::Timeout { deadline_ns } = *op else { return std::ptr::null() };
-        let at = self.next_timespec;
-        self.next_timespec = (at + 1) % self.timespecs.len();
-        self.timespecs[at] = timespec(deadline_ns);
-        &raw const self.timespecs[at]
+        let TimespecRing { entries, next } = &mut self.timespecs;
+        let at = *next;
+        *next = (at + 1) % entries.len();
+        entries[at] = timespec(deadline_ns);
+        &raw const entries[at]
     }
 
     /// Appends an entry, and submits first if the queue is full. If the kernel accepts nothing for

@@ -10,8 +10,8 @@
 //! and blk_mq_make_request with blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4;
 //! blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry;
 //! md/raid0.c splits by chunks.
-//! A channel has a `VolumePlug` while its volume is served in `per-volume` mode; no other file knows
-//! it. In this mode no bio goes straight into the plug of its drive.
+//! A channel has a `VolumePlug` while its volume is served in `per-volume` mode; no other file
+//! knows it. In this mode no bio goes straight into the plug of its drive.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -24,7 +24,7 @@ use crate::disk::baseline::lanes::{QueueLanes, SharedQueueStack};
 use crate::disk::baseline::raw::RawStack;
 use crate::disk::baseline::sq::SingleQueueStack;
 use crate::disk::baseline::stack::BaselineStack;
-use crate::disk::queues::QueueUsers;
+use crate::disk::queues::{DiskQueues, QueueShape, QueueUsers, hardware_queues, one_to_one};
 use crate::queue::Spread;
 use crate::queue::driver::{Driver, HwQueues};
 
@@ -37,6 +37,22 @@ pub(crate) struct Baseline<M: Machine> {
 
 pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&QueueLanes> {
     baseline.and_then(|baseline| baseline.stack.lanes())
+}
+
+pub(crate) fn queues<M: Machine>(
+    baseline: &Baseline<M>,
+    config: &DiskConfig<M>,
+    shape: &QueueShape,
+) -> DiskQueues<M> {
+    let lanes = baseline.stack.lanes();
+    let hctxs = match lanes {
+        Some(lanes) => lanes.open(config, shape.hw),
+        None => hardware_queues(config, shape.hw, shape.counts()),
+    };
+    let is_pairs = lanes.is_none() && one_to_one(config, shape.shared.0, shape.shared.1);
+    let path = baseline.stack.submit_path(config, &hctxs[0]);
+    let feeds = if is_pairs { 1 } else { hctxs.len() };
+    DiskQueues::of(shape, hctxs, feeds, path)
 }
 
 /// Creates the comparison design that a disk's settings name, and changes the queue settings to

@@ -13,51 +13,10 @@ use millrace_machine::{Lock, Machine, Order, Stage, Word};
 use crate::chain::slot::BioList;
 use crate::chain::sort::{merge_into, sort};
 use crate::disk::queue_context::QueueContext;
+use crate::disk::worker_state::WorkerState;
 use crate::disk::{Disk, request_limits};
 use crate::queue::HctxState;
 use crate::queue::driver::QueueKind;
-
-/// A disk's record of its worker thread. The worker checks it before it sleeps, and channels read
-/// from it the number of waiting bio chains, for back pressure.
-pub(crate) struct WorkerState<M: Machine> {
-    pub(crate) hctx: u16,
-    /// Identity of the worker's thread, or 0 if there is no worker.
-    pub(crate) owner: M::Word,
-    /// Number of bio chains that submitters have put into software queues for the worker. Chains
-    /// that submitters took back are not counted.
-    pub(crate) handed: M::Word,
-    /// Number of chains in `handed` that were dispatched or merged. Written under the serve lock.
-    pub(crate) settled: M::Word,
-    /// Number of times that another thread served the worker's queue and left work in it.
-    pub(crate) rounds: M::Word,
-}
-
-impl<M: Machine> WorkerState<M> {
-    pub(crate) fn new(hctx: u16) -> Self {
-        let word = || M::Word::new(0);
-        WorkerState { hctx, owner: word(), handed: word(), settled: word(), rounds: word() }
-    }
-
-    #[inline]
-    pub(crate) fn is_taken(&self) -> bool {
-        // Acquire pairs with the Release of `WorkerDrive::take`: a thread that sees the worker's
-        // identity also sees the hardware queue that the worker has opened.
-        self.owner.load(Order::Acquire) != 0
-    }
-
-    pub(crate) fn waiting(&self) -> u64 {
-        // Relaxed: a statistic, which may be slightly wrong: `settled` is read before `handed`.
-        let settled = self.settled.load(Order::Relaxed);
-        self.handed.load(Order::Relaxed).saturating_sub(settled)
-    }
-
-    /// Returns how often other threads left work in the worker's queue. The worker checks its queue
-    /// again if this number has changed.
-    pub(crate) fn rounds(&self) -> u64 {
-        // Relaxed: before a thread sleeps, the fence of `Doorbell::arm` orders this load.
-        self.rounds.load(Order::Relaxed)
-    }
-}
 
 impl<M: Machine> Disk<M> {
     /// Returns true if a worker serves this drive for other threads.

@@ -10,7 +10,6 @@ use alloc::boxed::Box;
 use millrace_machine::{Machine, Meter, Topology};
 
 use crate::bio::error::Error;
-use crate::disk::baseline::{self, Baseline};
 use crate::disk::made_later::MadeLater;
 use crate::disk::{Disk, DiskConfig, SubmitPath};
 use crate::queue::controller::queue_tags;
@@ -48,26 +47,24 @@ pub(crate) struct DiskQueues<M: Machine> {
 }
 
 impl<M: Machine> DiskQueues<M> {
-    pub(crate) fn new(
-        config: &DiskConfig<M>,
+    pub(crate) fn new(config: &DiskConfig<M>, shape: &QueueShape) -> Self {
+        let hctxs = hardware_queues(config, shape.hw, shape.counts());
+        let path = path_of(config, shape.shared, &hctxs[0]);
+        let is_pairs = one_to_one(config, shape.shared.0, shape.shared.1);
+        let feeds = if is_pairs { 1 } else { hctxs.len() };
+        Self::of(shape, hctxs, feeds, path)
+    }
+
+    /// Connects hardware queues with software queues, each of which feeds `feeds` of them.
+    pub(crate) fn of(
         shape: &QueueShape,
-        baseline: Option<&Baseline<M>>,
+        hctxs: Box<[HardwareQueue<M>]>,
+        feeds: usize,
+        path: SubmitPath,
     ) -> Self {
-        let lanes = baseline::lanes(baseline);
-        let hctxs = match lanes {
-            Some(lanes) => lanes.open(config, shape.hw),
-            None => hardware_queues(config, shape.hw, shape.counts()),
-        };
-        let is_pairs = lanes.is_none() && one_to_one(config, shape.shared.0, shape.shared.1);
-        let path = match baseline {
-            Some(baseline) => baseline.stack.submit_path(config, &hctxs[0]),
-            None => path_of(config, shape.shared, &hctxs[0]),
-        };
         if M::Meter::is_on() {
             hctxs.iter().for_each(|hctx| hctx.serve.meter());
         }
-        // Each software queue feeds a single hardware queue, or all of them.
-        let feeds = if is_pairs { 1 } else { hctxs.len() };
         let ctx = |_| SoftwareQueue::<M>::new(feeds, shape.worker);
         DiskQueues { ctxs: (0..shape.shared.0).map(ctx).collect(), hctxs, path }
     }
@@ -138,7 +135,7 @@ impl<M: Machine> LazyQueues<M> {
 pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     let lazy = &disk.queues;
     if lazy.get().is_none() {
-        lazy.queues.make(|| DiskQueues::new(&disk.config, &lazy.shape, None));
+        lazy.queues.make(|| DiskQueues::new(&disk.config, &lazy.shape));
     }
 }
 
@@ -295,7 +292,7 @@ mod tests {
         let shape = QueueShape { hw, shared, worker: Some(2) };
         let lazy = LazyQueues::<Native>::later(shape);
         assert!(lazy.get().is_none());
-        lazy.queues.make(|| DiskQueues::new(&config, &shape, None));
+        lazy.queues.make(|| DiskQueues::new(&config, &shape));
         assert_eq!((lazy.ctxs().len(), lazy.hctxs().len()), shape.counts());
         assert_eq!((shape.counts(), lazy.path()), ((2, 3), SubmitPath::Direct));
     }

@@ -22,10 +22,9 @@ use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
 use crate::disk::{Disk, UNBOUNDED, abort};
 use crate::queue::scheduler::builtin::SchedulerKind;
+use crate::queue::scheduler::parts::SchedulerParts;
 use crate::queue::scheduler::share::DriveParts;
-use crate::queue::scheduler::{
-    BioChain, DriveTags, QueueScheduler, Scheduler, SchedulerParts, SchedulerPick,
-};
+use crate::queue::scheduler::{BioChain, DriveTags, QueueScheduler, Scheduler, SchedulerPick};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::note::TraceMessage;
@@ -78,7 +77,8 @@ impl<M: Machine> Disk<M> {
     pub fn scheduler(&self) -> Option<SchedulerKind> {
         let none = Some(SchedulerKind::None);
         let Some(queues) = self.queues.get() else { return none };
-        queues.hctxs[0].change(|serve| serve.scheduling.as_ref().map_or(none, |inside| inside.kind))
+        let set = queues.hctxs[0].change(|serve| serve.scheduling.as_ref().map(|set| set.name));
+        set.map_or(none, |name| SchedulerKind::of_name(name?))
     }
 }
 
@@ -87,13 +87,13 @@ fn parts_of<M: Machine>(disk: &Disk<M>) -> SchedulerParts<M> {
     let first = &hctxs[0].tags;
     let others = hctxs.iter().filter(|hctx| !Arc::ptr_eq(&hctx.tags, first)).count() as u32;
     let tags = first.depth_with_reserved().saturating_mul(1 + others);
-    let piece_sectors = Arc::clone(&disk.sizes.piece_sectors);
-    SchedulerParts {
-        drive: DriveParts { holds: disk.accounts.holds(hctxs.len()), piece_sectors },
-        groups: disk.config.groups.clone(),
+    let drive = DriveParts {
+        holds: disk.accounts.holds(hctxs.len()),
+        piece_sectors: Arc::clone(&disk.sizes.piece_sectors),
         cost: disk.config.cost,
         tags: DriveTags { queues: hctxs.len(), tags },
-    }
+    };
+    SchedulerParts { drive, groups: disk.config.groups.clone() }
 }
 
 fn set_all<M: Machine>(
@@ -109,7 +109,8 @@ fn set_all<M: Machine>(
     let holds = disk.accounts.holds(hctxs.len());
     for hctx in hctxs {
         let depth = hctx.tags.depth_with_reserved() as usize;
-        let scheduling = QueueScheduler::new(kind, make(hctx.number), depth, &holds);
+        let scheduling =
+            QueueScheduler::new(kind.map(SchedulerKind::name), make(hctx.number), depth, &holds);
         change(hctx, Some(Box::new(scheduling)));
     }
     Ok(())

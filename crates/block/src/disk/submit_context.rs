@@ -30,13 +30,18 @@ pub enum Stamp {
     Io,
 }
 
+/// A thread's statistics for a hardware queue that is not its own.
+struct OtherStats<M: Machine> {
+    disk: Weak<Disk<M>>,
+    stats: Arc<DiskStats<M>>,
+}
+
 /// A thread's statistics by tenant, and its statistics for hardware queues of other threads.
 pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
     pub(crate) tenants: Tenants<M>,
-    /// Statistics for hardware queues of other threads, each with the queue's disk.
-    others: Vec<(Weak<Disk<M>>, Arc<DiskStats<M>>)>,
+    others: Vec<OtherStats<M>>,
 }
 
 pub(crate) struct SubmitContext<M: Machine> {
@@ -116,15 +121,15 @@ impl<M: Machine> SubmitContext<M> {
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let others = &mut self.accounts.others;
-        let is_it = |(other, stats): &&(Weak<Disk<M>>, Arc<DiskStats<M>>)| {
-            core::ptr::eq(other.as_ptr(), disk) && stats.key() == hctx
+        let is_it = |other: &&OtherStats<M>| {
+            core::ptr::eq(other.disk.as_ptr(), disk) && other.stats.key() == hctx
         };
-        if let Some((_, stats)) = others.iter().find(is_it) {
-            return Arc::clone(stats);
+        if let Some(other) = others.iter().find(is_it) {
+            return Arc::clone(&other.stats);
         }
-        others.retain(|(disk, _)| disk.strong_count() > 0);
+        others.retain(|other| other.disk.strong_count() > 0);
         let stats = disk.accounts.open(hctx);
-        others.push((Weak::clone(&disk.this), Arc::clone(&stats)));
+        others.push(OtherStats { disk: Weak::clone(&disk.this), stats: Arc::clone(&stats) });
         stats
     }
 

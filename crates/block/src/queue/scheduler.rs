@@ -15,6 +15,7 @@ pub(crate) mod builtin;
 pub(crate) mod cost;
 pub(crate) mod deadline;
 pub(crate) mod fair;
+pub(crate) mod parts;
 pub(crate) mod share;
 
 use alloc::boxed::Box;
@@ -32,11 +33,7 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
 use crate::chain::merge::{MergeKind, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
-use crate::group::Groups;
 use crate::queue::request::Tag;
-use crate::queue::scheduler::builtin::SchedulerKind;
-use crate::queue::scheduler::cost::CostModel;
-use crate::queue::scheduler::share::DriveParts;
 
 /// Minimum time, in nanoseconds, between two trace messages about pauses in dispatching.
 const REST_NOTED_NS: u64 = 10_000_000;
@@ -229,22 +226,6 @@ pub struct DriveTags {
     pub tags: u32,
 }
 
-/// The state of a drive from which its scheduler is made.
-pub(crate) struct SchedulerParts<M: Machine> {
-    pub(crate) drive: DriveParts<M>,
-    /// The groups that share the drive; `None` if all I/O counts as one group.
-    pub(crate) groups: Option<Arc<Groups<M>>>,
-    pub(crate) cost: CostModel,
-    pub(crate) tags: DriveTags,
-}
-
-pub(crate) struct DriveScheduler<M: Machine> {
-    /// Creates the scheduler object of one hardware queue, given the queue's number.
-    pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
-    /// Initial limit of a request's length in sectors; `None` for no limit.
-    pub(crate) piece_sectors: Option<u32>,
-}
-
 /// A bio chain that the scheduler chose for dispatch, with the time and the status of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletedChain {
@@ -321,8 +302,8 @@ impl CompletedChain {
 
 /// A hardware queue's scheduler, with the state that the block layer keeps about it.
 pub(crate) struct QueueScheduler<M: Machine> {
-    /// The kind of a built-in scheduler; `None` for a scheduler that the program supplies.
-    pub(crate) kind: Option<SchedulerKind>,
+    /// The name of a built-in scheduler; `None` for a scheduler that the program supplies.
+    pub(crate) name: Option<&'static str>,
     scheduler: Box<dyn Scheduler<M>>,
     /// A bio chain that the scheduler chose for dispatch and that waits for a free tag.
     pub(crate) picked: Option<BioRef<M>>,
@@ -346,13 +327,13 @@ pub(crate) struct QueueScheduler<M: Machine> {
 
 impl<M: Machine> QueueScheduler<M> {
     pub(crate) fn new(
-        kind: Option<SchedulerKind>,
+        name: Option<&'static str>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
         drive: &Arc<DriveWaits<M>>,
     ) -> Self {
         QueueScheduler {
-            kind,
+            name,
             scheduler,
             picked: None,
             len: 0,
@@ -363,7 +344,7 @@ impl<M: Machine> QueueScheduler<M> {
             drive: Arc::clone(drive),
             holds: None,
             // Built-in schedulers record waiting times themselves.
-            counts: kind.is_some(),
+            counts: name.is_some(),
             said: ReportedWaits::default(),
         }
     }

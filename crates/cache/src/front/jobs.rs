@@ -1,4 +1,4 @@
-//! `RequestRef`, `CacheJob` and `VolumeRead`: requests of a queue that could not be answered at once, and the
+//! `CacheJob` and `VolumeRead`: requests of a queue that could not be answered at once, and the
 //! queue's reads of the volume below.
 //!
 //! One queue owns these jobs and reads, and uses them on a single thread.
@@ -6,10 +6,11 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::ptr::NonNull;
 
 use millrace_block::{Request, Segment, Status, Tag};
 use millrace_machine::Machine;
+
+use crate::memory::request_pointer::RequestPointer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobStep {
@@ -28,28 +29,8 @@ pub(crate) enum JobStep {
     Below,
 }
 
-/// Address of a request of a queue. The request stays in place, in its tag set, which outlives the
-/// queue.
-pub(crate) struct RequestRef<M: Machine>(NonNull<Request<M>>);
-
-// SAFETY: the request belongs to the driver until its tag is completed, and is only read.
-unsafe impl<M: Machine> Send for RequestRef<M> {}
-
-impl<M: Machine> RequestRef<M> {
-    pub(crate) fn new(rq: &Request<M>) -> RequestRef<M> {
-        RequestRef(NonNull::from(rq))
-    }
-
-    pub(crate) fn get<'a>(&self) -> &'a Request<M> {
-        // SAFETY: the request belongs to the queue until the queue completes its tag. Before that,
-        // the queue ends the request's job or takes the request from its list of pending hits. No
-        // caller keeps the reference after its call into the queue (such as `poll`) has returned.
-        unsafe { self.0.as_ref() }
-    }
-}
-
 pub(crate) struct CacheJob<M: Machine> {
-    rq: RequestRef<M>,
+    rq: RequestPointer<M>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
     /// Pages still to be copied; after the copies of a FUA write, pages still to be written to
@@ -71,7 +52,7 @@ pub(crate) struct CacheJob<M: Machine> {
 impl<M: Machine> CacheJob<M> {
     pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> CacheJob<M> {
         CacheJob {
-            rq: RequestRef::new(rq),
+            rq: RequestPointer::new(rq),
             tag: rq.tag(),
             step,
             todo: Vec::new(),

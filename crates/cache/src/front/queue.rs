@@ -129,12 +129,8 @@ impl<M: Machine> CacheQueue<M> {
         self.send(bio.with_user_data((job as u64) << KIND_BITS | LAST));
     }
 
-    pub(crate) fn errors(&self) -> u64 {
-        self.cache.counts.write_errors.load(Order::SeqCst)
-    }
-
     fn start_job(&mut self, rq: &Request<M>, step: JobStep, todo: Option<core::ops::Range<u64>>) {
-        let mut job = CacheJob::new(rq, step, self.errors());
+        let mut job = CacheJob::new(rq, step, self.cache.write_errors());
         job.todo.extend(todo);
         let at = self.jobs.insert(job);
         self.advance(at);

@@ -27,12 +27,12 @@ const OWN_BYTES_MAX: u64 = 1 << 20;
 
 impl<M: Machine> CacheQueue<M> {
     pub(crate) fn advance_sync_all(&mut self, at: usize, epoch: u64) {
-        // In a write-through cache, dirty pages belong to writes that are unanswered or failed, so a
-        // flush has nothing to write.
+        // In a write-through cache, dirty pages belong to writes that are unanswered or failed, so
+        // a flush has nothing to write.
         if self.cache.is_write_through() || self.sync_all(epoch) {
             return self.start_last(at, Bio::flush());
         }
-        match self.errors() != self.jobs[at].errors_before {
+        match self.cache.write_errors() != self.jobs[at].errors_before {
             true => self.end_job(at, self.cache.failed_writes.last_status()),
             false => self.block(at),
         }
@@ -49,7 +49,7 @@ impl<M: Machine> CacheQueue<M> {
         if !write_rest(self, at) {
             let job = &self.jobs[at];
             // No flush is needed if this request wrote all its pages with FUA and no write failed.
-            let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
+            let is_durable = job.todo.is_empty() && job.errors_before == self.cache.write_errors();
             match rq.flags().has(OpFlags::FUA) && !is_durable {
                 true => self.start_last(at, Bio::flush_range(rq.sector(), rq.nr_sectors())),
                 false => self.end_job(at, Status::Ok),

@@ -221,8 +221,8 @@ impl Shard {
     }
 
     /// Ends the read of a page into `frame`. `filled` is a mask of the eighths that were read, and
-    /// is 0 after an error. Stores the data and returns the page's frame. Stores nothing and returns
-    /// `None` if the read failed or its data may be outdated, for example by a discard.
+    /// is 0 after an error. Stores the data and returns the page's frame. Stores nothing and
+    /// returns `None` if the read failed or its data may be outdated, for example by a discard.
     pub(crate) fn end_fill(
         &mut self,
         frames: &FrameMemory,

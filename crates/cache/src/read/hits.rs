@@ -14,10 +14,10 @@ use millrace_block::{Request, Tag};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::front::jobs::RequestRef;
 use crate::memory::cursor::{CopyDirection, RequestCursor, part_of, wanted_of};
 use crate::memory::extent::{Extent, place_of};
 use crate::memory::page::PageSize;
+use crate::memory::request_pointer::RequestPointer;
 use crate::memory::shard::Shard;
 
 const GROUP: usize = 8;
@@ -25,7 +25,7 @@ const GROUP: usize = 8;
 const HINT_BYTES: usize = 512;
 
 struct PendingHit<M: Machine> {
-    rq: RequestRef<M>,
+    rq: RequestPointer<M>,
     page: u64,
     at: u32,
 }
@@ -72,7 +72,7 @@ impl<M: Machine> PendingHits<M> {
         let Some(at) = shard.find(number) else { return false };
         M::will_read((&raw const *shard.extent(at)).cast(), Extent::LINES_BYTES);
         drop(shard);
-        self.group.push(PendingHit { rq: RequestRef::new(rq), page: pages.start, at });
+        self.group.push(PendingHit { rq: RequestPointer::new(rq), page: pages.start, at });
         true
     }
 

@@ -1,5 +1,8 @@
 //! Sections of a TOML document with the line of each key, and the tables of functions that read
 //! keys.
+//!
+//! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
+//! function that reads the value into the settings. Errors list these rows as the known keys.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

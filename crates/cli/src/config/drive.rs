@@ -1,5 +1,7 @@
-//! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os. The keys of a driver
-//! come from millrace-drives.
+//! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os.
+//!
+//! Keys of queues may also be set in a volume, for all its drives. The keys of a driver come from
+//! millrace-drives.
 
 use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;

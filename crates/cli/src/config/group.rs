@@ -1,5 +1,9 @@
 //! `[[group]]` sections, and the same keys for `ctl set group`: groups of clients that share
-//! drives. All functions are pure.
+//! drives.
+//!
+//! This module owns the only table of a group's keys, with a parser and a formatter for each.
+//! Configurations (read by sections.rs) and changes of a running daemon use it. group/members.rs
+//! checks the parents of groups and the groups that exports name. All functions are pure.
 
 pub mod members;
 pub mod targets;

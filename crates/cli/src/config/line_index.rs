@@ -1,4 +1,7 @@
-//! `LineIndex`: converts byte offsets in a text to line numbers, equally fast anywhere in the text.
+//! `LineIndex`: converts byte offsets in a text to line numbers.
+//!
+//! The index is built once for each configuration, so that finding a line takes equally long
+//! anywhere in the text. document.rs and sections.rs use it.
 
 #[derive(Debug)]
 pub struct LineIndex {

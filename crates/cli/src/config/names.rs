@@ -1,4 +1,7 @@
 //! `SectionNames`: looks up the sections of a kind by name.
+//!
+//! This module reports duplicate names, and references to names that no section has. check.rs
+//! creates the tables and passes them to controller.rs and group/members.rs.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,7 @@
 //! `ServePlan`: a checked configuration with all names resolved, and the line numbers of its keys.
+//!
+//! Plain data that check.rs creates. `serve` opens and serves the plan, and gives the line numbers
+//! in errors.
 
 use std::path::Path;
 

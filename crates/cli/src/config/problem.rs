@@ -1,5 +1,7 @@
-//! Problems of a configuration: the position (file and line, or the flag used instead), the key and
-//! value, and how to fix it.
+//! Problems of a configuration, as texts that say how to fix them.
+//!
+//! A problem states the position (file and line, or the flag used instead), the key and value, and
+//! the remedy. All problems that can be found in one pass are reported together.
 
 use std::fmt;
 

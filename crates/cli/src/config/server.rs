@@ -1,4 +1,6 @@
 //! `[server]`: threads and limits of the library's server, and sockets and files of the daemon.
+//!
+//! This module owns both key tables, which sections.rs reads.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

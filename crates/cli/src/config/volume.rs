@@ -1,5 +1,7 @@
-//! `[[volume]]`: the layout, serving mode and cache of a volume. The queue keys are in drive.rs and
-//! the cache keys in millrace-console.
+//! `[[volume]]`: the layout, serving mode and cache of a volume.
+//!
+//! This module owns the key table; the queue keys are in drive.rs and the cache keys in
+//! millrace-console. sections.rs calls this module; check.rs resolves the drives by name.
 
 use millrace::{
     CHUNK_SECTORS, CacheConfig, DriveOptions, Stack, VolumeConfig, default_layout, default_serving,

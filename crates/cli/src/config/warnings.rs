@@ -1,4 +1,6 @@
 //! Warnings about settings that are allowed but probably mistakes: one line of text each.
+//!
+//! check.rs calls this module. All functions are pure.
 
 use std::collections::HashSet;
 

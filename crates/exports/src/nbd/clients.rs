@@ -19,17 +19,6 @@ use crate::ClientReport;
 /// Time limit for I/O threads to answer. A thread may exceed the limit if a drive blocks it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Number of client numbers per I/O thread: 1 to 1000 for thread 0, and so on. A thread with more
-/// clients also uses numbers of the next thread.
-const CLIENTS_PER_THREAD: u16 = 1000;
-
-/// Returns the number of the client with this index on its I/O thread. The number is the tenant of
-/// the client's I/Os, and appears in logs, counters and traces. After the client has left, another
-/// client may get the number.
-pub(crate) fn client_number(thread: usize, index: usize) -> u16 {
-    (thread as u16).wrapping_mul(CLIENTS_PER_THREAD).wrapping_add(1).wrapping_add(index as u16)
-}
-
 impl Observer {
     /// Returns reports of all NBD clients, sorted by client number. Clients of threads that hang
     /// are left out.
@@ -70,7 +59,7 @@ pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
 }
 
 pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientReport>) {
-    let is_it = |conn: &&mut Box<Connection>| conn.number == number;
+    let is_it = |conn: &&mut Box<Connection>| conn.history.number == number;
     let Some(conn) = worker.conns.iter_mut().flatten().find(is_it) else { return };
     let _ = to.send(report_of(conn));
     client_log::ended(conn, "an operator disconnects it");
@@ -89,7 +78,7 @@ fn report_of(conn: &Connection) -> ClientReport {
     let name = conn.tls.as_ref().and_then(|tls| tls.session.peer()).map(ToString::to_string);
     let peer = client_log::peer(conn);
     ClientReport {
-        number: conn.number,
+        number: conn.history.number,
         protocol: "nbd",
         peer: name.map_or_else(|| peer.clone(), |name| format!("{peer}, {name}")),
         export,

@@ -190,6 +190,8 @@ impl ExportSession {
 
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
+    /// Number of the client in logs and reports (see [`client_number`](super::server_state)).
+    pub(crate) number: u16,
     pub(crate) holes: HoleSearch,
     pub(crate) progress: Progress,
     /// Time, in nanoseconds, since which the server takes no requests of the client; 0 while the
@@ -210,8 +212,6 @@ pub(crate) struct ClientHistory {
 pub(crate) struct Connection {
     pub(crate) fd: RawFd,
     pub(crate) index: usize,
-    /// Number of the client in logs and reports (see [`client_number`](super::clients)).
-    pub(crate) number: u16,
     /// Serial number of the connection. Unlike `index`, serial numbers are never used again.
     pub(crate) serial: u64,
     pub(crate) phase: ConnectionPhase,
@@ -239,7 +239,6 @@ impl Connection {
         Box::new(Connection {
             fd,
             index,
-            number: 0,
             serial,
             phase: ConnectionPhase::Handshake,
             negotiation: Some(Box::new(negotiation)),

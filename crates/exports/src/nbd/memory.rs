@@ -266,8 +266,8 @@ impl BufferPool {
     }
 }
 
-/// Lends a region of small buffers to the ring. The kernel then need not pin the pages for every I/O
-/// of a file drive. Regions of long buffers would pin too much memory.
+/// Lends a region of small buffers to the ring. The kernel then need not pin the pages for every
+/// I/O of a file drive. Regions of long buffers would pin too much memory.
 fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
     let (start, len) = (region.start().as_ptr(), region.len_bytes());
     if len > REGION_BYTES {

@@ -24,8 +24,8 @@ use self::lane::CHANNEL_DEPTH;
 use self::lanes::VolumeLanes;
 use self::ticket::{RangeClaim, Ticket, TicketMemory, TicketState, Tickets};
 use self::waiting_tickets::OfferResult;
-use super::clients::client_number;
 use super::memory::Zeroes;
+use super::server_state::client_number;
 
 /// Longest part of a discard or zeroing that is submitted as one bio: 1 TiB.
 const PART_SECTORS: u64 = 1 << 31;

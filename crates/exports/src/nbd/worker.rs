@@ -26,14 +26,13 @@ use millrace_runtime::{IoConfig, IoContext};
 
 use self::client_timers::{ClientTimers, LANE_IDLE_NS};
 use super::clients;
-use super::clients::client_number;
 use super::connection::client_log;
 use super::connection::{Connection, ConnectionPhase};
 use super::execute::WorkerContext;
 use super::execute::tls::TlsTurnLimits;
 use super::memory::{BufferPool, trim_heap};
 use super::ring::{SocketEvent, SocketRing, close_now, set_send_buffer, set_tcp_options};
-use super::server_state::{FlushPart, NegotiationCount, ServerState, ThreadMessage};
+use super::server_state::{FlushPart, NegotiationCount, ServerState, ThreadMessage, client_number};
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::ticket::{Ticket, TicketMemory, TicketState};
@@ -340,7 +339,7 @@ impl Worker {
         self.core.counts.connections += 1;
         let conn = Connection::new(fd, index, self.accepting.serial, listener);
         let conn = self.conns[index].insert(conn);
-        conn.number = client_number(self.number, index);
+        conn.history.number = client_number(self.number, index);
         let mode = catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default();
         conn.expect(mode, NegotiationCount::new(&self.shared));
         client_log::connected(conn, &catalog.address);

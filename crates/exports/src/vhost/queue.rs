@@ -57,19 +57,24 @@ pub(crate) struct Queue {
     ring: SplitRing,
     is_lost: bool,
     chain: DescriptorChain,
+    requests: RequestTable,
+    memory: MemoryVersions,
+    inflight: Option<QueueInflight>,
+    unflushed: QueueUnflushed,
+    held: Option<WaitingBio>,
+    flags: Arc<DeviceFlags>,
+}
+
+/// Requests that the queue has taken from its ring.
+struct RequestTable {
     slots: Box<[RequestSlot]>,
     /// Data segments of the requests in flight, by first descriptor. Valid only for a request whose
     /// data are not contiguous.
     parts: Box<[Vec<Segment>]>,
-    memory: MemoryVersions,
-    inflight: Option<QueueInflight>,
     /// First descriptors of requests whose answers are not published to the guest yet.
     batch: Vec<u16>,
     /// First descriptors of requests left by an earlier process, to submit again.
     again: VecDeque<u16>,
-    unflushed: QueueUnflushed,
-    held: Option<WaitingBio>,
-    flags: Arc<DeviceFlags>,
 }
 
 /// A bio for which the channel had no space. While it waits, the queue takes no requests from its
@@ -109,12 +114,14 @@ impl Queue {
             ring,
             is_lost: false,
             chain: DescriptorChain::default(),
-            slots: (0..size).map(|_| RequestSlot::FREE).collect(),
-            parts: (0..size).map(|_| Vec::new()).collect(),
+            requests: RequestTable {
+                slots: (0..size).map(|_| RequestSlot::FREE).collect(),
+                parts: (0..size).map(|_| Vec::new()).collect(),
+                batch: Vec::with_capacity(usize::from(size)),
+                again: parts.again.into(),
+            },
             memory: MemoryVersions { now: parts.memory, epoch: 0, old: Vec::new() },
             inflight: parts.inflight,
-            batch: Vec::with_capacity(usize::from(size)),
-            again: parts.again.into(),
             unflushed: QueueUnflushed::of(&parts.flags.unflushed),
             held: None,
             flags: parts.flags,
@@ -157,7 +164,7 @@ impl Queue {
     /// Returns the number of requests that could be taken now.
     #[inline]
     pub(crate) fn available(&mut self) -> u32 {
-        let waiting = self.again.len() as u32 + u32::from(self.held.is_some());
+        let waiting = self.requests.again.len() as u32 + u32::from(self.held.is_some());
         if !self.is_open() {
             return waiting;
         }
@@ -182,7 +189,7 @@ impl Queue {
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
-        if self.held.is_some() || !self.again.is_empty() {
+        if self.held.is_some() || !self.requests.again.is_empty() {
             (count, has_room) = self.take_up(most, lane, channel);
         }
         // If the queue closes during the loop, `next` returns `None` and so ends the loop.
@@ -213,7 +220,7 @@ impl Queue {
         }
         while has_room
             && count < most
-            && let Some(head) = self.again.pop_front()
+            && let Some(head) = self.requests.again.pop_front()
         {
             count += 1;
             has_room = self.start(head, lane, channel);
@@ -230,7 +237,7 @@ impl Queue {
                 return None;
             }
         };
-        if self.slots[usize::from(head)].state & BUSY != 0 {
+        if self.requests.slots[usize::from(head)].state & BUSY != 0 {
             self.break_down(RingError::InFlight { head });
             return None;
         }
@@ -260,7 +267,7 @@ impl Queue {
     #[inline(always)]
     fn enter(&mut self, head: u16, status: *mut u8, read_bytes: u32) {
         let state = BUSY | self.memory.epoch;
-        self.slots[usize::from(head)] = RequestSlot { status, state, read_bytes };
+        self.requests.slots[usize::from(head)] = RequestSlot { status, state, read_bytes };
         self.stats.in_flight += 1;
     }
 
@@ -274,13 +281,13 @@ impl Queue {
         }
         let request = blk::parse(&mut self.chain);
         self.enter(head, request.status.unwrap_or(null_mut()), 0);
-        let slot = &mut self.slots[usize::from(head)];
+        let slot = &mut self.requests.slots[usize::from(head)];
         let bio = match request.action {
             Action::Transfer(op, sector) => {
                 if op == Op::Read {
                     slot.read_bytes = request.data_bytes as u32;
                 }
-                let parts = &mut self.parts[usize::from(head)];
+                let parts = &mut self.requests.parts[usize::from(head)];
                 parts.clear();
                 parts.extend_from_slice(&self.chain.parts[request.data.0..request.data.1]);
                 if parts.len() > PARTS_KEPT {
@@ -343,7 +350,7 @@ impl Queue {
                 }
                 bio = bio.with_flags(OpFlags::FUA);
             } else if is_kept && self.unflushed.notes {
-                self.slots[usize::from(head)].state |= UNFLUSHED;
+                self.requests.slots[usize::from(head)].state |= UNFLUSHED;
             }
         }
         self.submit(bio, channel)
@@ -378,14 +385,15 @@ impl Queue {
             return self.answer(head, status::OK);
         }
         self.stats.errors += 1;
-        self.slots[usize::from(head)].read_bytes = 0;
+        self.requests.slots[usize::from(head)].read_bytes = 0;
         self.answer(head, blk::status_of(status));
     }
 
     /// Writes the answer of a request. The guest sees the answer after [`Queue::publish`].
     #[inline]
     fn answer(&mut self, head: u16, status: u8) {
-        let slot = std::mem::replace(&mut self.slots[usize::from(head)], RequestSlot::FREE);
+        let slot =
+            std::mem::replace(&mut self.requests.slots[usize::from(head)], RequestSlot::FREE);
         let mut len = 0;
         if !slot.status.is_null() {
             // SAFETY: in guest memory, which the queue keeps mapped while a request is in flight.
@@ -403,14 +411,14 @@ impl Queue {
         self.ring.put(head, len);
         if let Some(inflight) = &mut self.inflight {
             inflight.put(head);
-            self.batch.push(head);
+            self.requests.batch.push(head);
         }
     }
 
     #[cold]
     fn tidy_up(&mut self, (head, state): (u16, u32), status: u8) {
         if state & LONG != 0 {
-            self.parts[usize::from(head)] = Vec::new();
+            self.requests.parts[usize::from(head)] = Vec::new();
         }
         if state & FLUSH != 0 {
             self.unflushed.end_flush(head, status);
@@ -431,8 +439,8 @@ impl Queue {
         let before = self.ring.published();
         let published = self.ring.publish();
         if let Some(inflight) = &mut self.inflight {
-            inflight.published(&self.batch, published);
-            self.batch.clear();
+            inflight.published(&self.requests.batch, published);
+            self.requests.batch.clear();
         }
         self.unflushed.after_publish();
         if self.ring.wants_interrupt(before)
@@ -456,7 +464,7 @@ impl Queue {
         // While a bio waits for space in the channel, no kick is needed: a completion makes space
         // and wakes the thread.
         self.held.is_none()
-            && (!self.again.is_empty() || (self.is_open() && self.ring.request_kick()))
+            && (!self.requests.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
 
     #[inline]
@@ -479,7 +487,7 @@ impl Queue {
             // SAFETY: found in the memory that is now kept.
             Some(areas) => unsafe { self.ring.move_to(areas) },
             None => {
-                self.again.clear();
+                self.requests.again.clear();
                 self.lose("its ring is not in the new guest memory");
             }
         }
@@ -502,7 +510,7 @@ impl Queue {
 
     /// Returns true if the queue is stopping and has no requests.
     pub(crate) fn is_drained(&self) -> bool {
-        self.stopping.is_some() && self.in_flight() == 0 && self.again.is_empty()
+        self.stopping.is_some() && self.in_flight() == 0 && self.requests.again.is_empty()
     }
 }
 

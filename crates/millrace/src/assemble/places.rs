@@ -62,8 +62,8 @@ impl Places {
         Err(SetupError::SameFile { name, other: *other, other_name })
     }
 
-    /// Returns the error of a drive that could not be opened. If the drive is busy because an earlier
-    /// drive has the same data, the error says so.
+    /// Returns the error of a drive that could not be opened. If the drive is busy because an
+    /// earlier drive has the same data, the error says so.
     pub(crate) fn explain(&self, name: &str, spec: &Spec, error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);

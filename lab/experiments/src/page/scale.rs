@@ -125,6 +125,15 @@ pub(super) fn percent_off(deviation: f64) -> String {
     format!("{:+.0} %", deviation * 100.0)
 }
 
+/// Returns the deviation in words, such as `30 % below`, to be followed by the reference value.
+pub(super) fn distance(deviation: f64) -> String {
+    match (deviation * 100.0).round() {
+        percent if percent > 0.0 => format!("{percent} % above"),
+        percent if percent < 0.0 => format!("{} % below", -percent),
+        _ => "equal to".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
 use super::html::rows;
-use super::scale::{percent_off, short};
+use super::scale::{distance, short};
 use super::{Check, CheckVerdict, DataTable, Figure, Page, Panel, Unit};
 
 pub(super) fn page(page: &Page) -> String {
@@ -166,8 +166,13 @@ fn checks(page: &Page) -> String {
 }
 
 fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
+    let bound = match &check.paper.text {
+        text if text.contains("at least") => "lower bound",
+        text if text.contains("at most") => "upper bound",
+        _ => "value",
+    };
     let off = |off: Option<f64>| {
-        off.map_or_else(String::new, |off| format!(", {} off", percent_off(off)))
+        off.map_or_else(String::new, |off| format!(", {} the {theirs} {bound}", distance(off)))
     };
     let head = format!(
         " {:<23}{}{} ({})",
@@ -185,9 +190,9 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     say(theirs, &check.paper.text);
     say(ours, &check.ours.text);
     if let Some(without) = check.without.as_ref().filter(|one| one.holds != CheckVerdict::NotYet) {
-        let change = without.change.map_or_else(String::new, |change| {
-            format!(" ({} against {ours})", percent_off(change))
-        });
+        let change = without
+            .change
+            .map_or_else(String::new, |change| format!(" ({} {ours})", distance(change)));
         let (text, verdict) = (&without.ours.text, without.holds.name());
         let words = format!(
             "{}: {text}{change}; {verdict}{}",

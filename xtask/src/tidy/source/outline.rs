@@ -18,8 +18,8 @@ pub struct Item {
     pub method_of: Option<String>,
     pub lines: usize,
     pub fields: usize,
-    /// Number of arguments besides `self`; 0 in trait implementations, where the trait demands
-    /// them.
+    /// Number of arguments besides `self`. A tuple counts as its members. 0 in trait
+    /// implementations, where the trait demands them.
     pub arguments: usize,
     pub bools: usize,
 }
@@ -64,11 +64,20 @@ impl Outline {
         let mut item = Item { lines, method_of, ..item(&sig.ident) };
         for input in sig.inputs.iter().filter(|_| !self.in_trait_impl) {
             let syn::FnArg::Typed(typed) = input else { continue };
-            item.arguments += 1;
+            item.arguments += values_in(&typed.ty);
             let is_bool = matches!(&*typed.ty, syn::Type::Path(p) if p.path.is_ident("bool"));
             item.bools += usize::from(is_bool);
         }
         self.items.push(item);
+    }
+}
+
+/// Number of values that an argument of this type carries: a tuple counts as its members.
+fn values_in(ty: &syn::Type) -> usize {
+    match ty {
+        syn::Type::Tuple(tuple) => tuple.elems.iter().map(values_in).sum(),
+        syn::Type::Reference(reference) => values_in(&reference.elem),
+        _ => 1,
     }
 }
 
@@ -190,6 +199,12 @@ mod tests {
         assert_eq!(takes, [(2, 1), (0, 0), (0, 0)]);
         let of: Vec<_> = items.iter().map(|item| item.method_of.as_deref()).collect();
         assert_eq!(of, [Some("A"), None, None]);
+    }
+
+    #[test]
+    fn a_tuple_counts_as_its_members() {
+        let items = outline("fn f(a: (u8, &(u8, bool)), b: [(u8, u8); 2], c: u8) {}\n").items;
+        assert_eq!(items[0].arguments, 5);
     }
 
     #[test]

@@ -7,8 +7,9 @@
 
 use millrace_machine::Machine;
 
+use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::share::depth::Policy;
-use crate::queue::scheduler::{DriveScheduler, SchedulerParts, deadline, fair};
+use crate::queue::scheduler::{deadline, fair};
 
 /// The built-in schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -37,6 +38,10 @@ impl SchedulerKind {
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    pub(crate) fn of_name(name: &str) -> Option<SchedulerKind> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
     }
 
     pub(crate) fn make<M: Machine>(

@@ -26,12 +26,11 @@ use crate::group::config::Priority;
 use crate::group::view::GroupView;
 use crate::queue::scheduler::deadline::holders::WaitTracker;
 use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
-use crate::queue::scheduler::{
-    ChainBatch, CompletedChain, DriveScheduler, Leftover, Scheduler, SchedulerParts, SchedulerPick,
-};
+use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
+use crate::queue::scheduler::{ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick};
 
 pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
-    let deadline = Deadline::new(DeadlineConfig::default(), parts.tags.queues)
+    let deadline = Deadline::new(DeadlineConfig::default(), parts.drive.tags.queues)
         .with_groups(parts.groups.clone())
         .accounting_to(&parts.drive.holds);
     DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }

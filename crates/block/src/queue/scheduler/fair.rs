@@ -15,15 +15,16 @@ use millrace_machine::{Machine, debug_fields};
 
 use crate::group::Groups;
 use crate::queue::scheduler::cost::CostModel;
+use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::piece::FIRST_SECTORS;
 use crate::queue::scheduler::share::{DriveParts, SharedDrive};
-use crate::queue::scheduler::{DriveScheduler, DriveTags, Scheduler, SchedulerParts};
+use crate::queue::scheduler::{DriveTags, Scheduler};
 
 /// Makes a drive's scheduler, which counts wait times and limits the size of requests.
 pub(crate) fn of_drive<M: Machine>(policy: Policy, parts: &SchedulerParts<M>) -> DriveScheduler<M> {
     let groups = parts.groups.clone().unwrap_or_else(Groups::new);
-    let drive = SharedDrive::new(policy, (&groups, &parts.drive), parts.cost, parts.tags);
+    let drive = SharedDrive::new(policy, &groups, &parts.drive);
     DriveScheduler {
         queue: Box::new(move |hctx| drive.queue(hctx)),
         piece_sectors: Some(FIRST_SECTORS),
@@ -39,8 +40,8 @@ impl<M: Machine> Fair<M> {
     /// Creates a scheduler for a drive that all groups in `groups` share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
-        let drive = DriveParts::of_no_drive(tags.queues);
-        Fair(SharedDrive::new(Policy::Weights, (groups, &drive), cost, tags))
+        let drive = DriveParts::of_no_drive(cost, tags);
+        Fair(SharedDrive::new(Policy::Weights, groups, &drive))
     }
 
     /// Creates the scheduler of hardware queue `hctx`. The number `hctx` must be less than
@@ -60,8 +61,8 @@ impl<M: Machine> Latency<M> {
     /// Creates a scheduler for a drive that these groups share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
-        let drive = DriveParts::of_no_drive(tags.queues);
-        Latency(SharedDrive::new(Policy::Targets, (groups, &drive), cost, tags))
+        let drive = DriveParts::of_no_drive(cost, tags);
+        Latency(SharedDrive::new(Policy::Targets, groups, &drive))
     }
 
     /// Creates the scheduler of hardware queue `hctx`. The number `hctx` must be less than

@@ -74,12 +74,8 @@ pub(crate) struct SharedDrive<M: Machine> {
 }
 
 impl<M: Machine> SharedDrive<M> {
-    pub(crate) fn new(
-        policy: Policy,
-        (groups, drive): (&Arc<Groups<M>>, &DriveParts<M>),
-        cost: CostModel,
-        tags: DriveTags,
-    ) -> Arc<Self> {
+    pub(crate) fn new(policy: Policy, groups: &Arc<Groups<M>>, drive: &DriveParts<M>) -> Arc<Self> {
+        let DriveParts { cost, tags, .. } = *drive;
         let mail = |_| M::Lock::new("share-mail", QueueMailbox::default());
         Arc::new(SharedDrive {
             policy,
@@ -110,14 +106,18 @@ impl<M: Machine> SharedDrive<M> {
 pub(crate) struct DriveParts<M: Machine> {
     pub(crate) holds: Arc<DriveWaits<M>>,
     pub(crate) piece_sectors: Arc<M::Word>,
+    pub(crate) cost: CostModel,
+    pub(crate) tags: DriveTags,
 }
 
 impl<M: Machine> DriveParts<M> {
     /// Creates drive state for a scheduler inside a program's own scheduler, without a disk.
-    pub(crate) fn of_no_drive(queues: usize) -> Self {
+    pub(crate) fn of_no_drive(cost: CostModel, tags: DriveTags) -> Self {
         DriveParts {
-            holds: Arc::new(DriveWaits::new(queues)),
+            holds: Arc::new(DriveWaits::new(tags.queues)),
             piece_sectors: Arc::new(M::Word::new(0)),
+            cost,
+            tags,
         }
     }
 }

@@ -1,4 +1,7 @@
 //! Rules between groups, and between groups and the exports that name them.
+//!
+//! Second step of loading, for `[[group]]` sections and for the keys `group` and `group-each` of an
+//! export. check.rs calls this module.
 
 use std::collections::{HashMap, HashSet};
 

@@ -36,43 +36,43 @@ pub(crate) fn connected(conn: &Connection, address: &str) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
-    let (client, from) = (conn.number, whence(conn));
+    let (client, from) = (conn.history.number, whence(conn));
     tracing::debug!(%client, address, "client {client}{from} connected to {address}");
 }
 
 #[cold]
 pub(crate) fn granted(conn: &Connection, export: &str, style: ReplyStyle) {
-    let (client, replies) = (conn.number, format!("{style:?}").to_lowercase());
+    let (client, replies) = (conn.history.number, format!("{style:?}").to_lowercase());
     tracing::debug!(%client, export, "client {client} uses export {export:?} with {replies} replies");
 }
 
 #[cold]
 pub(crate) fn secured(conn: &Connection, how: &str, who: Option<&str>) {
-    let (client, who) = (conn.number, who.unwrap_or("nobody in particular"));
+    let (client, who) = (conn.history.number, who.unwrap_or("nobody in particular"));
     tracing::debug!(%client, who, "client {client} is {who}, encrypted with {how}");
 }
 
 #[cold]
 pub(crate) fn refused(conn: &Connection, address: &str, why: impl fmt::Display) {
-    let (client, from) = (conn.number, whence(conn));
+    let (client, from) = (conn.history.number, whence(conn));
     tracing::warn!(%client, address, "{address}: client {client}{from} is refused: {why}");
 }
 
 #[cold]
 pub(crate) fn not_allowed(conn: &Connection, why: &str) {
-    let (client, from) = (conn.number, whence(conn));
+    let (client, from) = (conn.history.number, whence(conn));
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
 #[cold]
 pub(crate) fn broken(conn: &Connection, why: impl fmt::Display) {
-    let (client, from) = (conn.number, whence(conn));
+    let (client, from) = (conn.history.number, whence(conn));
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
 }
 
 #[cold]
 pub(crate) fn unread(conn: &Connection) {
-    let (client, from) = (conn.number, named(conn));
+    let (client, from) = (conn.history.number, named(conn));
     tracing::warn!(
         %client,
         "client {client}{from} does not read its replies and is disconnected, as the daemon stops; its \
@@ -82,13 +82,13 @@ pub(crate) fn unread(conn: &Connection) {
 
 #[cold]
 pub(crate) fn ended(conn: &Connection, why: impl fmt::Display) {
-    let client = conn.number;
+    let client = conn.history.number;
     tracing::debug!(%client, %why, "client {client} is disconnected: {why}");
 }
 
 #[cold]
 pub(crate) fn left(conn: &Connection) {
-    let client = conn.number;
+    let client = conn.history.number;
     tracing::debug!(%client, "client {client} is gone");
 }
 
@@ -149,7 +149,7 @@ pub(crate) mod tests {
     fn the_log_says_what_clients_do() {
         let log = logged(|| {
             let (mut conn, _sockets) = connection(7);
-            conn.number = 3001;
+            conn.history.number = 3001;
             connected(&conn, "unix:/s");
             granted(&conn, "x", ReplyStyle::Extended);
             ended(&conn, "it is bad");

@@ -28,18 +28,18 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
-    refusals: LogLimit,
+    refusals: FailureLogLimit,
     /// Limits warnings that new clients wait until a file descriptor is free.
-    waits: LogLimit,
+    waits: FailureLogLimit,
 }
 
 #[derive(Debug, Default)]
-struct LogLimit {
+struct FailureLogLimit {
     shown: u32,
     since: Option<Instant>,
 }
 
-impl LogLimit {
+impl FailureLogLimit {
     /// Returns true if an event may be logged now, as one of at most `max` within [`SHOWN_WITHIN`].
     fn may_show(&mut self, now: Instant, max: u32) -> bool {
         if self.since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
@@ -268,7 +268,7 @@ mod tests {
         assert!(turn.may_shake());
         let start = Instant::now();
         for max in [SHOWN_MAX, 1] {
-            let mut limit = LogLimit::default();
+            let mut limit = FailureLogLimit::default();
             assert_eq!((0..100).filter(|_| limit.may_show(start, max)).count(), max as usize);
             assert!(limit.may_show(start + SHOWN_WITHIN * 2, max));
         }

@@ -15,8 +15,9 @@ use crate::nbd::connection::Connection;
 use crate::nbd::submit::bounce::{Unaligned, first_bounce};
 use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 
-/// Makes a read or write cover whole blocks. Returns the size of the buffer that it needs, in bytes:
-/// behind the blocks of a write there is room for the contents of the first and the last block.
+/// Makes a read or write cover whole blocks. Returns the size of the buffer that it needs, in
+/// bytes: behind the blocks of a write there is room for the contents of the first and the last
+/// block.
 #[cold]
 pub(super) fn extend_to_blocks(ticket: &mut Ticket, request: ClientRequest<'_>) -> usize {
     let unaligned = Unaligned::new(request.offset, request.length, request.granted.block_bytes);

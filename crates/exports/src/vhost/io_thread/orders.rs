@@ -1,4 +1,6 @@
 //! Orders of a control thread to an I/O thread, executed between two iterations of its loop.
+//!
+//! An order whose sender waits carries a channel for the answer.
 
 use std::os::fd::OwnedFd;
 

@@ -196,9 +196,9 @@ fn piece_lists_keep_memory_unless_longer_than_guests_know() {
         bench.played.offer(0, 256, 0, &[0]);
         bench.queue.available();
         assert_eq!(bench.take(1), 1);
-        assert_eq!(bench.queue.slots[0].state, BUSY | if kept { 0 } else { LONG });
+        assert_eq!(bench.queue.requests.slots[0].state, BUSY | if kept { 0 } else { LONG });
         bench.complete(1);
-        assert_eq!(bench.queue.parts[0].capacity() >= pieces, kept, "{pieces} pieces");
+        assert_eq!(bench.queue.requests.parts[0].capacity() >= pieces, kept, "{pieces} pieces");
         assert_eq!(bench.queue.in_flight(), 0);
         bench.publish();
         assert_eq!(bench.played.answer(0, 0), (0, 512 * pieces as u32 + 1));
@@ -236,7 +236,7 @@ fn memory_stays_exactly_as_long_as_its_requests_in_flight() {
             assert!(times[time].upgrade().is_some(), "time {time}");
             let (head, status) = ended[2 * time + half];
             bench.queue.complete(head, status);
-            assert!(bench.queue.parts[usize::from(head)].capacity() >= 2);
+            assert!(bench.queue.requests.parts[usize::from(head)].capacity() >= 2);
         }
         assert!(times[time].upgrade().is_none(), "time {time} has ended");
     }

@@ -141,8 +141,11 @@ pub struct BenchArgs {
 #[derive(Debug, Clone, Args)]
 pub struct IgnoredArgs {
     /// `--direct` is ignored: drives are always opened for direct I/O where that works.
-    #[arg(long, hide = true, value_name = "0|1")]
+    #[arg(long, hide = true, value_name = "0|1", value_parser = is_direct)]
     pub direct: Option<String>,
+    /// `--buffered` is ignored, like `--direct`.
+    #[arg(long, hide = true, value_name = "0|1", value_parser = is_not_buffered)]
+    pub buffered: Option<String>,
     /// `--ioengine` is ignored: the driver of a drive decides how I/O is done.
     #[arg(long, hide = true, value_name = "NAME")]
     pub ioengine: Option<String>,
@@ -168,6 +171,29 @@ pub struct IgnoredArgs {
     /// `--norandommap` is ignored: random offsets never depend on which blocks were used before.
     #[arg(long, hide = true)]
     pub norandommap: bool,
+    /// `--refill_buffers` is ignored: no drive here depends on what is written.
+    #[arg(long, hide = true, alias = "refill_buffers")]
+    pub refill_buffers: bool,
+    /// `--gtod_reduce` is ignored: times are stamped once for each batch of I/Os.
+    #[arg(long, hide = true, alias = "gtod_reduce", value_name = "0|1")]
+    pub gtod_reduce: Option<String>,
+    /// `--fallocate` is ignored: `bench` never creates files.
+    #[arg(long, hide = true, value_name = "MODE")]
+    pub fallocate: Option<String>,
+    /// `--exitall` is ignored: all jobs end at the same time.
+    #[arg(long, hide = true)]
+    pub exitall: bool,
+}
+
+fn is_direct(value: &str) -> Result<String, &'static str> {
+    match value {
+        "1" | "true" => Ok(value.to_owned()),
+        _ => Err("drives are opened for direct I/O; for buffered I/O use --jobfile, with direct=0"),
+    }
+}
+
+fn is_not_buffered(value: &str) -> Result<String, &'static str> {
+    is_direct(if value == "0" || value == "false" { "1" } else { "0" })
 }
 
 /// Arguments that `bench -h` shows, with their texts there. `bench --help` also shows the others,

@@ -1,4 +1,7 @@
 //! Converts errors of a start to problems at the line of the drive, key, listener or export.
+//!
+//! Pure functions. findings.rs, start/drives.rs and `serve` call them, so that `--check` and a
+//! start agree.
 
 use millrace::{ConfigPart, SetupError, StartError};
 use millrace_drives::SpecError;

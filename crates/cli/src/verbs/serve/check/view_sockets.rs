@@ -1,5 +1,9 @@
 //! Paths and addresses of the control socket and of the metrics page. A start binds both just
 //! before it binds the sockets of clients.
+//!
+//! The module owns the rule for the default path of the control socket. If an address is in use,
+//! the module reports the line of the configuration that names the address. `serve` calls the
+//! module.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

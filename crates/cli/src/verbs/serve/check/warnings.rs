@@ -1,5 +1,8 @@
-//! Warnings and notes of `serve` and `--check`. They go to the log, because programs read standard
+//! Warnings and notes of `serve` and `--check`, which are written to the log, not to standard
 //! output.
+//!
+//! Standard output has tables, lines to paste and `ready`, which programs read. Warnings go to
+//! standard error as text or JSON, depending on the flags.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -51,8 +51,8 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// The target was missed for `MISSED_MIN`. Contains the service times of the group's I/Os in the
-    /// last time window, and the mean numbers of I/Os in the drive: of the group, and of other
+    /// The target was missed for `MISSED_MIN`. Contains the service times of the group's I/Os in
+    /// the last time window, and the mean numbers of I/Os in the drive: of the group, and of other
     /// groups.
     Missed(Snapshot, (f64, f64)),
     Kept,

@@ -1,5 +1,6 @@
-//! CPU time of the daemon's threads, and time that they waited for a CPU
-//! (`/proc/self/task/*/schedstat`).
+//! CPU time of the daemon's threads, and time that they waited for a CPU.
+//!
+//! This module reads `/proc/self/task/*/schedstat`. daemon.rs calls it for each report.
 
 use std::fs;
 use std::path::Path;

@@ -194,8 +194,8 @@ impl SampleInterval<'_> {
         sample
     }
 
-    /// Returns the I/Os of volumes, drives and groups between two samples. Leaves out unused volumes if
-    /// there are more than `SERIES_MAX` volumes, because only the busiest get a series.
+    /// Returns the I/Os of volumes, drives and groups between two samples. Leaves out unused
+    /// volumes if there are more than `SERIES_MAX` volumes, because only the busiest get a series.
     fn readings(
         &self,
         volumes: &[Arc<Volume<Native>>],

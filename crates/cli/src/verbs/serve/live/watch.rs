@@ -1,7 +1,7 @@
 //! `DaemonWatch`: logs events of a running daemon: failed I/Os, lost and recovered servers of
 //! drives, and the stop of the daemon.
 //!
-//! It runs on the main thread and wakes once per second. Each drive and each export gets at most
+//! The main thread checks once per second. Each drive and each export gets at most
 //! one line in five checks, with the count since the last line, and another line when the daemon
 //! stops.
 

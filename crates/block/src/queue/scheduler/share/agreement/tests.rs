@@ -22,10 +22,9 @@ impl Rig {
     fn new() -> Rig {
         let groups = Groups::<Native>::new();
         let ids = ["x", "y"].map(|name| groups.open(GroupConfig::new(name)).expect("a new name"));
-        let drive = DriveParts::of_no_drive(2);
         let tags = DriveTags { queues: 2, tags: 64 };
-        let shared =
-            SharedDrive::new(Policy::Weights, (&groups, &drive), CostModel::default(), tags);
+        let drive = DriveParts::of_no_drive(CostModel::default(), tags);
+        let shared = SharedDrive::new(Policy::Weights, &groups, &drive);
         Rig { shared, groups: ids, now_ns: 1_000_000_000 }
     }
 

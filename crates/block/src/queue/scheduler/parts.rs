@@ -1,0 +1,26 @@
+//! Input and result of the functions that create a drive's scheduler.
+//!
+//! disk/scheduled.rs passes `SchedulerParts`, the state of a drive, to a scheduler's function
+//! `of_drive`, which returns a `DriveScheduler`. builtin.rs lists the functions.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use millrace_machine::Machine;
+
+use crate::group::Groups;
+use crate::queue::scheduler::Scheduler;
+use crate::queue::scheduler::share::DriveParts;
+
+pub(crate) struct SchedulerParts<M: Machine> {
+    pub(crate) drive: DriveParts<M>,
+    /// The groups that share the drive; `None` if all I/O counts as one group.
+    pub(crate) groups: Option<Arc<Groups<M>>>,
+}
+
+pub(crate) struct DriveScheduler<M: Machine> {
+    /// Creates the scheduler object of one hardware queue, given the queue's number.
+    pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
+    /// Initial limit of a request's length in sectors; `None` for no limit.
+    pub(crate) piece_sectors: Option<u32>,
+}
