@@ -129,8 +129,7 @@ impl Worker {
     /// the flush would stay in the cache's memory and be lost, although acknowledged.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let volumes = &self.core.submitter.lanes.volumes();
-        let mut progress: Vec<Progress> =
-            volumes.iter().map(|one| Progress::watched(one)).collect();
+        let mut progress: Vec<Progress> = volumes.iter().map(Progress::watched).collect();
         while !self.is_idle() && goes_on(&mut progress, limit.left_with_ns(CUT_OFF_NS)) {
             self.turn(Some(Native::now() + TURN_NS))?;
         }

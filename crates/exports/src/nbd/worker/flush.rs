@@ -65,7 +65,7 @@ impl Worker {
         let (lanes, more_ns) = (&mut submitter.lanes, MORE_NS + CUT_OFF_NS);
         let done = || shared.all_flushed();
         let volumes = &lanes.volumes();
-        let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
+        let mut progress: Vec<Progress> = volumes.iter().map(Progress::of).collect();
         while !done() && goes_on(&mut progress, limit.left_with_ns(more_ns)) {
             lanes.iter_mut().for_each(|lane| {
                 lane.channel.poll(|_| ());

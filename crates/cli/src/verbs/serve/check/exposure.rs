@@ -211,7 +211,7 @@ fn of_keys(plan: &ServePlan) -> impl Iterator<Item = Warning> {
 fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, PathBuf, usize)> {
     let spec = drive.spec.innermost();
     let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.at("tls-key")));
-    let keyrings = (spec.driver == "rbd").then(|| keyrings(&spec)).unwrap_or_default();
+    let keyrings = if spec.driver == "rbd" { keyrings(&spec) } else { Vec::new() };
     let of_ceph = keyrings.into_iter().map(|path| ("keyring", path, lines.at("conf")));
     tls.into_iter().chain(of_ceph).collect()
 }
