@@ -10,8 +10,7 @@ const S: u64 = 1_000_000_000;
 
 #[test]
 fn thread_polls_for_its_followers_or_sleeps_until_due() {
-    let mut client_timers = ClientTimers::default();
-    client_timers.look_ns = 9_000_000;
+    let mut client_timers = ClientTimers { look_ns: 9_000_000, ..ClientTimers::default() };
     assert_eq!(client_timers.deadline(&[], 0), None, "there is no connection");
     assert_eq!(client_timers.deadline(&[], 1), Some(9_000_000));
     let (mut conn, _sockets) = connection(1);
