@@ -12,7 +12,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_nbd::client::{NbdUri, parse_reply, ClientHandshake, ClientProgress, ServerReply};
-use millrace_nbd::{Catalog, Command, ExportInfo, Handshake, Progress, ReplyStyle, RequestLimits, Session, TransmissionFlags, Verdict};
+use millrace_nbd::{ExportCatalog, Command, ExportInfo, Handshake, Progress, ReplyStyle, RequestLimits, Session, TransmissionFlags, RequestVerdict};
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
@@ -64,7 +64,7 @@ fn session(style: ReplyStyle) -> Session {
 
 type Outcome = (Vec<u8>, Option<(usize, Result<Progress, millrace_nbd::ProtocolError>)>);
 
-fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
+fn negotiate(catalog: &dyn ExportCatalog, input: &[u8], piece: usize) -> Outcome {
     let (mut handshake, mut out) = (Handshake::new(), Vec::new());
     handshake.greeting(&mut out);
     let (mut used, mut seen) = (0, 0);
@@ -93,7 +93,7 @@ fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
         input = &input[header_bytes..];
         let mut skip = request.payload_bytes(session.style);
         match millrace_nbd::check(&request, &rules, session) {
-            Verdict::Accept => {
+            RequestVerdict::Accept => {
                 let end = u128::from(request.offset) + u128::from(request.length);
                 if !matches!(request.command, Command::Disc | Command::Flush) {
                     assert!(end <= u128::from(rules.size_bytes) && request.length > 0);
@@ -101,11 +101,11 @@ fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
                     assert!(request.offset % block == 0 && request.length % block == 0);
                 }
             }
-            Verdict::Refuse { drain_bytes, .. } => {
+            RequestVerdict::Refuse { drain_bytes, .. } => {
                 assert!(drain_bytes <= rules.drain_bytes_max);
                 skip = drain_bytes;
             }
-            Verdict::Disconnect(_) => return,
+            RequestVerdict::Disconnect(_) => return,
         }
         input = &input[input.len().min(usize::try_from(skip).unwrap_or(usize::MAX))..];
     }

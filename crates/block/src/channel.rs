@@ -40,7 +40,7 @@ use crate::channel::checks::BioChecks;
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
 use crate::channel::member::VolumeMember;
-use crate::channel::submission::{PluggedBatch, SplitRule, Submission, members_of};
+use crate::channel::submission::{BioSubmission, PluggedBatch, SplitRule, members_of};
 use crate::channel::throttle::Throttle;
 use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::timeouts::look_period_ns;
@@ -49,7 +49,7 @@ use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, ThreadTurn};
 use crate::trace::UnplugReason;
 use crate::volume::Volume;
-use crate::volume::serving::Chooser;
+use crate::volume::serving::ServingChooser;
 
 /// Nanoseconds between polls while a disk refuses bios, or any thread may run their queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -75,7 +75,7 @@ impl<M: Machine> Default for ChannelConfig<M> {
 
 /// A thread's interface to a volume.
 pub struct Channel<M: Machine> {
-    pub(crate) sub: Submission<M>,
+    pub(crate) sub: BioSubmission<M>,
     /// Bios that the program submits again and that cannot take the fast path.
     /// [`Channel::poll_again`] starts them at its end.
     pub(crate) again: BioList<M>,
@@ -155,7 +155,7 @@ impl<M: Machine> Channel<M> {
             let first = parents + at * share;
             member.child_slots = ChildSlots::of(bio_set.handles(first..first + share));
         }
-        let mut sub = Submission {
+        let mut sub = BioSubmission {
             members,
             run: SubmitContext::new(&bio_set, owner, config.stamp, number)
                 .accounting_to(&volume.tenants),
@@ -172,7 +172,7 @@ impl<M: Machine> Channel<M> {
                 has_parts: false,
             },
             checks,
-            chooser: Chooser::default(),
+            chooser: ServingChooser::default(),
             first_member: 0,
             volume_plug: None,
             split_rule: SplitRule::Drives,

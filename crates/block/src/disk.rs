@@ -37,7 +37,7 @@ use crate::account::DiskStats;
 use crate::account::failures::{Failure, Failures};
 use crate::account::held::{DriveWaits, WaitSnapshot};
 use crate::account::histogram::Snapshot;
-use crate::account::ledger::Ledger;
+use crate::account::ledger::AccountLedger;
 use crate::account::stats::StatsSnapshot;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
@@ -85,7 +85,7 @@ pub(crate) struct AbandonedRequest<M: Machine> {
 }
 
 pub(crate) struct DiskAccounts<M: Machine> {
-    ledger: M::Lock<Ledger<DiskStats<M>>>,
+    ledger: M::Lock<AccountLedger<DiskStats<M>>>,
     rare: M::Lock<RareAccounts<M>>,
 }
 
@@ -98,7 +98,7 @@ struct RareAccounts<M: Machine> {
 impl<M: Machine> DiskAccounts<M> {
     fn new() -> Self {
         let rare = RareAccounts { failures: Failures::default(), holds: None };
-        let ledger = M::Lock::new("stats", Ledger::new());
+        let ledger = M::Lock::new("stats", AccountLedger::new());
         DiskAccounts { ledger, rare: M::Lock::new("failures", rare) }
     }
 

@@ -1,7 +1,7 @@
-//! `Grid`: rows below column heads as plain text, with two spaces between columns.
+//! `TextGrid`: rows below column heads as plain text, with two spaces between columns.
 //!
-//! `Grid` owns the layout that the tables of all verbs share: numbers are flush right, names flush
-//! left, and lines have no trailing spaces. Widths are counted in characters.
+//! `TextGrid` owns the layout that the tables of all verbs share: numbers are flush right, names
+//! flush left, and lines have no trailing spaces. Widths are counted in characters.
 
 use std::borrow::Borrow;
 
@@ -33,16 +33,16 @@ pub type Column<T> = (&'static str, bool, fn(&T) -> String);
 
 /// Rows below column heads.
 #[derive(Debug, Clone, Default)]
-pub struct Grid {
+pub struct TextGrid {
     heads: Vec<(String, Side)>,
     rows: Vec<Vec<String>>,
 }
 
-impl Grid {
+impl TextGrid {
     /// Makes a table without rows.
-    pub fn new(heads: impl IntoIterator<Item = (impl Into<String>, Side)>) -> Grid {
+    pub fn new(heads: impl IntoIterator<Item = (impl Into<String>, Side)>) -> TextGrid {
         let heads = heads.into_iter().map(|(head, side)| (head.into(), side)).collect();
-        Grid { heads, rows: Vec::new() }
+        TextGrid { heads, rows: Vec::new() }
     }
 
     /// Makes a table with a row for each pair of a name and a value of type `T`.
@@ -51,10 +51,10 @@ impl Grid {
         columns: &[(&str, bool, impl Fn(&T) -> String)],
         form: Form,
         rows: impl IntoIterator<Item = (String, impl Borrow<T>)>,
-    ) -> Grid {
+    ) -> TextGrid {
         let shown: Vec<_> = columns.iter().filter(|one| one.1 || form == Form::Whole).collect();
         let heads = shown.iter().map(|column| (column.0, Side::Right));
-        let mut grid = Grid::new([(head, Side::Left)].into_iter().chain(heads));
+        let mut grid = TextGrid::new([(head, Side::Left)].into_iter().chain(heads));
         for (name, row) in rows {
             grid.row([name].into_iter().chain(shown.iter().map(|column| (column.2)(row.borrow()))));
         }
@@ -63,7 +63,7 @@ impl Grid {
 
     /// Aligns the cells of a column on the left.
     #[must_use]
-    pub fn flush_left(mut self, head: &str) -> Grid {
+    pub fn flush_left(mut self, head: &str) -> TextGrid {
         let column = self.heads.iter_mut().find(|(name, _)| name == head);
         column.into_iter().for_each(|(_, side)| *side = Side::Left);
         self
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn numbers_stand_on_the_right_and_names_on_the_left() {
-        let mut grid = Grid::new([("", Side::Left), ("r/s", Side::Right), ("why", Side::Left)]);
+        let mut grid = TextGrid::new([("", Side::Left), ("r/s", Side::Right), ("why", Side::Left)]);
         grid.row(["", "1", "x"]);
         grid.row(["d10", "12345", ""]);
         assert_eq!(grid.text(), "       r/s  why\n         1  x\nd10  12345");

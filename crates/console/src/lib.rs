@@ -23,7 +23,7 @@ mod visible;
 pub mod words;
 
 pub use events::{EventFlow, EventWalk, ReadDamage, for_each_event, is_gone};
-pub use grid::{Column, Form, Grid, Side, WIDTH, fitted, shortened, wrapped};
+pub use grid::{Column, Form, Side, TextGrid, WIDTH, fitted, shortened, wrapped};
 pub use help::wrap_after_help;
 pub use lock_table::lock_table;
 pub use program::{ERROR, run};

@@ -5,7 +5,7 @@
 
 use millrace_trace::LockLine;
 
-use crate::grid::{Column, Form, Grid, fitted, shortened};
+use crate::grid::{Column, Form, TextGrid, fitted, shortened};
 
 const NAME_WIDTH: usize = 22;
 
@@ -24,7 +24,7 @@ const COLUMNS: [Column<LockLine>; 9] = [
 /// Formats lock statistics as a table, without a line feed at the end.
 pub fn lock_table(locks: &[LockLine], form: Form) -> String {
     let rows = locks.iter().map(|lock| (label(lock, form), lock));
-    Grid::of_rows("lock, taken at", &COLUMNS, form, rows).text()
+    TextGrid::of_rows("lock, taken at", &COLUMNS, form, rows).text()
 }
 
 fn label(lock: &LockLine, form: Form) -> String {

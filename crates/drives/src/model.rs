@@ -32,7 +32,7 @@ pub use open::{UsualTimes, usual_times};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
 pub use rotating::ModelDisk;
-use timing::Timing;
+use timing::ServiceTiming;
 
 use crate::common::store::SparseStore;
 
@@ -45,7 +45,7 @@ pub struct ModelDriver {
 
 #[derive(Debug)]
 struct ModelState {
-    timing: Mutex<Timing>,
+    timing: Mutex<ServiceTiming>,
     store: Option<SparseStore>,
     port: Option<ControllerPort>,
 }
@@ -63,7 +63,7 @@ impl ModelDriver {
             ModelContents::Ram => Some(SparseStore::new(config.size_bytes)?),
         };
         let port = config.controller.clone().map(ControllerPort::new);
-        let timing = Mutex::new(Timing::new(&config.timing));
+        let timing = Mutex::new(ServiceTiming::new(&config.timing));
         Ok(ModelDriver { config, shared: Arc::new(ModelState { timing, store, port }) })
     }
 }

@@ -45,7 +45,7 @@ use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{DialPurpose, NegotiatedConnection, ServerTarget};
 pub(crate) use drive_state::NbdState;
-use drive_state::{FlushDurability, Reports};
+use drive_state::{DriveReports, FlushDurability};
 use link::{LinkPlace, NbdLink, NextConnection};
 use queue::{NbdQueue, QueueSize};
 use redial::{ATTEMPT, ReconnectThread};
@@ -179,7 +179,7 @@ impl NbdDriver {
             dead: false.into(),
             siblings: SiblingQueues::default(),
             durability: FlushDurability::default(),
-            reports: Reports::default(),
+            reports: DriveReports::default(),
             first: Mutex::default(),
             status_line: Mutex::default(),
         });

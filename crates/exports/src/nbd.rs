@@ -41,12 +41,12 @@ use std::time::Duration;
 use millrace_block::{Error, ErrorKind};
 use millrace_reactor::Config;
 
-use self::exports::Exports;
+use self::exports::ExportTable;
 use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::MemoryBudget;
 use self::renewal::CertificateWatcher;
-use self::server_state::{Connections, ServedExports, ServerState, ShutdownState};
+use self::server_state::{ConnectionTable, ServedExports, ServerState, ShutdownState};
 use self::worker::Worker;
 use crate::counters::{CounterTable as _, PublishedCounters};
 use crate::descriptors;
@@ -115,7 +115,7 @@ impl Server {
             return wrong("a server needs at least one address to listen on");
         }
         let exports =
-            Arc::new(Exports::new(config.exports.clone(), &config.listeners, config.threads)?);
+            Arc::new(ExportTable::new(config.exports.clone(), &config.listeners, config.threads)?);
         let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen, &one.access));
         let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
         descriptors::make_room(config.connections_max);
@@ -264,7 +264,7 @@ impl Drop for Server {
 
 fn share(
     config: &ServerConfig,
-    (exports, requests): (Arc<Exports>, &ExportRequests),
+    (exports, requests): (Arc<ExportTable>, &ExportRequests),
     listeners: Vec<Listener>,
 ) -> Result<ServerState, Error> {
     let zeroes = Zeroes::new()
@@ -281,7 +281,7 @@ fn share(
         zeroes,
         handshake_timeout_ns: nanoseconds(config.handshake_timeout),
         stall_timeout_ns: AtomicU64::new(STALL_TIMEOUT_NS),
-        connections: Connections::new(config.connections_max),
+        connections: ConnectionTable::new(config.connections_max),
         sockets: Mutex::new(listeners.into_iter().map(Some).collect()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
         published: (0..threads).map(|_| PublishedCounters::default()).collect(),

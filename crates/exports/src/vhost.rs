@@ -34,7 +34,7 @@ use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread, debug_field
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
-use self::device::control::{Endpoint, FrontendLink};
+use self::device::control::{ControlEndpoint, FrontendLink};
 use self::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadState};
 use self::log::ExportLog;
 use crate::SocketAccess;
@@ -382,12 +382,12 @@ fn check(export: &VhostExport) -> Result<(), Error> {
     Ok(())
 }
 
-fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
+fn bind(socket: &VhostSocket) -> Result<ControlEndpoint, Error> {
     Ok(match socket {
         VhostSocket::Listen(path, access) => {
-            Endpoint::Listen(UnixSocket::bind_with(path, access)?, access.allow.clone())
+            ControlEndpoint::Listen(UnixSocket::bind_with(path, access)?, access.allow.clone())
         }
-        VhostSocket::Connect(path) => Endpoint::Connect(path.clone()),
+        VhostSocket::Connect(path) => ControlEndpoint::Connect(path.clone()),
     })
 }
 
@@ -407,7 +407,11 @@ impl RunningExport {
         true
     }
 
-    fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) -> Result<(), Error> {
+    fn start_control(
+        &mut self,
+        export: &VhostExport,
+        endpoint: ControlEndpoint,
+    ) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let limits = *export.volume.limits();
         let config = blk::Config {

@@ -22,12 +22,13 @@ static SINCE_NS: MeterSwitch = MeterSwitch(AtomicU64::new(0));
 /// compiler may create several `Location`s, and thus several entries, for one call site.
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
-struct Tables {
+struct MeterTables {
     ended: Rows,
     threads: Vec<Arc<Mutex<Rows>>>,
 }
 
-static TABLES: Mutex<Tables> = Mutex::new(Tables { ended: Vec::new(), threads: Vec::new() });
+static TABLES: Mutex<MeterTables> =
+    Mutex::new(MeterTables { ended: Vec::new(), threads: Vec::new() });
 
 std::thread_local! {
     static ROWS: Arc<Mutex<Rows>> = {
@@ -95,7 +96,7 @@ impl LockMeter {
     #[must_use]
     pub fn rows(&self) -> Vec<LockRow> {
         let mut tables = lock_unpoisoned(&TABLES);
-        let Tables { ended, threads } = &mut *tables;
+        let MeterTables { ended, threads } = &mut *tables;
         threads.retain(|rows| {
             let runs = Arc::strong_count(rows) > 1;
             if !runs {

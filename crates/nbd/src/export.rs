@@ -95,8 +95,8 @@ pub struct ExportInfo {
     pub name: String,
     /// Description for people, with the same limits as the name. It may be empty.
     pub description: String,
-    /// Size in bytes when this description was made; see [`Catalog::size_bytes`] for the current
-    /// size.
+    /// Size in bytes when this description was made; see [`ExportCatalog::size_bytes`] for the
+    /// current size.
     pub size_bytes: u64,
     /// Features of the export, before [`TransmissionFlags::negotiated`] reduces them for a client.
     pub flags: TransmissionFlags,
@@ -137,9 +137,9 @@ impl ExportInfo {
     }
 }
 
-/// Part of the server's list of exports ([`Catalog`]) that an option asks for.
+/// Part of the server's list of exports ([`ExportCatalog`]) that an option asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted<'a> {
+pub enum WantedExport<'a> {
     /// The option asks for the export of this name.
     Export(&'a str),
     /// The option asks for the names of all exports.
@@ -149,7 +149,7 @@ pub enum Wanted<'a> {
 /// The exports of a server, in a fixed order.
 ///
 /// The order must not change during a negotiation, because a [`Session`] holds an index.
-pub trait Catalog {
+pub trait ExportCatalog {
     /// Returns the number of exports.
     fn len(&self) -> usize;
 
@@ -158,7 +158,7 @@ pub trait Catalog {
         self.len() == 0
     }
 
-    /// Returns the export at `index`, or `None` if `index` is not below [`Catalog::len`].
+    /// Returns the export at `index`, or `None` if `index` is not below [`ExportCatalog::len`].
     fn get(&self, index: usize) -> Option<&ExportInfo>;
 
     /// Returns the current size in bytes of the export at `index`, or 0 if there is no such export.
@@ -178,7 +178,7 @@ pub trait Catalog {
 
     /// Returns true if the negotiation has to wait because the catalog is still looking for
     /// `wanted`. The caller then asks again later; the catalog must have an answer eventually.
-    fn is_pending(&self, wanted: Wanted<'_>) -> bool {
+    fn is_pending(&self, wanted: WantedExport<'_>) -> bool {
         let _ = wanted;
         false
     }
@@ -190,8 +190,8 @@ pub trait Catalog {
         None
     }
 
-    /// Returns the number of exports that `OPT_LIST` lists. The number can exceed [`Catalog::len`]
-    /// if exports are opened on demand.
+    /// Returns the number of exports that `OPT_LIST` lists. The number can exceed
+    /// [`ExportCatalog::len`] if exports are opened on demand.
     fn listed(&self) -> usize {
         self.len()
     }
@@ -203,7 +203,7 @@ pub trait Catalog {
     }
 }
 
-impl Catalog for Vec<ExportInfo> {
+impl ExportCatalog for Vec<ExportInfo> {
     fn len(&self) -> usize {
         Vec::len(self)
     }

@@ -17,7 +17,7 @@
 //! SELECTIVETLS and FORCEDTLS.
 
 use crate::error::ProtocolError;
-use crate::export::{Catalog, ReplyStyle, Session, Wanted};
+use crate::export::{ExportCatalog, ReplyStyle, Session, WantedExport};
 use crate::option::{
     ContextRequest, InfoRequest, OptionReply, Refusal, UNKNOWN_EXPORT, find, no_data, wanted,
 };
@@ -105,7 +105,7 @@ type HandshakeStep = (usize, Option<Progress>);
 
 const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
 
-fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
+fn answer_bytes_max(catalog: &dyn ExportCatalog) -> usize {
     let exports = (0..catalog.listed()).filter_map(|index| catalog.listing(index));
     let of_each = exports.map(|(name, description)| {
         ANSWER_BYTES_PER_EXPORT.saturating_add(name.len()).saturating_add(description.len())
@@ -192,7 +192,7 @@ impl Handshake {
     /// answers already in `out` may be sent first.
     pub fn feed(
         &mut self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Progress), ProtocolError> {
@@ -221,7 +221,7 @@ impl Handshake {
 
     /// Returns the export or list that the option at the beginning of `input` needs from the
     /// catalog. Valid after [`Progress::Pending`].
-    pub fn wanted(input: &[u8]) -> Option<Wanted<'_>> {
+    pub fn wanted(input: &[u8]) -> Option<WantedExport<'_>> {
         let mut reader = Reader::new(input);
         let (_magic, option, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
         wanted(option, reader.bytes(length as usize)?)
@@ -229,7 +229,7 @@ impl Handshake {
 
     fn step(
         &mut self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<HandshakeStep, ProtocolError> {
@@ -274,7 +274,7 @@ impl Handshake {
 
     fn option(
         &mut self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<HandshakeStep, ProtocolError> {
@@ -302,7 +302,7 @@ impl Handshake {
         self.dispatch(catalog, option, data, out)
     }
 
-    fn count_option(&mut self, catalog: &dyn Catalog) -> Result<(), ProtocolError> {
+    fn count_option(&mut self, catalog: &dyn ExportCatalog) -> Result<(), ProtocolError> {
         self.options += 1;
         if self.options > OPTIONS_MAX {
             let exports = catalog.listed().max(self.listed.0);
@@ -341,7 +341,7 @@ impl Handshake {
 
     fn dispatch(
         &mut self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         option: u32,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -361,7 +361,9 @@ impl Handshake {
             Err(refusal) => refusal,
         };
         let known = match wanted(option, data) {
-            Some(Wanted::Export(name)) if refusal == UNKNOWN_EXPORT => catalog.why_refused(name),
+            Some(WantedExport::Export(name)) if refusal == UNKNOWN_EXPORT => {
+                catalog.why_refused(name)
+            }
             _ => None,
         };
         match known {
@@ -375,7 +377,7 @@ impl Handshake {
     /// caller sends the acknowledgement or the refusal.
     fn answer(
         &mut self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<Option<Progress>, Refusal> {
@@ -426,7 +428,11 @@ impl Handshake {
     }
 
     /// Adds a part of the answer to `OPT_LIST`. Returns [`Progress::Unsent`] if exports are left.
-    fn list(&mut self, catalog: &dyn Catalog, reply: &mut OptionReply<'_>) -> Option<Progress> {
+    fn list(
+        &mut self,
+        catalog: &dyn ExportCatalog,
+        reply: &mut OptionReply<'_>,
+    ) -> Option<Progress> {
         let before = reply.out.len();
         for index in self.list_from..catalog.listed() {
             if reply.out.len() - before >= LIST_PART_BYTES {
@@ -462,7 +468,7 @@ impl Handshake {
 
     fn export_name(
         &self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Session, ProtocolError> {
@@ -490,7 +496,7 @@ impl Handshake {
 
     fn info(
         &mut self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<usize, Refusal> {
@@ -530,7 +536,7 @@ impl Handshake {
 
     fn contexts(
         &mut self,
-        catalog: &dyn Catalog,
+        catalog: &dyn ExportCatalog,
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<(), Refusal> {

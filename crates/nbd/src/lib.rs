@@ -27,8 +27,10 @@ pub mod transmission;
 pub mod wire;
 
 pub use error::{Errno, ProtocolError};
-pub use export::{Catalog, ExportInfo, ReplyStyle, Session, TransmissionFlags, Wanted};
+pub use export::{ExportCatalog, ExportInfo, ReplyStyle, Session, TransmissionFlags, WantedExport};
 pub use handshake::{Handshake, Progress, TlsMode};
 pub use reply::{Position, REPLY_BYTES_MAX, Reply, ReplyBuffer};
 pub use status::{DescriptorWidth, Extent, StatusError, StatusQuery};
-pub use transmission::{Command, Request, RequestLimits, Verdict, check, encode_request, parse};
+pub use transmission::{
+    Command, Request, RequestLimits, RequestVerdict, check, encode_request, parse,
+};

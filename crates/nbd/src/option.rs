@@ -7,7 +7,7 @@
 //! client's data, so lengths that the client chooses cost nothing. Specification: "Option types",
 //! "Option reply types", "The `base:` metadata namespace".
 
-use crate::export::{Catalog, ExportInfo, Wanted};
+use crate::export::{ExportCatalog, ExportInfo, WantedExport};
 use crate::wire::{
     BASE_ALLOCATION, OPT_EXPORT_NAME, OPT_GO, OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT,
     OPT_SET_META_CONTEXT, OPTION_REPLY_MAGIC, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT,
@@ -121,15 +121,17 @@ impl OptionReply<'_> {
     }
 }
 
-/// Returns the export that an option names, or [`Wanted::List`] for the list option. Returns `None`
-/// for other options and for malformed data.
-pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
+/// Returns the export that an option names, or [`WantedExport::List`] for the list option. Returns
+/// `None` for other options and for malformed data.
+pub(super) fn wanted(option: u32, data: &[u8]) -> Option<WantedExport<'_>> {
     match option {
-        OPT_LIST => data.is_empty().then_some(Wanted::List),
-        OPT_EXPORT_NAME => name_of(data).ok().map(Wanted::Export),
-        OPT_INFO | OPT_GO => InfoRequest::parse(data).ok().map(|one| Wanted::Export(one.name)),
+        OPT_LIST => data.is_empty().then_some(WantedExport::List),
+        OPT_EXPORT_NAME => name_of(data).ok().map(WantedExport::Export),
+        OPT_INFO | OPT_GO => {
+            InfoRequest::parse(data).ok().map(|one| WantedExport::Export(one.name))
+        }
         OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => {
-            ContextRequest::parse(data).ok().map(|one| Wanted::Export(one.name))
+            ContextRequest::parse(data).ok().map(|one| WantedExport::Export(one.name))
         }
         _ => None,
     }
@@ -141,7 +143,10 @@ pub(super) const fn no_data(data: &[u8]) -> Result<(), Refusal> {
     if data.is_empty() { Ok(()) } else { Err(Refusal::invalid("the option takes no data")) }
 }
 
-pub(super) fn find<'a>(catalog: &'a dyn Catalog, name: &str) -> Option<(usize, &'a ExportInfo)> {
+pub(super) fn find<'a>(
+    catalog: &'a dyn ExportCatalog,
+    name: &str,
+) -> Option<(usize, &'a ExportInfo)> {
     let index = catalog.find(name)?;
     Some((index, catalog.get(index)?))
 }

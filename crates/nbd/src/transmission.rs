@@ -2,11 +2,11 @@
 //!
 //! Every rule that a request must obey before the block layer sees it is here.
 //!
-//! Invariants: [`parse`] accepts only the negotiated header. After [`Verdict::Accept`] the range is
-//! inside the export and aligned to its blocks, the flags are valid for the command, and a payload
-//! fits [`RequestLimits::payload_bytes_max`]. A refusal states the number of bytes to discard, so
-//! that the start of the next request is known. Specification: "Request message", "Command flags",
-//! "Request types", "Error values".
+//! Invariants: [`parse`] accepts only the negotiated header. After [`RequestVerdict::Accept`] the
+//! range is inside the export and aligned to its blocks, the flags are valid for the command, and a
+//! payload fits [`RequestLimits::payload_bytes_max`]. A refusal states the number of bytes to
+//! discard, so that the start of the next request is known. Specification: "Request message",
+//! "Command flags", "Request types", "Error values".
 
 use crate::error::{Errno, ProtocolError};
 use crate::export::{ExportInfo, ReplyStyle, Session, TransmissionFlags};
@@ -160,7 +160,7 @@ impl RequestLimits {
 
 /// Result of validating a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RequestVerdict {
     /// Execute the request. For [`Command::Disc`]: close the connection once the requests in flight
     /// have ended.
     Accept,
@@ -178,20 +178,20 @@ pub enum Verdict {
 }
 
 /// Validates `request` against the export's limits.
-pub fn check(request: &Request, rules: &RequestLimits, session: &Session) -> Verdict {
+pub fn check(request: &Request, rules: &RequestLimits, session: &Session) -> RequestVerdict {
     if request.command == Command::Disc {
-        return Verdict::Accept;
+        return RequestVerdict::Accept;
     }
     let drain_bytes = request.payload_bytes(session.style);
     if drain_bytes > rules.drain_bytes_max {
-        return Verdict::Disconnect("the payload of a request is too long to discard");
+        return RequestVerdict::Disconnect("the payload of a request is too long to discard");
     }
     let checked = check_flags(request, rules, session)
         .and_then(|()| check_command(request, rules, session))
         .and_then(|()| check_range(request, rules));
     match checked {
-        Ok(()) => Verdict::Accept,
-        Err((errno, why)) => Verdict::Refuse { errno, drain_bytes, why },
+        Ok(()) => RequestVerdict::Accept,
+        Err((errno, why)) => RequestVerdict::Refuse { errno, drain_bytes, why },
     }
 }
 

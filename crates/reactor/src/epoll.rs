@@ -16,7 +16,7 @@ use millrace_machine::{Deadline, Native};
 use crate::config::{Config, Wait};
 use crate::epoll::waiters::DescriptorWaiters;
 use crate::hub::ReactorState;
-use crate::op::{Direction, FileRef, Op};
+use crate::op::{FileRef, Op, TransferDirection};
 use crate::spin::BusyPoll;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{OperationKey, OperationPhase, OperationSlot};
@@ -171,7 +171,7 @@ impl Epoll {
         hub: &mut ReactorState,
         key: OperationKey,
         fd: RawFd,
-        direction: Direction,
+        direction: TransferDirection,
     ) {
         let is_queued = self.waiters.front(fd, direction).is_some();
         if !is_queued && self.attempt(hub, key) {
@@ -243,17 +243,17 @@ impl Epoll {
             self.waiters.fired(fd);
             let broken = libc::EPOLLHUP | libc::EPOLLERR;
             if events & (libc::EPOLLIN | broken) as u32 != 0 {
-                self.run_waiters(hub, fd, Direction::In);
+                self.run_waiters(hub, fd, TransferDirection::In);
             }
             if events & (libc::EPOLLOUT | broken) as u32 != 0 {
-                self.run_waiters(hub, fd, Direction::Out);
+                self.run_waiters(hub, fd, TransferDirection::Out);
             }
             self.arm(hub, fd);
         }
         Ok(())
     }
 
-    fn run_waiters(&mut self, hub: &mut ReactorState, fd: RawFd, direction: Direction) {
+    fn run_waiters(&mut self, hub: &mut ReactorState, fd: RawFd, direction: TransferDirection) {
         while let Some(key) = self.waiters.front(fd, direction) {
             if !self.attempt(hub, key) {
                 return;

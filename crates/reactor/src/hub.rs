@@ -6,7 +6,7 @@
 
 use crate::config::{Counters, FileCarrier};
 use crate::op::Source;
-use crate::pool::{Pool, PoolShare};
+use crate::pool::{PoolShare, WorkerPool};
 use crate::sys;
 use crate::table::{OperationKey, OperationPhase, OperationTable};
 use std::io;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub(crate) struct ReactorState {
     pub(crate) table: OperationTable,
-    pub(crate) pool: Pool,
+    pub(crate) pool: WorkerPool,
     pub(crate) wake: Arc<OwnedFd>,
     pub(crate) counters: Counters,
     shares: Vec<Option<FileShare>>,
@@ -31,7 +31,7 @@ impl ReactorState {
         let wake = Arc::new(sys::eventfd()?);
         Ok(ReactorState {
             table: OperationTable::default(),
-            pool: Pool::new(Arc::clone(&wake)),
+            pool: WorkerPool::new(Arc::clone(&wake)),
             wake,
             counters: Counters::default(),
             shares: Vec::new(),

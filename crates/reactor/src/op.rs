@@ -128,30 +128,30 @@ impl Op {
         )
     }
 
-    pub(crate) fn readiness(&self) -> Option<(RawFd, Direction)> {
+    pub(crate) fn readiness(&self) -> Option<(RawFd, TransferDirection)> {
         match *self {
             Op::Accept { fd }
             | Op::Recv { fd, .. }
             | Op::RecvMsg { fd, .. }
             | Op::PollIn { fd }
             | Op::Read { file: FileRef::Raw(fd), .. }
-            | Op::ReadV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::In)),
+            | Op::ReadV { file: FileRef::Raw(fd), .. } => Some((fd, TransferDirection::In)),
             Op::Send { fd, .. }
             | Op::SendMsg { fd, .. }
             | Op::Write { file: FileRef::Raw(fd), .. }
-            | Op::WriteV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::Out)),
+            | Op::WriteV { file: FileRef::Raw(fd), .. } => Some((fd, TransferDirection::Out)),
             _ => None,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum TransferDirection {
     In,
     Out,
 }
 
-impl Direction {
+impl TransferDirection {
     pub(crate) fn poll_events(self) -> i16 {
         [libc::POLLIN, libc::POLLOUT][self as usize]
     }

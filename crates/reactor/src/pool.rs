@@ -120,17 +120,17 @@ pub fn take_thread_refusal() -> Option<String> {
     ))
 }
 
-pub(crate) struct Pool {
+pub(crate) struct WorkerPool {
     inbox: u32,
     pub(crate) outstanding: usize,
     jobs: Vec<PoolJob>,
     scratch: Vec<(OperationKey, i32)>,
 }
 
-impl Pool {
-    pub(crate) fn new(wake: Arc<OwnedFd>) -> Pool {
+impl WorkerPool {
+    pub(crate) fn new(wake: Arc<OwnedFd>) -> WorkerPool {
         let inbox = lock().open_inbox(wake);
-        Pool { inbox, outstanding: 0, jobs: Vec::new(), scratch: Vec::new() }
+        WorkerPool { inbox, outstanding: 0, jobs: Vec::new(), scratch: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, key: OperationKey, share: &PoolShare, op: Op) {
@@ -198,7 +198,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for WorkerPool {
     /// Drops the jobs that no thread has started. Jobs in progress continue, and their results are
     /// dropped.
     fn drop(&mut self) {

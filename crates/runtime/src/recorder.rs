@@ -180,17 +180,18 @@ impl Recorder {
     /// # Errors
     /// Returns the first error of writing to a file, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
-        self.end();
+        let has_panicked = !self.end();
         let panicked = || io::Error::other("the recording thread panicked; see the messages above");
         let outcome = lock_unpoisoned(&self.shared.outcome).take();
-        let files = outcome.unwrap_or_else(|| Err(panicked()))?;
+        let known = outcome.filter(|outcome| outcome.is_err() || !has_panicked);
+        let files = known.unwrap_or_else(|| Err(panicked()))?;
         let (events, dropped) = self.progress();
         Ok(Recorded { events, dropped, files })
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> bool {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.thread.take().map(Thread::join);
+        self.thread.take().is_none_or(Thread::join)
     }
 }
 

@@ -72,7 +72,7 @@ fn general_name(name: &GeneralName) -> Option<String> {
 }
 
 /// Returns the reason why a certificate in a file cannot be used now, or `None` if it can.
-pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
+pub(crate) fn unusable(der: &[u8], what: CertificatePurpose) -> Option<String> {
     let Ok(parsed) = Certificate::from_der(der) else {
         return Some(
             "is not an X.509 certificate, or is incomplete; copy the file again".to_owned(),
@@ -90,20 +90,20 @@ pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     }
     let constraints = parsed.get_extension::<BasicConstraints>().ok().flatten();
     let text = match what {
-        Purpose::Own if parsed.version() != Version::V3 => {
+        CertificatePurpose::Own if parsed.version() != Version::V3 => {
             "is X.509 version 1, which has no names and is not accepted; make one of version 3, for \
              example with openssl x509 -req -extfile"
         }
-        Purpose::Authority if !constraints.is_some_and(|(_, one)| one.ca) => {
+        CertificatePurpose::Authority if !constraints.is_some_and(|(_, one)| one.ca) => {
             "is not a CA certificate: its basic constraints lack CA:TRUE"
         }
-        Purpose::Own | Purpose::Authority => return None,
+        CertificatePurpose::Own | CertificatePurpose::Authority => return None,
     };
     Some(text.to_owned())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum CertificatePurpose {
     Own,
     Authority,
 }

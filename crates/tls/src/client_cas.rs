@@ -22,7 +22,7 @@ use x509_cert::der::Decode;
 
 use crate::certificate::lifetime_of;
 use crate::error::{Error, ErrorKind};
-use crate::lifetime::{Expiry, Lifetime};
+use crate::lifetime::{CertificateExpiry, Lifetime};
 use crate::names::PeerNames;
 use crate::reasons::ExpiredCa;
 
@@ -71,9 +71,9 @@ impl ClientCa {
         (!all.iter().any(is_successor)).then_some(own)
     }
 
-    fn expiry(&self, now: UnixTime) -> Expiry {
+    fn expiry(&self, now: UnixTime) -> CertificateExpiry {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        self.lifetime.as_ref().map_or(Expiry::Far, |one| one.expiry(now))
+        self.lifetime.as_ref().map_or(CertificateExpiry::Far, |one| one.expiry(now))
     }
 }
 
@@ -111,7 +111,9 @@ impl ClientCertVerifier for ClientCas {
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.all.verify_client_cert(client, intermediates, now)?;
         let dated: Vec<_> = self.cas.iter().map(|ca| (ca, ca.expiry(now))).collect();
-        let is_over = |(_, expiry): &&(&ClientCa, Expiry)| matches!(expiry, Expiry::Over { .. });
+        let is_over = |(_, expiry): &&(&ClientCa, CertificateExpiry)| {
+            matches!(expiry, CertificateExpiry::Over { .. })
+        };
         let accepts = |cas: &[&ClientCa]| {
             verifier(cas.iter().copied(), &self.provider)
                 .is_ok_and(|one| one.verify_client_cert(client, intermediates, now).is_ok())

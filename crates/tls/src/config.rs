@@ -20,11 +20,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
 
-use crate::certificate::{Purpose, lifetime_of, unusable};
+use crate::certificate::{CertificatePurpose, lifetime_of, unusable};
 use crate::client_cas::{ClientCa, ClientCas, cas_of};
 use crate::error::Error;
 use crate::files::{
-    CertificateLifetime, CertificateRole, ClientFiles, Identity, Refreshed, ServerFiles,
+    CertificateLifetime, CertificateRole, ClientFiles, Identity, RefreshOutcome, ServerFiles,
 };
 use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
@@ -74,16 +74,16 @@ impl ServerConfig {
     /// # Errors
     /// `File` if the files changed and cannot be used. The error is returned once for each change;
     /// the previous configuration stays in use.
-    pub fn refresh(&self) -> Result<Refreshed, Error> {
+    pub fn refresh(&self) -> Result<RefreshOutcome, Error> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.files.metadata();
         if *seen == now {
-            return Ok(Refreshed::Same);
+            return Ok(RefreshOutcome::Same);
         }
         *seen = now;
         let config = read_server(&self.files)?;
         *self.in_use() = config;
-        Ok(Refreshed::Reloaded)
+        Ok(RefreshOutcome::Reloaded)
     }
 
     /// Returns the validity period of the certificate that new sessions use.
@@ -134,7 +134,7 @@ impl ClientConfig {
     /// # Errors
     /// `File`, naming the file and the error in it.
     pub fn load(files: &ClientFiles) -> Result<ClientConfig, Error> {
-        let certificates = certificates(&files.ca, Purpose::Authority)?;
+        let certificates = certificates(&files.ca, CertificatePurpose::Authority)?;
         let roots = Arc::new(roots(&files.ca, &certificates)?);
         let provider = provider();
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
@@ -193,7 +193,7 @@ fn read_server(files: &ServerFiles) -> Result<ActiveConfig, Error> {
     let client_cas: Arc<[ClientCa]> = match &files.client_ca {
         None => Arc::default(),
         Some(path) => {
-            let certificates = certificates(path, Purpose::Authority)?;
+            let certificates = certificates(path, CertificatePurpose::Authority)?;
             cas_of(roots(path, &certificates)?, &certificates).into()
         }
     };
@@ -223,7 +223,7 @@ fn read_identity(
     identity: &Identity,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
     let (certificate, key) = (&identity.certificate, &identity.key);
-    let chain = certificates(certificate, Purpose::Own)?;
+    let chain = certificates(certificate, CertificatePurpose::Own)?;
     let key = private_key(key, &contents(key)?)?;
     check_order(certificate, &chain, &key)?;
     Ok((chain, key))
@@ -307,7 +307,10 @@ fn contents(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-fn certificates(path: &Path, purpose: Purpose) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates(
+    path: &Path,
+    purpose: CertificatePurpose,
+) -> Result<Vec<CertificateDer<'static>>, Error> {
     let pem = contents(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let found = found.map_err(|error| Error::file(path, pem_text(&error)))?;
@@ -318,7 +321,7 @@ fn certificates(path: &Path, purpose: Purpose) -> Result<Vec<CertificateDer<'sta
     // If the file has several CAs, some may have expired; one usable CA is enough.
     let is_usable = |one: &CertificateDer<'_>| unusable(one, purpose).is_none();
     match unusable(first, purpose) {
-        Some(why) if purpose == Purpose::Own || !found.iter().any(is_usable) => {
+        Some(why) if purpose == CertificatePurpose::Own || !found.iter().any(is_usable) => {
             Err(Error::file(path, format!("the certificate in it {why}")))
         }
         _ => Ok(found),

@@ -47,7 +47,7 @@ impl ClientFiles {
 
 /// Result of checking the files of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refreshed {
+pub enum RefreshOutcome {
     /// The files are unchanged.
     Same,
     /// The files changed and were reloaded.

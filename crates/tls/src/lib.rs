@@ -36,9 +36,9 @@ mod without;
 pub use config::{ClientConfig, ServerConfig};
 pub use error::{Error, ErrorKind};
 pub use files::{
-    CertificateLifetime, CertificateRole, ClientFiles, Identity, Refreshed, ServerFiles,
+    CertificateLifetime, CertificateRole, ClientFiles, Identity, RefreshOutcome, ServerFiles,
 };
-pub use lifetime::{Expiry, Lifetime};
+pub use lifetime::{CertificateExpiry, Lifetime};
 pub use names::PeerNames;
 #[cfg(feature = "rustls")]
 pub use session::{INPUT_BYTES, OUTPUT_BYTES, Session};

@@ -26,7 +26,7 @@ pub struct Lifetime {
 /// that each state can be logged once.
 #[allow(missing_docs)] // `days` are whole days until or since the expiry, `end` is its date.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expiry {
+pub enum CertificateExpiry {
     Far,
     Soon { days: u64, end: String },
     Over { days: u64, end: String },
@@ -35,28 +35,28 @@ pub enum Expiry {
 impl Lifetime {
     /// Returns the expiry state at the time `now`.
     #[must_use]
-    pub fn expiry(&self, now: SystemTime) -> Expiry {
+    pub fn expiry(&self, now: SystemTime) -> CertificateExpiry {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let (end, days) = (self.end_text.clone(), |time: Duration| time.as_secs() / DAY_S);
         let Some(left) = self.end.checked_sub(now).filter(|left| !left.is_zero()) else {
-            return Expiry::Over { days: days(now.saturating_sub(self.end)), end };
+            return CertificateExpiry::Over { days: days(now.saturating_sub(self.end)), end };
         };
         let whole = self.end.saturating_sub(self.begin);
         match left < WARN_BEFORE.min(whole / WARN_PART) {
-            true => Expiry::Soon { days: days(left), end },
-            false => Expiry::Far,
+            true => CertificateExpiry::Soon { days: days(left), end },
+            false => CertificateExpiry::Far,
         }
     }
 }
 
-impl fmt::Display for Expiry {
+impl fmt::Display for CertificateExpiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Expiry::Far => f.write_str("is valid"),
-            Expiry::Soon { days: 0, end } => write!(f, "expires within a day, at {end}"),
-            Expiry::Soon { days: 1, end } => write!(f, "expires in 1 day, at {end}"),
-            Expiry::Soon { days, end } => write!(f, "expires in {days} days, at {end}"),
-            Expiry::Over { end, .. } => write!(f, "expired at {end}"),
+            CertificateExpiry::Far => f.write_str("is valid"),
+            CertificateExpiry::Soon { days: 0, end } => write!(f, "expires within a day, at {end}"),
+            CertificateExpiry::Soon { days: 1, end } => write!(f, "expires in 1 day, at {end}"),
+            CertificateExpiry::Soon { days, end } => write!(f, "expires in {days} days, at {end}"),
+            CertificateExpiry::Over { end, .. } => write!(f, "expired at {end}"),
         }
     }
 }

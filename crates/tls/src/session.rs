@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind};
 use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 
-use self::buffers::{Incoming, Outgoing};
+use self::buffers::{IncomingBuffer, OutgoingBuffer};
 use self::engine::{Engine, TurnOutcome, TurnResult, WriteAction};
 
 pub use self::buffers::{INPUT_BYTES, OUTPUT_BYTES};
@@ -34,8 +34,8 @@ pub(crate) const CONTROL_BYTES_MAX: usize = 128 * 1024;
 /// A TLS session of a server or a client.
 pub struct Session {
     engine: Engine,
-    incoming: Incoming,
-    outgoing: Outgoing,
+    incoming: IncomingBuffer,
+    outgoing: OutgoingBuffer,
     /// Decrypted bytes that did not fit into the caller's memory, from `plain_start` on.
     plain: Vec<u8>,
     plain_start: usize,
@@ -89,8 +89,8 @@ impl Session {
     fn new(engine: Engine) -> Session {
         Session {
             engine,
-            incoming: Incoming::new(),
-            outgoing: Outgoing::new(),
+            incoming: IncomingBuffer::new(),
+            outgoing: OutgoingBuffer::new(),
             plain: Vec::new(),
             plain_start: 0,
             open: Vec::with_capacity(RECORD_BYTES),

@@ -5,7 +5,7 @@
 #![allow(missing_docs)] // `config.rs` and `session.rs` describe what these methods stand for.
 
 use crate::error::{Error, ErrorKind};
-use crate::files::{CertificateLifetime, ClientFiles, Identity, Refreshed, ServerFiles};
+use crate::files::{CertificateLifetime, ClientFiles, Identity, RefreshOutcome, ServerFiles};
 use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 
@@ -39,7 +39,7 @@ impl ServerConfig {
     }
 
     methods! {
-        refresh(&self) -> Result<Refreshed, Error>;
+        refresh(&self) -> Result<RefreshOutcome, Error>;
         lifetime(&self) -> Option<Lifetime>;
         lifetimes(&self) -> Vec<CertificateLifetime>;
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use millrace_authority::{Authority, Issued, Validity};
 use millrace_tls::{CertificateRole, ClientConfig, ClientFiles, Error, ErrorKind, Identity};
-use millrace_tls::{Refreshed, ServerConfig, ServerFiles, Session};
+use millrace_tls::{RefreshOutcome, ServerConfig, ServerFiles, Session};
 
 /// Moves output of one side to the other, at most `step` bytes at a time, and lets it read.
 /// Returns what it read.
@@ -441,7 +441,7 @@ fn new_files_are_used_by_next_session_and_half_of_them_is_not() {
     let identity = identity_of(sides.authority.issue("rotated", &["localhost"], Validity::Now));
     let files = ServerFiles { identity: identity.clone(), client_ca: None };
     let config = ServerConfig::load(files).unwrap();
-    assert_eq!(config.refresh(), Ok(Refreshed::Same));
+    assert_eq!(config.refresh(), Ok(RefreshOutcome::Same));
     let fresh = identity_of(sides.authority.issue("fresh", &["localhost"], Validity::Now));
     let name = |config: &ServerConfig| {
         let mut client = Session::client(&sides.client, "localhost").unwrap();
@@ -453,10 +453,10 @@ fn new_files_are_used_by_next_session_and_half_of_them_is_not() {
     let error = config.refresh().unwrap_err();
     assert!(error.to_string().contains("key does not belong to the certificate"), "{error}");
     // The error is reported once; the old files stay in use.
-    assert_eq!(config.refresh(), Ok(Refreshed::Same));
+    assert_eq!(config.refresh(), Ok(RefreshOutcome::Same));
     assert_eq!(name(&config), "rotated");
     std::fs::copy(&fresh.key, &identity.key).unwrap();
-    assert_eq!(config.refresh(), Ok(Refreshed::Reloaded));
+    assert_eq!(config.refresh(), Ok(RefreshOutcome::Reloaded));
     assert_eq!(name(&config), "fresh");
 }
 

@@ -5,7 +5,7 @@
 
 use millrace_block::blktrace::{Record, category, major};
 
-use super::measure::{Measure, Measures, Span};
+use super::measure::{Measure, MeasureTable, Span};
 use super::tree::RangeTree;
 
 pub(super) const NEVER: u64 = u64::MAX;
@@ -84,7 +84,7 @@ impl TrackedIo {
 /// Spans of the I/Os of one device or CPU, and the time at which the last I/O was queued (Q).
 #[derive(Debug, Clone, Default)]
 pub(super) struct SpanGroup {
-    pub(super) measures: Measures,
+    pub(super) measures: MeasureTable,
     pub(super) last_queued_ns: Option<u64>,
 }
 
@@ -162,7 +162,7 @@ impl Drive {
 
     /// Returns statistics of the times that this device's I/Os spent between steps, such as Q2C.
     #[must_use]
-    pub fn measures(&self) -> &Measures {
+    pub fn measures(&self) -> &MeasureTable {
         &self.group.measures
     }
 

@@ -23,7 +23,7 @@ pub use drive::{Drive, IoKind, SeekDistances};
 pub use error::{DamagedFile, TraceError};
 pub use file::PDU_KEPT_MAX;
 pub use lock_line::{LockLine, LockSpan};
-pub use measure::{Measure, Measures, Span};
+pub use measure::{Measure, MeasureTable, Span};
 pub use names::TraceNames;
 pub use overview::{Columns, SpanGrouping, json_line};
 pub use reader::{Reader, TraceEntry, TraceName};

@@ -120,9 +120,9 @@ impl Serialize for Measure {
 
 /// Statistics of every span, indexed by [`Span`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Measures([Measure; Span::ALL.len()]);
+pub struct MeasureTable([Measure; Span::ALL.len()]);
 
-impl Measures {
+impl MeasureTable {
     /// Returns the statistics of a span.
     #[must_use]
     pub fn of(&self, span: Span) -> &Measure {
@@ -142,7 +142,7 @@ impl Measures {
     }
 }
 
-impl Serialize for Measures {
+impl Serialize for MeasureTable {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.there().map(|(span, measure)| (span.name(), measure)))
     }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn only_spans_that_occurred_are_shown() {
-        let mut measures = Measures::default();
+        let mut measures = MeasureTable::default();
         measures.add(Span::D2C.mapped(), 5);
         measures.add(Span::Q2C.mapped(), 7);
         let json = serde_json::to_string(&measures).unwrap();

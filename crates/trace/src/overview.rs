@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::drive::STAGES;
-use super::{Drive, Measure, Measures, SeekDistances, Span, Spans};
+use super::{Drive, Measure, MeasureTable, SeekDistances, Span, Spans};
 
 /// Grouping of the tables that are printed in addition to the table of all I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ fn seconds(ns: u64) -> f64 {
 impl Spans {
     /// Returns the name and the spans of each device, CPU or kind of I/O, as `per` selects.
     #[must_use]
-    pub fn groups(&self, per: SpanGrouping) -> Vec<(String, &Measures)> {
+    pub fn groups(&self, per: SpanGrouping) -> Vec<(String, &MeasureTable)> {
         match per {
             SpanGrouping::Drive => {
                 let name = |drive: &Drive| self.names.device_or_number(drive.device);
@@ -126,7 +126,7 @@ impl Spans {
     }
 }
 
-fn table(title: &str, measures: &Measures, columns: Columns) -> String {
+fn table(title: &str, measures: &MeasureTable, columns: Columns) -> String {
     let mut text = match columns {
         Columns::All => format!("{title:>15}"),
         Columns::Short => format!("{:>10}", shortened(title, TITLE_WIDTH)),

@@ -31,7 +31,7 @@ use millrace_block::blktrace::{EventCode, Record, RemapData, category};
 
 use super::drive::{Drive, IoKind, NEVER, SpanGroup, TrackedIo, delta};
 use super::flushes::FlushTracker;
-use super::measure::{Measures, Span};
+use super::measure::{MeasureTable, Span};
 use super::tree::{EntryIndex, RangeTree};
 use super::{TraceEntry, TraceNames};
 
@@ -130,7 +130,7 @@ impl Spans {
 
     /// Returns the spans of all I/Os together.
     #[must_use]
-    pub fn all(&self) -> &Measures {
+    pub fn all(&self) -> &MeasureTable {
         &self.all.measures
     }
 
@@ -141,12 +141,12 @@ impl Spans {
     }
 
     /// Returns each CPU with statistics of the times between steps, for I/Os queued on that CPU.
-    pub fn cpus(&self) -> impl Iterator<Item = (u32, &Measures)> {
+    pub fn cpus(&self) -> impl Iterator<Item = (u32, &MeasureTable)> {
         self.cpus.iter().map(|(cpu, group)| (*cpu, &group.measures))
     }
 
     /// Returns statistics of the times between steps, for reads, writes and discards separately.
-    pub fn kinds(&self) -> impl Iterator<Item = (IoKind, &Measures)> {
+    pub fn kinds(&self) -> impl Iterator<Item = (IoKind, &MeasureTable)> {
         IoKind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
     }
 
@@ -246,8 +246,9 @@ impl Spans {
 
     /// Begins to follow an I/O. Drops the oldest one of the busiest device if there are too many.
     fn arrive(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
-        let busiest = self.drives.iter_mut().max_by_key(|drive| drive.flights.len());
-        if let Some(busiest) = busiest.filter(|_| self.flights >= FLIGHTS_MAX) {
+        let is_full = self.flights >= FLIGHTS_MAX;
+        let drives = if is_full { self.drives.as_mut_slice() } else { &mut [] };
+        if let Some(busiest) = drives.iter_mut().max_by_key(|drive| drive.flights.len()) {
             busiest.flights.remove_oldest();
             self.flights -= 1;
             self.dropped += 1;

@@ -16,7 +16,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::account::decisions::SchedulerMessages;
 use crate::account::histogram::{Histogram, Snapshot};
 use crate::account::hold::WaitReason;
-use crate::account::ledger::{GroupAccounts, Ledger, LedgerEntry};
+use crate::account::ledger::{AccountLedger, GroupAccounts, LedgerEntry};
 use crate::account::waits::{ReportedWaits, WaitCounter, units};
 use crate::bio::group_id::GroupId;
 
@@ -46,13 +46,13 @@ impl WaitSnapshot {
 /// group and reason. A report never shows less than `told`, even if an unfinished wait has changed
 /// its reason since the last report.
 pub(crate) struct WaitLedger<M: Machine> {
-    pub(crate) accounts: Ledger<GroupWaitStats<M>>,
+    pub(crate) accounts: AccountLedger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
 }
 
 impl<M: Machine> WaitLedger<M> {
     pub(crate) fn new() -> Self {
-        WaitLedger { accounts: Ledger::new(), told: BTreeMap::new() }
+        WaitLedger { accounts: AccountLedger::new(), told: BTreeMap::new() }
     }
 
     pub(crate) fn held(&mut self) -> BTreeMap<GroupId, WaitSnapshot> {
@@ -190,7 +190,7 @@ impl<M: Machine> LedgerEntry for GroupServiceTimes<M> {
 
 pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
-    service: M::Lock<Ledger<GroupServiceTimes<M>>>,
+    service: M::Lock<AccountLedger<GroupServiceTimes<M>>>,
     /// For each hardware queue, the [`WaitReason`] that stops dispatch in the low `HOLD_BITS` bits,
     /// and above them the microsecond until which the scheduler reports its decisions.
     stops: Box<[StopWord<M>]>,
@@ -207,7 +207,7 @@ impl<M: Machine> DriveWaits<M> {
     pub(crate) fn new(queues: usize) -> Self {
         let order = |_| Arc::new(M::Word::new(WaitReason::Order as u64));
         let ledger = M::Lock::new("holds", WaitLedger::new());
-        let service = M::Lock::new("service", Ledger::new());
+        let service = M::Lock::new("service", AccountLedger::new());
         let decisions = (0..queues).map(|_| SchedulerMessages::new()).collect();
         DriveWaits { ledger, service, stops: (0..queues).map(order).collect(), decisions }
     }

@@ -1,4 +1,4 @@
-//! `Ledger`: accounts of a hardware queue, tenant or group, each written by one thread.
+//! `AccountLedger`: accounts of a hardware queue, tenant or group, each written by one thread.
 //!
 //! A thread writes its own account without a lock. The ledger lists all accounts and sums them by
 //! key (the hardware queue, tenant or group). When a thread has ended, its account is added to a
@@ -23,15 +23,15 @@ pub(crate) trait LedgerEntry {
 }
 
 /// Open accounts that threads write, and sums of closed ones for each key (such as a tenant).
-pub(crate) struct Ledger<T: LedgerEntry> {
+pub(crate) struct AccountLedger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,
     opened: u32,
 }
 
-impl<T: LedgerEntry> Ledger<T> {
+impl<T: LedgerEntry> AccountLedger<T> {
     pub(crate) fn new() -> Self {
-        Ledger { open: Vec::new(), closed: BTreeMap::new(), opened: 0 }
+        AccountLedger { open: Vec::new(), closed: BTreeMap::new(), opened: 0 }
     }
 
     /// Adds a new account, which stays open until its thread drops the returned reference.
@@ -67,7 +67,7 @@ impl<T: LedgerEntry> Ledger<T> {
     }
 }
 
-impl<T: LedgerEntry> Ledger<T>
+impl<T: LedgerEntry> AccountLedger<T>
 where
     T::Sum: Clone,
 {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_the_gone_did_stays_and_their_accounts_do_not() {
-        let mut ledger = Ledger::new();
+        let mut ledger = AccountLedger::new();
         let stays = ledger.open(Account(1, AtomicU64::new(1)));
         for turn in 0..100 {
             ledger.open(Account(turn % 2, AtomicU64::new(10)));
@@ -137,8 +137,8 @@ mod tests {
 
     #[test]
     fn keys_in_use_are_those_of_accounts_that_somebody_still_has() {
-        let mut ledger = Ledger::new();
-        let in_use = |ledger: &Ledger<Account>| ledger.keys_in_use().collect::<Vec<_>>();
+        let mut ledger = AccountLedger::new();
+        let in_use = |ledger: &AccountLedger<Account>| ledger.keys_in_use().collect::<Vec<_>>();
         assert_eq!((in_use(&ledger), ledger.opened()), (Vec::new(), 0));
         let mut open = |key| ledger.open(Account(key, AtomicU64::new(0)));
         let (first, second, third) = (open(7), open(5), open(7));

@@ -15,7 +15,7 @@ use millrace_machine::{Counter, Lock, Machine};
 
 use crate::account::held::{GroupWaitStats, WaitLedger, WaitSnapshot};
 use crate::account::histogram::{Histogram, Snapshot, bucket_of};
-use crate::account::ledger::{Ledger, LedgerEntry};
+use crate::account::ledger::{AccountLedger, LedgerEntry};
 use crate::bio::group_id::GroupId;
 use crate::bio::{AccountKey, OPS, Op};
 use crate::chain::slot::BioSlot;
@@ -117,7 +117,7 @@ impl<M: Machine> LedgerEntry for TenantStats<M> {
 pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
 struct VolumeAccounts<M: Machine> {
-    tenants: Ledger<TenantStats<M>>,
+    tenants: AccountLedger<TenantStats<M>>,
     /// Times that I/Os waited before they were plugged; allocated at the first wait. The `Box`
     /// keeps `VolumeAccounts` small: together with its lock, the struct fits into one cache line.
     held: Option<Box<WaitLedger<M>>>,
@@ -125,7 +125,7 @@ struct VolumeAccounts<M: Machine> {
 
 impl<M: Machine> TenantLedger<M> {
     pub(crate) fn new() -> Self {
-        let accounts = VolumeAccounts { tenants: Ledger::new(), held: None };
+        let accounts = VolumeAccounts { tenants: AccountLedger::new(), held: None };
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 

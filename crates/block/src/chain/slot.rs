@@ -34,7 +34,7 @@ pub(crate) enum BioStage {
 /// Memory of a part of a striped bio: a piece for each chunk, gaps for those of other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Stride {
+pub(crate) struct BioStride {
     /// log2 of the chunk size in sectors.
     pub(crate) chunk_shift: u16,
     /// Number of drives in the stripe. Of that many chunks in the bio's memory, the part owns one;
@@ -42,8 +42,8 @@ pub(crate) struct Stride {
     pub(crate) width: u16,
 }
 
-impl Stride {
-    pub(crate) const NONE: Stride = Stride { chunk_shift: 0, width: 1 };
+impl BioStride {
+    pub(crate) const NONE: BioStride = BioStride { chunk_shift: 0, width: 1 };
 }
 
 /// Times at which a bio that waited in the layer got its request (G) and was inserted into a queue
@@ -89,7 +89,7 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a split bio: progress of the split, in drives, or in sectors with `SplitRule::Chunks`.
     pub(crate) offset: u32,
     pub(crate) chain_segments: u16,
-    pub(crate) stride: Stride,
+    pub(crate) stride: BioStride,
     pub(crate) stage: BioStage,
     /// Status with which the bio ends; `Ok` while no error has occurred.
     pub(crate) status: Status,
@@ -122,7 +122,7 @@ impl<M: Machine> BioSlot<M> {
             chain_sectors: 0,
             offset: 0,
             chain_segments: 0,
-            stride: Stride::NONE,
+            stride: BioStride::NONE,
             stage: BioStage::Whole,
             status: Status::Ok,
             remaining: 0,
@@ -459,7 +459,7 @@ mod tests {
         let base = 0x10_0000 as *mut u8;
         // SAFETY: the memory is never touched.
         slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) });
-        slot.stride = Stride { chunk_shift: 3, width: 4 };
+        slot.stride = BioStride { chunk_shift: 3, width: 4 };
         (slot.dev_sector, slot.offset) = (6, 512);
         let at = |done| {
             let piece = slot.piece(done);
@@ -472,7 +472,7 @@ mod tests {
 
     /// Returns the position in memory of each sector of a part: a whole chunk of the drive, then a
     /// gap for the chunks of the other drives.
-    fn places(first: u64, nr: u32, offset: u64, stride: Stride) -> Vec<u64> {
+    fn places(first: u64, nr: u32, offset: u64, stride: BioStride) -> Vec<u64> {
         let chunk = 1u64 << stride.chunk_shift;
         let others = chunk * u64::from(stride.width - 1);
         let jumps = |at: u64| at / chunk - first / chunk;
@@ -489,7 +489,7 @@ mod tests {
             width in 1u16..6,
             within in 0u32..512,
         ) {
-            let stride = Stride { chunk_shift, width };
+            let stride = BioStride { chunk_shift, width };
             let mut slot = BioSlot::<Native>::empty(core::ptr::null());
             let base = 0x10_0000 as *mut u8;
             // SAFETY: the memory is never touched.

@@ -6,7 +6,7 @@
 //! free tag, all bios of the channel wait until it has one. When one drive has 16 requests, the
 //! whole list is sorted by drive and sector, and sent drive after drive. For a single drive with
 //! several hardware queues, the plug keeps only one request. The next bio is compared with that
-//! request, which is then sent. Owned by a `Submission`. Kernel counterpart: blk_sq_make_request
+//! request, which is then sent. Owned by a `BioSubmission`. Kernel counterpart: blk_sq_make_request
 //! and blk_mq_make_request with blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4;
 //! blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry;
 //! md/raid0.c splits by chunks.
@@ -24,7 +24,7 @@ use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, BioStage, WaitTimes};
 use crate::channel::member::{BatchServer, VolumeMember};
-use crate::channel::submission::{SplitRule, Submission};
+use crate::channel::submission::{BioSubmission, SplitRule};
 use crate::disk::baseline::filled;
 use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
@@ -157,7 +157,7 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Adds a bio to the list, merged if possible, or behind bios that wait for a tag.
-    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
+    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut BioSubmission<M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);
         } else {
@@ -165,7 +165,7 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
+    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut BioSubmission<M>) {
         let at = usize::from(slot.member);
         let slot = match slot.op().has_data() {
             true => match self.merge(slot, &to.members, &mut to.run) {
@@ -198,7 +198,7 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Makes a bio wait for a tag. As in the kernel, plugged requests are sent first.
-    fn block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
+    fn block(&mut self, slot: BioRef<M>, to: &mut BioSubmission<M>) {
         let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
         to.run.trace_context.unplug = why;
@@ -215,7 +215,7 @@ impl<M: Machine> VolumePlug<M> {
 
     /// Sends all requests, sorted by drive and sector. If a frozen drive refuses requests, their
     /// tags are freed, because the drive may need tags in order to drain.
-    fn unplug(&mut self, to: &mut Submission<M>) {
+    fn unplug(&mut self, to: &mut BioSubmission<M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
         self.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
@@ -242,7 +242,7 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.clear();
     }
 
-    pub(crate) fn flush(&mut self, to: &mut Submission<M>) {
+    pub(crate) fn flush(&mut self, to: &mut BioSubmission<M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {
             let member = &to.members[usize::from(chain.member)];
@@ -279,7 +279,7 @@ impl<M: Machine> VolumePlug<M> {
     }
 }
 
-impl<M: Machine> Submission<M> {
+impl<M: Machine> BioSubmission<M> {
     /// Creates or removes the volume's plug after a change of mode, unless bios are plugged.
     pub(crate) fn follow_mode(&mut self, serving: Serving) {
         let follows = serving == Serving::PerVolume;

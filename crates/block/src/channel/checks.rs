@@ -33,7 +33,8 @@ pub(crate) struct BioChecks {
     pub(crate) traced: bool,
     has_sink: bool,
     pub(crate) watched: bool,
-    /// True if every bio must go through `Submission::admit`, which chooses the plug for the bio.
+    /// True if every bio must go through `BioSubmission::admit`, which chooses the plug for the
+    /// bio.
     pub(crate) admits_each: bool,
     /// True while too many bio chains (bios merged into one future request) wait for the drives'
     /// workers. A channel with I/O in flight then accepts no bio.

@@ -250,7 +250,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Makes the next parts of split bios that wait for a free bio slot. Then, if `wanted` is true,
-    /// returns the next bio of `Submission::finished`.
+    /// returns the next bio of `BioSubmission::finished`.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {

@@ -1,12 +1,13 @@
 //! Splitting: a bio that is too large, lies on several drives, or needs flushes around it becomes a
 //! parent, and its parts become children over the same memory.
 //!
-//! The code is part of `Submission` and runs on the channel's own thread, so a parent's counts need
-//! no atomics. Each part takes a child slot from its drive's share of the channel's child slots.
-//! When no slot is free, the parent waits in the drive's list until a part for the drive completes.
-//! So one child slot for each drive is enough for progress, memory is bounded, and a drive that
-//! does not answer holds up only I/O that touches this drive. Stages: flush before (PREFLUSH),
-//! data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
+//! The code is part of `BioSubmission` and runs on the channel's own thread, so a parent's counts
+//! need no atomics. Each part takes a child slot from its drive's share of the channel's child
+//! slots. When no slot is free, the parent waits in the drive's list until a part for the drive
+//! completes. So one child slot for each drive is enough for progress, memory is bounded, and a
+//! drive that does not answer holds up only I/O that touches this drive. Stages: flush before
+//! (PREFLUSH), data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`,
+//! blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -17,9 +18,9 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::limits::Features;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
-use crate::chain::slot::{BioRef, BioSlot, BioStage, Stride, WaitTimes};
+use crate::chain::slot::{BioRef, BioSlot, BioStage, BioStride, WaitTimes};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
-use crate::channel::submission::{SplitRule, Submission};
+use crate::channel::submission::{BioSubmission, SplitRule};
 use crate::trace::blktrace::EventCode;
 use crate::volume::placement::{DrivePart, VolumeRange};
 
@@ -35,7 +36,7 @@ fn fua_by_drive<M: Machine>(parent: &BioSlot<M>, features: Features) -> bool {
     features.fua && parent.bio.op == Op::Write
 }
 
-impl<M: Machine> Submission<M> {
+impl<M: Machine> BioSubmission<M> {
     /// Submits a bio that is not a plain read or write of one drive.
     pub(crate) fn submit_parent(&mut self, mut parent: BioRef<M>) {
         let first = match (parent.bio.op, parent.bio.flags.has(OpFlags::PREFLUSH)) {
@@ -194,7 +195,7 @@ impl<M: Machine> Submission<M> {
         }
         parent.dev_sector = 1;
         let part =
-            DrivePart { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
+            DrivePart { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: BioStride::NONE };
         NextPart::Part(self.child_of(parent, Op::Flush, part))
     }
 
@@ -237,7 +238,7 @@ impl<M: Machine> Submission<M> {
         if self.members[usize::from(member)].child_slots.free.is_empty() {
             return NextPart::NoRoom(member);
         }
-        let stride = Stride::NONE;
+        let stride = BioStride::NONE;
         let part = DrivePart { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
         let Some(child) = self.data_part(parent, part) else { return NextPart::Made };
         parent.offset += child.bio.nr_sectors;

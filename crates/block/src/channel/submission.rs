@@ -1,4 +1,4 @@
-//! `Submission`: the submitting side of a channel: bios go into plugs, and plugs to the drives.
+//! `BioSubmission`: the submitting side of a channel: bios go into plugs, and plugs to the drives.
 //!
 //! A `Channel` owns it and only the channel's thread uses it, so nothing here is locked. It owns
 //! the free slots, the members (one for each drive, with its plug) and the submit context. A plain
@@ -19,7 +19,7 @@ use crate::bio::group_id::GroupId;
 use crate::bio::limits::MAX_DATA_SECTORS;
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags, Sector, SectorCount};
-use crate::chain::slot::{BioList, BioRef, BioStage, Stride, WaitTimes};
+use crate::chain::slot::{BioList, BioRef, BioStage, BioStride, WaitTimes};
 use crate::channel::baseline::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
@@ -31,7 +31,7 @@ use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::io_thread::IoThread;
 use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
-use crate::volume::serving::Chooser;
+use crate::volume::serving::ServingChooser;
 
 /// The rule by which a bio is split. A split bio stores the rule as a number in `BioSlot::member`,
 /// because a bio that goes to several drives has no single drive index to store there.
@@ -53,7 +53,7 @@ pub(crate) struct PluggedBatch {
     pub(crate) has_parts: bool,
 }
 
-pub(crate) struct Submission<M: Machine> {
+pub(crate) struct BioSubmission<M: Machine> {
     pub(crate) volume: Arc<Volume<M>>,
     pub(crate) members: Vec<VolumeMember<M>>,
     pub(crate) run: SubmitContext<M>,
@@ -67,7 +67,7 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
-    pub(crate) chooser: Chooser,
+    pub(crate) chooser: ServingChooser,
     /// Index of the drive that is served first in the next batch. Changes from batch to batch,
     /// because later drives wait for earlier ones.
     pub(crate) first_member: usize,
@@ -77,7 +77,7 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) throttle: Throttle<M>,
 }
 
-impl<M: Machine> Submission<M> {
+impl<M: Machine> BioSubmission<M> {
     #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
         self.depth - self.free.len()
@@ -157,7 +157,7 @@ impl<M: Machine> Submission<M> {
             let flags_fit = !slot.bio.flags.has(OpFlags::PREFLUSH)
                 && (!slot.bio.flags.has(OpFlags::FUA) || fua_by_drive && slot.bio.op == Op::Write);
             (slot.dev_sector, slot.offset) = (dev_sector, 0);
-            slot.stride = Stride::NONE;
+            slot.stride = BioStride::NONE;
             let (sectors, segments) = cut_to_limits(&slot, &limits);
             let is_long = nr_sectors > self.checks.whole_max;
             let is_behind = is_long && self.is_behind(&slot, member);
@@ -310,7 +310,7 @@ fn make_whole<M: Machine>(slot: &mut BioRef<M>, member: u16, dev_sector: u64, se
     slot.chain_sectors = slot.bio.nr_sectors;
     slot.tail = slot.as_ptr();
     slot.chain_segments = segments;
-    slot.stride = Stride::NONE;
+    slot.stride = BioStride::NONE;
     slot.stage = BioStage::Whole;
     slot.status = Status::Ok;
 }

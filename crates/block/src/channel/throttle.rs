@@ -1,6 +1,6 @@
 //! `Throttle`: delays bios that exceed a limit of their group, before they are plugged.
 //!
-//! Owned by a channel's `Submission`. A bio passes the token buckets of its group and of the
+//! Owned by a channel's `BioSubmission`. A bio passes the token buckets of its group and of the
 //! group's parent one after the other (group/gate.rs). Each bucket books the bio's cost and returns
 //! the time at which the bio may go on. Until then the bio waits here, in a slot of the channel, so
 //! that back pressure reaches the submitter. A bio books a time only shortly before that time

@@ -9,10 +9,10 @@
 use millrace_machine::Machine;
 
 use crate::channel::member::BatchServer;
-use crate::channel::submission::Submission;
+use crate::channel::submission::BioSubmission;
 use crate::volume::serving::Serving;
 
-impl<M: Machine> Submission<M> {
+impl<M: Machine> BioSubmission<M> {
     /// Sends the plugged bios of a volume that is traced or not served `inline`: to workers,
     /// through the volume's single plug, or to queues that this thread serves.
     #[inline(never)]

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use crate::bio::{Sector, SectorCount};
-use crate::chain::slot::Stride;
+use crate::chain::slot::BioStride;
 use crate::volume::placement::{DrivePart, SectorMapping, VolumeRange};
 
 pub(crate) struct Linear {
@@ -63,7 +63,7 @@ impl SectorMapping for Linear {
             dev_sector: from - start,
             nr_sectors: (to - from) as u32,
             offset: (from - range.sector) as u32,
-            stride: Stride::NONE,
+            stride: BioStride::NONE,
         })
     }
 

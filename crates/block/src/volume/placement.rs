@@ -5,7 +5,7 @@
 //! each drive that it touches. Sectors have 512 bytes; a member is a drive's index in the volume.
 
 use crate::bio::{Sector, SectorCount};
-use crate::chain::slot::Stride;
+use crate::chain::slot::BioStride;
 
 pub(crate) trait SectorMapping {
     /// Returns the drive and sector of a range that is contiguous on one drive; else `None`.
@@ -38,7 +38,7 @@ pub(crate) struct DrivePart {
     pub(crate) nr_sectors: SectorCount,
     /// Sectors from the start of the volume's range to the start of its part on this drive.
     pub(crate) offset: SectorCount,
-    pub(crate) stride: Stride,
+    pub(crate) stride: BioStride,
 }
 
 /// The first and last chunk of a range, computed once for all drives that the range touches.

@@ -1,13 +1,13 @@
 //! Serving modes: which threads serve a volume's drives, and how the mode `auto` chooses.
 //!
 //! A `Volume` has a serving mode (`Serving`) and the state of `auto` (`ServingChoice`), which all
-//! its channels share. Each channel counts its own I/O (`Chooser`) and adds the counts to the
-//! shared state only every quarter of a millisecond, so that batches do not write shared memory.
-//! `auto` measures the throughput of all channels together. The mode `auto` uses each of the two
-//! modes for a while, keeps the faster one, and tries the other again after increasing intervals. A
-//! channel that measured only itself would hand its work to workers that take the CPUs from the
-//! other channels. Source: Kumar et al., ATC 2017, the Falcon paper (watermarks, per-drive serving;
-//! "per-volume" is its description of Linux).
+//! its channels share. Each channel counts its own I/O (`ServingChooser`) and adds the counts to
+//! the shared state only every quarter of a millisecond, so that batches do not write shared
+//! memory. `auto` measures the throughput of all channels together. The mode `auto` uses each of
+//! the two modes for a while, keeps the faster one, and tries the other again after increasing
+//! intervals. A channel that measured only itself would hand its work to workers that take the CPUs
+//! from the other channels. Source: Kumar et al., ATC 2017, the Falcon paper (watermarks, per-drive
+//! serving; "per-volume" is its description of Linux).
 
 use alloc::format;
 
@@ -141,7 +141,7 @@ const TRIAL_FACTOR: u64 = 2;
 const MARGIN_PERCENT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Chooser {
+pub(crate) struct ServingChooser {
     done: ChannelWork,
     meeting_ns: u64,
     /// Number of the measuring window in which this channel was last counted as active.
@@ -156,7 +156,7 @@ struct ChannelWork {
     in_flight: u64,
 }
 
-impl Chooser {
+impl ServingChooser {
     /// Counts a batch of `bios` bios, submitted at `now_ns` while the channel had `in_flight` bios
     /// in flight. Returns true if workers serve large batches at present.
     #[inline]
@@ -371,7 +371,7 @@ mod tests {
     /// no other channel runs.
     fn crowded_share(own: (u64, u64), theirs: (u64, u64)) -> f64 {
         let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
-        let (mut channels, mut now_ns) = ([Chooser::default(); 4], 1);
+        let (mut channels, mut now_ns) = ([ServingChooser::default(); 4], 1);
         let (mut by_workers, mut all) = (0.0, 0.0);
         for turn in 0..500 {
             let (channel, mut behind_ns) = (&mut channels[turn % 4], 0);
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn channels_meet_every_quarter_millisecond_and_follow_the_plan() {
         let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
-        let [mut first, mut second] = [Chooser::default(); 2];
+        let [mut first, mut second] = [ServingChooser::default(); 2];
         assert!(!first.next::<Native>(&choice, (1, 1), 1));
         assert!(!second.next::<Native>(&choice, (1, 999), 1));
         let ServingChoice { channels, done, .. } = *choice.lock();

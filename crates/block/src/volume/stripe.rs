@@ -1,11 +1,11 @@
 //! The striped layout: chunks round robin over the drives (RAID-0).
 //!
 //! A row is one chunk of each drive. The chunks of a range are adjacent on each drive, so a range
-//! has one contiguous part on each drive. In memory, that part has gaps, which a `Stride`
+//! has one contiguous part on each drive. In memory, that part has gaps, which a `BioStride`
 //! describes. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0.
 
 use crate::bio::{Sector, SectorCount};
-use crate::chain::slot::Stride;
+use crate::chain::slot::BioStride;
 use crate::volume::placement::{DrivePart, SectorMapping, VolumeRange};
 
 pub(crate) struct Stripe {
@@ -89,7 +89,7 @@ impl SectorMapping for Stripe {
             dev_sector,
             nr_sectors: ((end_row << shift) - short - dev_sector) as u32,
             offset: (start - range.sector) as u32,
-            stride: Stride { chunk_shift: shift as u16, width: width as u16 },
+            stride: BioStride { chunk_shift: shift as u16, width: width as u16 },
         })
     }
 

@@ -12,7 +12,7 @@ use millrace_machine::{Native, Topology};
 use proptest::prelude::*;
 
 use super::*;
-use crate::chain::slot::Stride;
+use crate::chain::slot::BioStride;
 use crate::disk::DiskConfig;
 use crate::queue::driver::{
     CompletionBatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
@@ -211,8 +211,8 @@ proptest! {
             for (done, offset) in offsets.iter().enumerate() {
                 let left = part.skip(done as u32);
                 let stride = match volume.layout() {
-                    Layout::Linear => Stride::NONE,
-                    Layout::Stripe { chunk_sectors } => Stride {
+                    Layout::Linear => BioStride::NONE,
+                    Layout::Stripe { chunk_sectors } => BioStride {
                         chunk_shift: chunk_sectors.ilog2() as u16,
                         width: volume.disks().len() as u16,
                     },

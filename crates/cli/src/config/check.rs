@@ -15,13 +15,14 @@ use super::key_lines::KeyLines;
 use super::names::SectionNames;
 use super::plan::{ListenerPlan, LocatedDrive, PlanLines, ServePlan};
 use super::problem::ConfigProblems;
-use super::sections::Sections;
+use super::sections::ConfigSections;
 use super::unit_notes;
 use super::volume::VolumeDraft;
 use super::warnings;
 
-pub fn check(file: &str, sections: Sections, problems: &mut ConfigProblems) -> ServePlan {
-    let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
+pub fn check(file: &str, sections: ConfigSections, problems: &mut ConfigProblems) -> ServePlan {
+    let ConfigSections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } =
+        sections;
     let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
     let names = SectionNames::new("controller", names, &lost, problems);
     let controllers = config.controllers.iter().zip(&lines.controllers);

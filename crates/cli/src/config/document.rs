@@ -31,7 +31,7 @@ pub const fn list<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> 
     KeyReader { name, is_list: true, read }
 }
 
-pub struct Document<'a> {
+pub struct TomlDocument<'a> {
     pub lines: LineIndex,
     pub base: &'a Path,
     pub sections_of: fn(&str) -> Vec<&'static str>,
@@ -41,7 +41,7 @@ pub struct Document<'a> {
     pub lost: RefCell<HashSet<String>>,
 }
 
-impl Document<'_> {
+impl TomlDocument<'_> {
     pub fn problem(&self, line: usize, text: impl Into<String>) {
         self.problems.borrow_mut().add(line, text);
     }
@@ -66,7 +66,7 @@ pub struct Section<'a> {
     prefix: String,
     begin: usize,
     pub lines: KeyLines,
-    pub document: &'a Document<'a>,
+    pub document: &'a TomlDocument<'a>,
     entries: Vec<SectionEntry<'a>>,
     known: Vec<&'static str>,
 }
@@ -108,14 +108,14 @@ fn order_hint(text: &str, number: usize) -> String {
 }
 
 impl<'a> Section<'a> {
-    pub fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
+    pub fn root(document: &'a TomlDocument<'a>, table: &'a DeTable<'a>) -> Self {
         Self::new("the file".to_owned(), 1, document, table)
     }
 
     fn new(
         title: String,
         begin: usize,
-        document: &'a Document<'a>,
+        document: &'a TomlDocument<'a>,
         table: &'a DeTable<'a>,
     ) -> Self {
         let entry = |(key, value): (&Spanned<DeString<'a>>, &'a TomlValue<'a>)| SectionEntry {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use millrace::{DriveConfig, ServeConfig};
 
-use super::document::{Document, KeyReader, Section, parse};
+use super::document::{KeyReader, Section, TomlDocument, parse};
 use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
 use super::plan::PlanLines;
@@ -21,7 +21,7 @@ use super::{controller, drive, export, group, listener, server, volume};
 /// Sections of a configuration. `config.volumes` stays empty until names are resolved, because a
 /// volume needs its drives.
 #[derive(Default)]
-pub struct Sections {
+pub struct ConfigSections {
     pub config: ServeConfig,
     pub daemon: DaemonConfig,
     pub lines: PlanLines,
@@ -33,11 +33,15 @@ pub struct Sections {
     pub has_exports: bool,
 }
 
-pub fn read(text: &str, base: &Path, mut problems: ConfigProblems) -> (Sections, ConfigProblems) {
-    let mut all = Sections { has_exports: true, ..Sections::default() };
+pub fn read(
+    text: &str,
+    base: &Path,
+    mut problems: ConfigProblems,
+) -> (ConfigSections, ConfigProblems) {
+    let mut all = ConfigSections { has_exports: true, ..ConfigSections::default() };
     let Some(table) = parse(text, &mut problems) else { return (all, problems) };
     let (lines, problems, lost) = (LineIndex::new(text), problems.into(), RefCell::default());
-    let document = Document { lines, base, sections_of, problems, lost };
+    let document = TomlDocument { lines, base, sections_of, problems, lost };
     let mut root = Section::root(&document, table.get_ref());
     let controllers = root.sections("controller").into_iter();
     let groups = root.sections("group").into_iter();

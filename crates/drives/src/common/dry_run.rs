@@ -27,7 +27,7 @@ impl DryRun {
     pub(crate) fn folder_of<'a>(&self, file: &'a Path) -> &'a Path {
         let mut folder = folder_of(file);
         if self.new_folder.as_deref() == Some(folder) {
-            while !folder.exists() {
+            while !folder.exists() && folder_of(folder) != folder {
                 folder = folder_of(folder);
             }
         }

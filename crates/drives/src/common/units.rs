@@ -6,7 +6,7 @@
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-struct Quantity {
+struct SpecQuantity {
     form: &'static str,
     /// Words of error texts for a number that must be whole, such as "a whole number of bytes".
     whole: &'static str,
@@ -14,7 +14,7 @@ struct Quantity {
     large: &'static str,
 }
 
-const SIZE: Quantity = Quantity {
+const SIZE: SpecQuantity = SpecQuantity {
     form: "a size is bytes, or a number with k, m, g, t or KiB, MiB, GiB, TiB (powers of 1024), or \
            with kB, MB, GB, TB (powers of 1000); write 4096, 64k or 10MB",
     whole: "a whole number of bytes",
@@ -22,14 +22,14 @@ const SIZE: Quantity = Quantity {
     large: "1t",
 };
 
-const COUNT: Quantity = Quantity {
+const COUNT: SpecQuantity = SpecQuantity {
     form: "a count is a number, or one with k or m (powers of 1000); write 500, 20k or 1m",
     whole: "a whole number",
     unit: "",
     large: "1m",
 };
 
-const TIME: Quantity = Quantity {
+const TIME: SpecQuantity = SpecQuantity {
     form: "a time is numbers with h, m, s, ms, us or ns; write 10s, 1.5ms or 1m30s",
     whole: "a whole number of nanoseconds",
     unit: "ns",
@@ -179,7 +179,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Multiplies a decimal number by a unit. The result must be a whole number.
-fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
+fn scaled(digits: &str, unit: u64, quantity: &SpecQuantity) -> Result<u64, String> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
         return Err(quantity.form.to_owned());
@@ -197,11 +197,11 @@ fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
     if kept == fraction && parts % scale == 0 {
         return Ok(sum);
     }
-    let Quantity { whole, unit, .. } = quantity;
+    let SpecQuantity { whole, unit, .. } = quantity;
     Err(format!("the value is not {whole}; write {}{unit}", sum.max(1)))
 }
 
-impl Quantity {
+impl SpecQuantity {
     fn too_large(&self) -> String {
         format!("the number does not fit in 64 bits; write a smaller one, such as {}", self.large)
     }

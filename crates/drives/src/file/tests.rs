@@ -45,12 +45,12 @@ impl Noted {
 }
 
 /// Replaces the result of an operation; `None` keeps the ring's.
-type Verdict = fn(Noted) -> Option<i32>;
+type RequestVerdict = fn(Noted) -> Option<i32>;
 
 /// Behaviour set by a test, and the operations seen.
 #[derive(Default)]
 struct Script {
-    verdict: Option<Verdict>,
+    verdict: Option<RequestVerdict>,
     /// Completions of operations for which this returns true are held back.
     held: Option<fn(Noted) -> bool>,
     back: Vec<Completion>,
@@ -146,7 +146,7 @@ impl Rig {
         Rig { channel, _context: context, script, unit, _dir: dir }
     }
 
-    fn judge(&self, verdict: Verdict) {
+    fn judge(&self, verdict: RequestVerdict) {
         self.script.lock().unwrap().verdict = Some(verdict);
     }
 

@@ -1,7 +1,7 @@
 //! `ModelIo`: an I/O whose time is computed, and `DuplexLink`: a link with one transfer at a time
 //! in each direction.
 //!
-//! `Timing` has a link for its drive, and a controller has one for all its drives.
+//! `ServiceTiming` has a link for its drive, and a controller has one for all its drives.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ModelIoKind {

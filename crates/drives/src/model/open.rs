@@ -10,7 +10,7 @@ use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::{ControllerLimits, ModelController};
 use super::link::{ModelIo, ModelIoKind};
 use super::preset::model_presets;
-use super::timing::Timing;
+use super::timing::ServiceTiming;
 use crate::common::units::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
@@ -143,7 +143,7 @@ pub struct UsualTimes {
 impl UsualTimes {
     pub(super) fn of(timing: &ModelTiming, size_bytes: u64) -> UsualTimes {
         let median = |kind| {
-            let mut drive = Timing::new(timing);
+            let mut drive = ServiceTiming::new(timing);
             let pages = (size_bytes >> 12).max(1);
             let time_ns = |at: u64| {
                 let sector = mixed(2 * at) % pages * 8;

@@ -1,8 +1,8 @@
-//! `Timing`: computes when an I/O of a simulated SSD completes, in virtual time.
+//! `ServiceTiming`: computes when an I/O of a simulated SSD completes, in virtual time.
 //!
-//! `Timing` keeps the times until which the command processor, the flash dies (`units`), both
-//! directions of the link, and the write buffer are occupied. The caller submits I/Os in order, one
-//! call for each. Equal sequences of calls give equal times.
+//! `ServiceTiming` keeps the times until which the command processor, the flash dies (`units`),
+//! both directions of the link, and the write buffer are occupied. The caller submits I/Os in
+//! order, one call for each. Equal sequences of calls give equal times.
 //!
 //! A transfer occupies the link from the submission of the I/O, although its data come later. So
 //! the link never exceeds its rate, and an I/O on a slow flash die does not hold up the link for
@@ -20,7 +20,7 @@ use super::rotating::RotatingDisk;
 const BLOCK_SECTORS: u64 = 8;
 
 #[derive(Debug)]
-pub(crate) struct Timing {
+pub(crate) struct ServiceTiming {
     config: ModelTiming,
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
@@ -30,9 +30,9 @@ pub(crate) struct Timing {
     disk: Option<RotatingDisk>,
 }
 
-impl Timing {
-    pub(crate) fn new(config: &ModelTiming) -> Timing {
-        Timing {
+impl ServiceTiming {
+    pub(crate) fn new(config: &ModelTiming) -> ServiceTiming {
+        ServiceTiming {
             units_free_ns: vec![0; config.units.clamp(1, ModelTiming::UNITS_MAX) as usize].into(),
             command_free_ns: 0,
             link: DuplexLink::new(config.read_bytes_per_s, config.write_bytes_per_s),

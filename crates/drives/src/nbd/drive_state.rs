@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime};
 use millrace_machine::lock_unpoisoned;
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
-use millrace_tls::{Expiry, Lifetime};
+use millrace_tls::{CertificateExpiry, Lifetime};
 
 use super::backoff::{LogLimit, ReconnectBackoff};
 use super::dial::{NegotiatedConnection, ServerTarget};
@@ -97,7 +97,7 @@ pub(crate) struct FlushDurability {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Reports {
+pub(crate) struct DriveReports {
     news: Mutex<VecDeque<String>>,
     pub(crate) trouble: Mutex<ReconnectTrouble>,
     certificate: Mutex<CertificateWatch>,
@@ -110,7 +110,7 @@ pub(crate) struct Reports {
 #[derive(Debug, Default)]
 struct CertificateWatch {
     lifetime: Option<Lifetime>,
-    said: Option<Expiry>,
+    said: Option<CertificateExpiry>,
 }
 
 impl CertificateWatch {
@@ -118,7 +118,7 @@ impl CertificateWatch {
     fn news(&mut self) -> Option<String> {
         let expiry = self.lifetime.as_ref()?.expiry(SystemTime::now());
         let is_new = self.said.as_ref() != Some(&expiry);
-        let line = (is_new && expiry != Expiry::Far).then(|| {
+        let line = (is_new && expiry != CertificateExpiry::Far).then(|| {
             format!(
                 "the server's certificate {expiry}; after that, a lost connection cannot be \
                  restored until the server has a new certificate"
@@ -149,7 +149,7 @@ pub(crate) struct NbdState {
     pub(crate) dead: AtomicBool,
     pub(crate) siblings: SiblingQueues,
     pub(crate) durability: FlushDurability,
-    pub(crate) reports: Reports,
+    pub(crate) reports: DriveReports,
     /// Connection made when the drive was opened, for the queue that is opened first.
     pub(crate) first: Mutex<Option<NegotiatedConnection>>,
     pub(crate) status_line: Mutex<StatusLine>,

@@ -1,4 +1,4 @@
-//! `Cluster`: a connection to a Ceph cluster, and the pool of one image.
+//! `CephCluster`: a connection to a Ceph cluster, and the pool of one image.
 //!
 //! Connecting may wait for the cluster. Every error names the image as the user wrote it and says
 //! what to check. Invariant: each handle is closed once, the pool's before the connection's.
@@ -20,7 +20,7 @@ const MOUNT_TIMEOUT_S: &str = "300";
 pub(super) const NO_MONITORS: &str =
     "the cluster's monitors do not answer; check `mon host` in its configuration, and the network";
 
-pub(crate) struct Cluster {
+pub(crate) struct CephCluster {
     pub(crate) functions: &'static LibraryFunctions,
     rados: Handle,
     /// Handle of the image's pool; null until the pool is opened.
@@ -28,11 +28,11 @@ pub(crate) struct Cluster {
 }
 
 // SAFETY: librados' handles may be used by any thread, and by several at once.
-unsafe impl Send for Cluster {}
+unsafe impl Send for CephCluster {}
 // SAFETY: several threads may use librados' handles at once.
-unsafe impl Sync for Cluster {}
+unsafe impl Sync for CephCluster {}
 
-impl Drop for Cluster {
+impl Drop for CephCluster {
     fn drop(&mut self) {
         // SAFETY: both handles were made by these libraries and are closed here only.
         unsafe {
@@ -59,11 +59,11 @@ pub(crate) fn text_in(buffer: &[u8]) -> String {
     text.to_string_lossy().into_owned()
 }
 
-impl Cluster {
+impl CephCluster {
     pub(crate) fn connect(
         functions: &'static LibraryFunctions,
         config: &RbdConfig,
-    ) -> Result<Cluster, Error> {
+    ) -> Result<CephCluster, Error> {
         let mut rados = null_mut();
         let user = c_text(&format!("client.{}", config.user));
         let cluster = c_text(&config.cluster);
@@ -72,7 +72,7 @@ impl Cluster {
             (functions.rados_create2)(&raw mut rados, cluster.as_ptr(), user.as_ptr(), 0)
         };
         checked(made).map_err(|error| config.system("librados", &error))?;
-        let mut cluster = Cluster { functions, rados, pool: null_mut() };
+        let mut cluster = CephCluster { functions, rados, pool: null_mut() };
         cluster.configure(config)?;
         // SAFETY: a live handle, configured and not connected.
         let connected = checked(unsafe { (functions.rados_connect)(rados) });

@@ -18,8 +18,8 @@ use millrace_block::{Op, OpFlags, Request};
 use millrace_machine::Native;
 
 use super::RbdConfig;
-use super::cluster::{Cluster, c_text, checked, text_in};
-use super::library::{Handle, ImageInfo, Watcher};
+use super::cluster::{CephCluster, c_text, checked, text_in};
+use super::library::{Handle, ImageInfo, ImageWatcher};
 
 /// Lock mode `RBD_LOCK_MODE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 0;
@@ -31,7 +31,7 @@ const NO_SNAPSHOT: u64 = u64::MAX - 1;
 const EXTENTS_MAX: usize = 4096;
 
 pub(crate) struct RbdImage {
-    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) cluster: Arc<CephCluster>,
     handle: Handle,
     pub(crate) is_watched: bool,
     /// Callback for changes of the image; kept until the handle is closed.
@@ -67,7 +67,7 @@ impl Drop for RbdImage {
 impl RbdImage {
     /// Opens the image or its snapshot. A read-only image gets a watch, too, if the Ceph user may
     /// write, because setting a watch needs that permission.
-    pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<RbdImage, io::Error> {
+    pub(crate) fn open(cluster: CephCluster, config: &RbdConfig) -> Result<RbdImage, io::Error> {
         let functions = cluster.functions;
         let name = c_text(&config.image.image);
         let snapshot = config.image.snapshot.as_deref().map(c_text);
@@ -92,7 +92,7 @@ impl RbdImage {
     }
 
     /// Opens the image with this id for reading, in its current state, whatever its name is now.
-    pub(crate) fn open_by_id(cluster: &Arc<Cluster>, id: &str) -> Result<RbdImage, io::Error> {
+    pub(crate) fn open_by_id(cluster: &Arc<CephCluster>, id: &str) -> Result<RbdImage, io::Error> {
         let (id, mut handle) = (c_text(id), null_mut());
         let open = cluster.functions.rbd_open_by_id_read_only;
         // SAFETY: a live pool and a valid text; the handle is written on success only.
@@ -204,14 +204,14 @@ impl RbdImage {
     /// Returns true if a client with this address has the image open, as far as the cluster knows.
     pub(crate) fn is_watched_by(&self, address: &str) -> bool {
         let functions = self.cluster.functions;
-        let (mut watchers, mut count) = ([Watcher::EMPTY; WATCHERS], WATCHERS as size_t);
+        let (mut watchers, mut count) = ([ImageWatcher::EMPTY; WATCHERS], WATCHERS as size_t);
         let start = watchers.as_mut_ptr();
         // SAFETY: a live handle, and a list of the stated length.
         if unsafe { (functions.rbd_watchers_list)(self.handle, start, &raw mut count) } < 0 {
             return false;
         }
         let count = count.min(WATCHERS);
-        let is_it = |watcher: &Watcher| {
+        let is_it = |watcher: &ImageWatcher| {
             // SAFETY: a text that librbd has made and that is given back below.
             let text = || unsafe { CStr::from_ptr(watcher.address) };
             !watcher.address.is_null() && text().to_bytes() == address.as_bytes()

@@ -54,14 +54,15 @@ impl ImageInfo {
 /// C struct `rbd_image_watcher_t`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Watcher {
+pub(crate) struct ImageWatcher {
     pub(crate) address: *mut c_char,
     id: i64,
     cookie: u64,
 }
 
-impl Watcher {
-    pub(crate) const EMPTY: Watcher = Watcher { address: std::ptr::null_mut(), id: 0, cookie: 0 };
+impl ImageWatcher {
+    pub(crate) const EMPTY: ImageWatcher =
+        ImageWatcher { address: std::ptr::null_mut(), id: 0, cookie: 0 };
 }
 
 macro_rules! functions {
@@ -72,7 +73,7 @@ macro_rules! functions {
         }
 
         impl LibraryFunctions {
-            fn of(libraries: &Libraries) -> Result<LibraryFunctions, Error> {
+            fn of(libraries: &CephLibraries) -> Result<LibraryFunctions, Error> {
                 Ok(LibraryFunctions {
                     $($name: {
                         type Function = unsafe extern "C" fn($($argument),*) $(-> $result)?;
@@ -117,8 +118,8 @@ functions! {
     rbd rbd_lock_acquire(Handle, c_int) -> c_int;
     rbd rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut size_t) -> c_int;
     rbd rbd_lock_get_owners_cleanup(*mut *mut c_char, size_t);
-    rbd rbd_watchers_list(Handle, *mut Watcher, *mut size_t) -> c_int;
-    rbd rbd_watchers_list_cleanup(*mut Watcher, size_t);
+    rbd rbd_watchers_list(Handle, *mut ImageWatcher, *mut size_t) -> c_int;
+    rbd rbd_watchers_list_cleanup(*mut ImageWatcher, size_t);
     rbd rbd_diff_iterate2(
         Handle, *const c_char, u64, u64, u8, u8, ExtentCallback, *mut c_void,
     ) -> c_int;
@@ -132,7 +133,7 @@ functions! {
     rbd rbd_aio_flush(Handle, Handle) -> c_int;
 }
 
-struct Libraries {
+struct CephLibraries {
     rados: Library,
     rbd: Library,
 }
@@ -146,7 +147,7 @@ pub(crate) fn functions() -> Result<&'static LibraryFunctions, Error> {
 }
 
 fn load(rados: &str, rbd: &str) -> Result<LibraryFunctions, Error> {
-    let libraries = Libraries { rados: library(rados)?, rbd: library(rbd)? };
+    let libraries = CephLibraries { rados: library(rados)?, rbd: library(rbd)? };
     let table = LibraryFunctions::of(&libraries)?;
     // The libraries are never unloaded, because their threads run until the process ends.
     std::mem::forget(libraries);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned, nanoseconds};
 
-use super::cluster::{Cluster, NO_MONITORS};
+use super::cluster::{CephCluster, NO_MONITORS};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, UNWATCHED_PERIOD};
 use super::image::RbdImage;
 use super::library::{self, ImageInfo};
@@ -138,7 +138,7 @@ fn open_image(
     stage: &WaitStage,
 ) -> Result<RbdImage, Error> {
     stage.set(NO_MONITORS);
-    let cluster = Cluster::connect(functions, config)?;
+    let cluster = CephCluster::connect(functions, config)?;
     stage.set(
         "the cluster does not give the image; `ceph -s` shows whether its OSDs are up and its \
          placement groups active",

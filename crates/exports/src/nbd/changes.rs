@@ -12,7 +12,7 @@ use millrace_block::{Error, ErrorKind};
 
 use super::Server;
 use super::config::{ExportConfig, ListenConfig};
-use super::exports::{Exports, ServedVolume};
+use super::exports::{ExportTable, ServedVolume};
 use super::listen::{Listen, Listener};
 use super::renewal::CertificateWatcher;
 use crate::mailbox::lock;
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_micros(200);
 
 /// A prepared change of a running server's exports and listeners.
 pub struct ExportChange {
-    exports: Arc<Exports>,
+    exports: Arc<ExportTable>,
     renewal: Option<CertificateWatcher>,
     listens: Vec<Listen>,
     /// Sockets of new listeners, with their listener numbers.
@@ -114,7 +114,7 @@ impl Server {
     }
 
     /// Hands new exports to all I/O threads and waits until they serve them.
-    pub(super) fn replace(&self, exports: Arc<Exports>) {
+    pub(super) fn replace(&self, exports: Arc<ExportTable>) {
         let version = self.shared.served.replace(exports);
         self.shared.note_change();
         self.shared.mailboxes.iter().for_each(|mailbox| mailbox.ring());

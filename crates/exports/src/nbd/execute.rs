@@ -20,7 +20,7 @@ use self::tls::TlsTurnLimits;
 use self::unaligned::extend_to_blocks;
 use super::connection::hole_search::HOLE_BYTES_MIN;
 use super::connection::{Connection, ExportSession, RefusedRequest};
-use super::exports::Exports;
+use super::exports::ExportTable;
 use super::memory::{BufferPool, Zeroes};
 use super::ring::shut_down_input;
 use super::server_state::ServerState;
@@ -40,7 +40,7 @@ const STUCK: &str = "the drive does not answer";
 
 pub(crate) struct WorkerContext {
     pub(crate) ctx: IoContext,
-    pub(crate) exports: Arc<Exports>,
+    pub(crate) exports: Arc<ExportTable>,
     pub(crate) submitter: Submitter,
     pub(crate) pool: BufferPool,
     pub(crate) zeroes: Arc<Zeroes>,

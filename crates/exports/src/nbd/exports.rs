@@ -1,6 +1,6 @@
 //! The exports of a server: the properties announced to clients, and the volume of each.
 //!
-//! All threads share an immutable [`Exports`], which is replaced as a whole when exports or
+//! All threads share an immutable [`ExportTable`], which is replaced as a whole when exports or
 //! listeners change. A connection keeps its own [`Export`], so a replacement affects new
 //! connections only. Volumes may grow; each negotiation announces the current size.
 //!
@@ -22,7 +22,7 @@ use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::faults::IoErrorCounter;
 use crate::{ClientGroup, SocketAccess};
-use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};
+use millrace_nbd::{ExportCatalog, ExportInfo, TransmissionFlags};
 
 /// Largest request that is advertised to clients, in bytes.
 const BLOCK_MAX: u32 = 32 << 20;
@@ -104,7 +104,7 @@ struct ExportKey {
 }
 
 #[derive(Default, Clone)]
-pub(crate) struct Exports {
+pub(crate) struct ExportTable {
     pub(crate) list: Vec<Arc<Export>>,
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
     /// Exports of each listener, by listener number. `None` for removed listeners, whose numbers
@@ -122,7 +122,7 @@ pub(crate) struct ListenerCatalog {
     pub(super) on_demand: bool,
 }
 
-impl Catalog for ListenerCatalog {
+impl ExportCatalog for ListenerCatalog {
     fn len(&self) -> usize {
         self.exports.len()
     }
@@ -136,15 +136,15 @@ impl Catalog for ListenerCatalog {
     }
 }
 
-impl Exports {
+impl ExportTable {
     /// Builds the exports of a configuration. Fails for a bad name, a volume too large for the
     /// protocol, or a listener without an export.
     pub(crate) fn new(
         configs: Vec<ExportConfig>,
         listeners: &[ListenConfig],
         threads: u16,
-    ) -> Result<Exports, Error> {
-        Exports::default().followed_by(configs, listeners, threads)
+    ) -> Result<ExportTable, Error> {
+        ExportTable::default().followed_by(configs, listeners, threads)
     }
 
     /// Builds the exports of a new configuration. Reuses unchanged exports. Listeners with an
@@ -154,7 +154,7 @@ impl Exports {
         configs: Vec<ExportConfig>,
         listeners: &[ListenConfig],
         threads: u16,
-    ) -> Result<Exports, Error> {
+    ) -> Result<ExportTable, Error> {
         let (mut list, mut volumes) = (Vec::new(), VolumeTable::new(&self.volumes, threads));
         let mut faults = HashMap::new();
         for config in configs {
@@ -188,11 +188,11 @@ impl Exports {
                 None => catalogs.push(catalog),
             }
         }
-        Ok(Exports { list, volumes: volumes.list, catalogs, faults })
+        Ok(ExportTable { list, volumes: volumes.list, catalogs, faults })
     }
 
-    pub(crate) fn with(&self, config: ExportConfig, threads: u16) -> Result<Exports, Error> {
-        let one = Exports::default().followed_by(vec![config], &[], threads)?;
+    pub(crate) fn with(&self, config: ExportConfig, threads: u16) -> Result<ExportTable, Error> {
+        let one = ExportTable::default().followed_by(vec![config], &[], threads)?;
         let mut all = self.clone();
         all.faults.extend(one.faults);
         all.list.extend(one.list);
@@ -200,7 +200,7 @@ impl Exports {
         Ok(all)
     }
 
-    pub(crate) fn without(&self, name: &str) -> Exports {
+    pub(crate) fn without(&self, name: &str) -> ExportTable {
         let mut all = self.clone();
         let is_it = |export: &Arc<Export>| export.is_on_demand && export.name == name;
         if let Some(at) = all.list.iter().position(is_it) {
@@ -419,7 +419,7 @@ mod tests {
         });
         let listen = crate::nbd::Listen::Unix("/s".into());
         let listeners = [ListenConfig::new(listen, vec![2, 1])];
-        let exports = Exports::new(configs.into(), &listeners, 1).unwrap();
+        let exports = ExportTable::new(configs.into(), &listeners, 1).unwrap();
         let catalog = exports.catalog(0).unwrap();
         assert_eq!(catalog.len(), 2);
         let names = [0, 1, 2].map(|index| catalog.get(index).map(|info| info.name.as_str()));

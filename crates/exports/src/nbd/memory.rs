@@ -21,7 +21,7 @@ use millrace_machine::payload::{
 use millrace_reactor::Handle;
 
 use self::budget::{MemoryBudget, MemoryPart, STUCK};
-use self::waiting_line::{GroupAccount, SIZE_CLASSES, Waiter, size_class};
+use self::waiting_line::{GroupAccount, MemoryWaiter, SIZE_CLASSES, size_class};
 
 /// Size in bytes of the shared area of zeroes, enough for all blocks of the longest read.
 const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
@@ -139,7 +139,7 @@ impl BufferPool {
     /// Takes a buffer for a connection out of the memory budget's part `part`. Returns `None` if
     /// that part is used up, or if connections in the waiting line come first.
     #[inline]
-    pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
+    pub(crate) fn take(&mut self, waiter: MemoryWaiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
         // Once the shared memory is used up, free buffers go only to requests within their
@@ -159,7 +159,7 @@ impl BufferPool {
     #[cold]
     fn ask(
         &mut self,
-        waiter: Waiter,
+        waiter: MemoryWaiter,
         part: MemoryPart,
         found: Option<ArenaBuffer>,
     ) -> Option<ArenaBuffer> {

@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::Native;
-use millrace_tls::{CertificateLifetime, CertificateRole, Expiry, Refreshed, ServerConfig};
+use millrace_tls::{
+    CertificateExpiry, CertificateLifetime, CertificateRole, RefreshOutcome, ServerConfig,
+};
 
 use super::config::ListenConfig;
 
@@ -26,7 +28,7 @@ pub(crate) struct CertificateWatcher {
 struct WatchedCertificates {
     config: Arc<ServerConfig>,
     address: String,
-    said: Vec<(String, Expiry)>,
+    said: Vec<(String, CertificateExpiry)>,
 }
 
 impl CertificateWatcher {
@@ -92,20 +94,20 @@ impl WatchedCertificates {
         self.said = said;
     }
 
-    fn say(&self, name: &str, role: CertificateRole, expiry: &Expiry) {
+    fn say(&self, name: &str, role: CertificateRole, expiry: &CertificateExpiry) {
         let address = &self.address;
         let refused = match role {
             CertificateRole::Own => "clients refuse the server",
             CertificateRole::ClientCa => "clients with certificates of this CA are refused",
         };
         match expiry {
-            Expiry::Far => {}
-            Expiry::Soon { .. } => tracing::warn!(
+            CertificateExpiry::Far => {}
+            CertificateExpiry::Soon { .. } => tracing::warn!(
                 address,
                 "{address}: {name} {expiry}; replace the file; the new certificate is loaded \
                  without a restart"
             ),
-            Expiry::Over { .. } => tracing::error!(
+            CertificateExpiry::Over { .. } => tracing::error!(
                 address,
                 "{address}: {name} {expiry}; {refused}; replace the file, and the new \
                  certificate is loaded without a restart"
@@ -116,8 +118,8 @@ impl WatchedCertificates {
     fn look(&self) {
         let address = &self.address;
         match self.config.refresh() {
-            Ok(Refreshed::Same) => {}
-            Ok(Refreshed::Reloaded) => {
+            Ok(RefreshOutcome::Same) => {}
+            Ok(RefreshOutcome::Reloaded) => {
                 tracing::info!(address, "{address}: new certificates are in use");
             }
             Err(error) => {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use millrace_machine::debug_fields;
 
-use super::exports::Exports;
+use super::exports::ExportTable;
 use super::listen::Listener;
 use super::memory::Zeroes;
 use super::memory::budget::MemoryBudget;
@@ -49,15 +49,15 @@ impl Drop for FlushPart {
     }
 }
 
-pub(crate) struct Connections {
+pub(crate) struct ConnectionTable {
     pub(crate) max: u32,
     pub(crate) open: AtomicU32,
     pub(crate) negotiating: AtomicU32,
 }
 
-impl Connections {
-    pub(crate) fn new(max: u32) -> Connections {
-        Connections { max, open: AtomicU32::new(0), negotiating: AtomicU32::new(0) }
+impl ConnectionTable {
+    pub(crate) fn new(max: u32) -> ConnectionTable {
+        ConnectionTable { max, open: AtomicU32::new(0), negotiating: AtomicU32::new(0) }
     }
 }
 
@@ -80,30 +80,30 @@ impl Drop for NegotiationCount {
 debug_fields!(NegotiationCount);
 
 pub(crate) struct ServedExports {
-    current: Mutex<Arc<Exports>>,
+    current: Mutex<Arc<ExportTable>>,
     version: AtomicU64,
     by_thread: Vec<AtomicU64>,
 }
 
 impl ServedExports {
-    pub(crate) fn new(exports: Arc<Exports>, threads: usize) -> ServedExports {
+    pub(crate) fn new(exports: Arc<ExportTable>, threads: usize) -> ServedExports {
         let by_thread = (0..threads).map(|_| AtomicU64::new(0)).collect();
         ServedExports { current: Mutex::new(exports), version: AtomicU64::new(0), by_thread }
     }
 
-    pub(crate) fn current(&self) -> Arc<Exports> {
+    pub(crate) fn current(&self) -> Arc<ExportTable> {
         Arc::clone(&lock(&self.current))
     }
 
     /// Replaces the exports and returns their version. The caller must wake the I/O threads.
-    pub(crate) fn replace(&self, exports: Arc<Exports>) -> u64 {
+    pub(crate) fn replace(&self, exports: Arc<ExportTable>) -> u64 {
         let mut current = lock(&self.current);
         *current = exports;
         // The version changes under the lock, so that a thread reads exports and version together.
         self.version.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    pub(crate) fn newer(&self, thread: usize) -> Option<(Arc<Exports>, u64)> {
+    pub(crate) fn newer(&self, thread: usize) -> Option<(Arc<ExportTable>, u64)> {
         let served = self.by_thread[thread].load(Ordering::SeqCst);
         if self.version.load(Ordering::SeqCst) == served {
             return None;
@@ -144,7 +144,7 @@ pub(crate) struct ServerState {
     /// Longest time, in nanoseconds, that the server waits for a client to read replies or to send
     /// the rest of a payload.
     pub(crate) stall_timeout_ns: AtomicU64,
-    pub(crate) connections: Connections,
+    pub(crate) connections: ConnectionTable,
     /// The sockets, indexed by listener number. Dropping a listener closes its socket and removes
     /// the socket's file.
     pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
@@ -157,7 +157,7 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    pub(crate) fn exports(&self) -> Arc<Exports> {
+    pub(crate) fn exports(&self) -> Arc<ExportTable> {
         self.served.current()
     }
 

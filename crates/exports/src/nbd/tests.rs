@@ -16,11 +16,11 @@ use crate::io_threads::Service as _;
 
 use super::connection::Connection;
 use super::execute::WorkerContext;
-use super::exports::Exports;
+use super::exports::ExportTable;
 use super::listen::{Listen, Listener};
 use super::memory::BufferPool;
 use super::memory::budget::MemoryBudget;
-use super::memory::waiting_line::Waiter;
+use super::memory::waiting_line::MemoryWaiter;
 use super::server_state::{ServerState, ThreadMessage};
 use super::submit::ticket::{Ticket, TicketMemory, TicketOwner, TicketState, TicketWait};
 use super::worker::Worker;
@@ -52,8 +52,8 @@ pub(crate) fn connection(serial: u64) -> (Box<Connection>, [UnixStream; 2]) {
 }
 
 /// Describes a connection that waits for `bytes` bytes.
-pub(crate) fn waiter(thread: usize, serial: u64, bytes: usize) -> Waiter {
-    Waiter { thread, index: 0, serial, bytes, account: None }
+pub(crate) fn waiter(thread: usize, serial: u64, bytes: usize) -> MemoryWaiter {
+    MemoryWaiter { thread, index: 0, serial, bytes, account: None }
 }
 
 pub(crate) fn session() -> Session {
@@ -130,7 +130,7 @@ impl Rig {
             let (listen, exports) = (Listen::Unix(dir.path().join(name)), 0..specs.len());
             config.listeners.push(ListenConfig::new(listen, exports.collect()));
         }
-        let exports = Exports::new(config.exports.clone(), &config.listeners, config.threads);
+        let exports = ExportTable::new(config.exports.clone(), &config.listeners, config.threads);
         let bind = |one: &ListenConfig| Listener::bind(&one.listen, &one.access).unwrap();
         let listeners = config.listeners.iter().map(bind);
         let listeners: Vec<Listener> = listeners.collect();

@@ -7,10 +7,10 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use millrace_nbd::{Catalog, ExportInfo, Wanted};
+use millrace_nbd::{ExportCatalog, ExportInfo, WantedExport};
 use millrace_tls::PeerNames;
 
-use super::exports::{Export, Exports, ListenerCatalog};
+use super::exports::{Export, ExportTable, ListenerCatalog};
 use super::on_demand::OnDemandState;
 
 pub(crate) struct VisibleExports<'a> {
@@ -24,7 +24,7 @@ impl<'a> VisibleExports<'a> {
     /// Creates a client's view of the listener's exports from the names in the client's certificate
     /// and its request for an on-demand export. Returns `None` if the listener was removed.
     pub(crate) fn of(
-        exports: &'a Exports,
+        exports: &'a ExportTable,
         listener: usize,
         (peer, demand): (Option<&'a PeerNames>, &'a OnDemandState),
     ) -> Option<VisibleExports<'a>> {
@@ -53,7 +53,7 @@ impl<'a> VisibleExports<'a> {
     }
 }
 
-impl Catalog for VisibleExports<'_> {
+impl ExportCatalog for VisibleExports<'_> {
     fn len(&self) -> usize {
         self.catalog.len()
     }
@@ -89,7 +89,7 @@ impl Catalog for VisibleExports<'_> {
         }
     }
 
-    fn is_pending(&self, wanted: Wanted<'_>) -> bool {
+    fn is_pending(&self, wanted: WantedExport<'_>) -> bool {
         let is_known = |name: &str| match self.demand {
             OnDemandState::ExportSession(known, _) | OnDemandState::Refused(known, _) => {
                 known == name
@@ -98,10 +98,10 @@ impl Catalog for VisibleExports<'_> {
         };
         self.catalog.on_demand
             && match wanted {
-                Wanted::List => !matches!(self.demand, OnDemandState::Listed(_)),
+                WantedExport::List => !matches!(self.demand, OnDemandState::Listed(_)),
                 // A listed export takes precedence over an on-demand export of its name, even if
                 // the client may not use the listed one.
-                Wanted::Export(name) => {
+                WantedExport::Export(name) => {
                     !name.is_empty() && !is_known(name) && self.catalog.find(name).is_none()
                 }
             }

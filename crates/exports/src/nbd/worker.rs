@@ -58,12 +58,12 @@ pub(crate) struct Worker {
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
     pub(crate) seen_changes: u64,
-    accepting: Accepting,
+    accepting: AcceptState,
     pub(crate) flush_part: Option<FlushPart>,
 }
 
 #[derive(Default)]
-struct Accepting {
+struct AcceptState {
     /// Number of connections that ended since the heap was last trimmed.
     closed: u32,
     serial: u64,
@@ -112,7 +112,7 @@ impl Worker {
             handshakes: VecDeque::new(),
             client_timers: ClientTimers::default(),
             seen_changes: 0,
-            accepting: Accepting::default(),
+            accepting: AcceptState::default(),
             flush_part,
         })
     }

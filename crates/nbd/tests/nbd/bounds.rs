@@ -4,13 +4,13 @@ use super::{
     answers, catalog, context_data, disk, feed_whole, info_data, negotiate, session, stream,
 };
 use millrace_nbd::client::{ServerReply, parse_reply};
-use millrace_nbd::export::Catalog;
+use millrace_nbd::export::ExportCatalog;
 use millrace_nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
 use millrace_nbd::option::{ContextRequest, InfoRequest};
 use millrace_nbd::wire::*;
 use millrace_nbd::{
     Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, RequestLimits,
-    Verdict, Wanted, check,
+    RequestVerdict, WantedExport, check,
 };
 
 /// The error of an export after a change; `None` if it is valid.
@@ -68,10 +68,10 @@ fn a_catalog_finds_its_exports_by_name_and_the_first_by_none() {
         ["", "disk", "ro", "no"].map(|name| exports.find(name)),
         [Some(0), Some(0), Some(1), None]
     );
-    assert_eq!((Catalog::len(&exports), Catalog::is_empty(&exports)), (2, false));
+    assert_eq!((ExportCatalog::len(&exports), ExportCatalog::is_empty(&exports)), (2, false));
     assert_eq!([0, 2].map(|index| exports.size_bytes(index)), [1 << 30, 0]);
     let none = Vec::<ExportInfo>::new();
-    assert_eq!((Catalog::is_empty(&none), none.find("")), (true, None));
+    assert_eq!((ExportCatalog::is_empty(&none), none.find("")), (true, None));
 }
 
 /// Exports whose list takes `bytes` bytes.
@@ -111,7 +111,7 @@ fn lists_go_in_parts_and_answers_have_8_mib() {
 /// A catalog that has an export only once it was asked for it.
 struct Opening(Vec<ExportInfo>, bool);
 
-impl Catalog for Opening {
+impl ExportCatalog for Opening {
     fn len(&self) -> usize {
         if self.1 { self.0.len() } else { 0 }
     }
@@ -120,8 +120,8 @@ impl Catalog for Opening {
         self.0.get(index).filter(|_| self.1)
     }
 
-    fn is_pending(&self, wanted: Wanted<'_>) -> bool {
-        !self.1 && (wanted == Wanted::List || wanted == Wanted::Export("b"))
+    fn is_pending(&self, wanted: WantedExport<'_>) -> bool {
+        !self.1 && (wanted == WantedExport::List || wanted == WantedExport::Export("b"))
     }
 
     fn why_refused(&self, name: &str) -> Option<String> {
@@ -138,7 +138,7 @@ fn option_waits_for_an_opening_export_and_is_answered_once() {
         (Opening(catalog(), false), Handshake::new(), Vec::new());
     let (used, progress) = handshake.feed(&catalog, &bytes, &mut out).unwrap();
     assert_eq!(progress, Progress::Pending);
-    assert_eq!(Handshake::wanted(&bytes[used..]), Some(Wanted::List));
+    assert_eq!(Handshake::wanted(&bytes[used..]), Some(WantedExport::List));
     assert_eq!(answers(&out).len(), 1);
     assert!(String::from_utf8_lossy(&out).ends_with("z: there is no such file"));
     assert_eq!(handshake.feed(&catalog, &bytes[used..], &mut out), Ok((0, Progress::Pending)));
@@ -234,13 +234,16 @@ fn payloads_are_taken_up_to_32_mib_and_thrown_away_up_to_64() {
         check(&request, &rules, &session)
     };
     for command in [Command::Read, Command::Write] {
-        assert_eq!(verdict(command, 32 << 20), Verdict::Accept);
-        assert!(matches!(verdict(command, (32 << 20) + 512), Verdict::Refuse { .. }));
+        assert_eq!(verdict(command, 32 << 20), RequestVerdict::Accept);
+        assert!(matches!(verdict(command, (32 << 20) + 512), RequestVerdict::Refuse { .. }));
     }
-    assert_eq!(verdict(Command::Trim, 33 << 20), Verdict::Accept);
+    assert_eq!(verdict(Command::Trim, 33 << 20), RequestVerdict::Accept);
     let refused = verdict(Command::Write, 64 << 20);
-    assert!(matches!(refused, Verdict::Refuse { drain_bytes: 0x400_0000, .. }), "{refused:?}");
-    assert!(matches!(verdict(Command::Write, (64 << 20) + 1), Verdict::Disconnect(_)));
+    assert!(
+        matches!(refused, RequestVerdict::Refuse { drain_bytes: 0x400_0000, .. }),
+        "{refused:?}"
+    );
+    assert!(matches!(verdict(Command::Write, (64 << 20) + 1), RequestVerdict::Disconnect(_)));
 }
 
 /// A chunk of a server's reply. Payload beyond the given bytes is zeroes.
@@ -372,7 +375,7 @@ fn refusals_are_told_in_words() {
 /// A catalog whose list is there while it is asked for, and gone afterwards.
 struct Listing(std::cell::Cell<usize>);
 
-impl Catalog for Listing {
+impl ExportCatalog for Listing {
     fn len(&self) -> usize {
         0
     }

@@ -15,7 +15,8 @@ mod values;
 
 use millrace_nbd::wire::put_option;
 use millrace_nbd::{
-    Catalog, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Session, TransmissionFlags,
+    ExportCatalog, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Session,
+    TransmissionFlags,
 };
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
@@ -95,7 +96,7 @@ fn play(input: &[u8], cuts: &[usize]) -> (Vec<u8>, usize, Result<Progress, Proto
 /// part and the end.
 fn feed_whole(
     handshake: &mut Handshake,
-    catalog: &dyn Catalog,
+    catalog: &dyn ExportCatalog,
     input: &[u8],
     out: &mut Vec<u8>,
 ) -> (usize, Result<Progress, ProtocolError>) {

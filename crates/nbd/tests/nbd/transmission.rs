@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::{STYLES, catalog, disk, session};
 use millrace_nbd::wire::*;
 use millrace_nbd::{
-    Command, Errno, ProtocolError, ReplyStyle, Request, RequestLimits, Session, TransmissionFlags,
-    Verdict, check, parse,
+    Command, Errno, ProtocolError, ReplyStyle, Request, RequestLimits, RequestVerdict, Session,
+    TransmissionFlags, check, parse,
 };
 
 const SIZE: u64 = 1 << 30;
@@ -15,7 +15,7 @@ fn request(command: Command, offset: u64, length: u64) -> Request {
     Request { cookie: 7, flags: 0, command, offset, length }
 }
 
-fn verdict(request: Request, style: ReplyStyle) -> Verdict {
+fn verdict(request: Request, style: ReplyStyle) -> RequestVerdict {
     let session = Session { base_allocation: Some(1), ..session(style) };
     check(&request, &RequestLimits::new(&disk(), &session), &session)
 }
@@ -23,7 +23,7 @@ fn verdict(request: Request, style: ReplyStyle) -> Verdict {
 /// The error and the bytes to drain of a refusal.
 fn refused(request: Request, style: ReplyStyle) -> (Errno, u64) {
     match verdict(request, style) {
-        Verdict::Refuse { errno, drain_bytes, .. } => (errno, drain_bytes),
+        RequestVerdict::Refuse { errno, drain_bytes, .. } => (errno, drain_bytes),
         other => panic!("{request:?}: {other:?}"),
     }
 }
@@ -57,11 +57,11 @@ fn requests_inside_the_export_are_accepted() {
     use Command::*;
     for style in [ReplyStyle::Simple, ReplyStyle::Structured] {
         for command in [Read, Write, Trim, Cache, WriteZeroes, BlockStatus] {
-            assert_eq!(verdict(request(command, SIZE - 512, 512), style), Verdict::Accept);
+            assert_eq!(verdict(request(command, SIZE - 512, 512), style), RequestVerdict::Accept);
         }
-        assert_eq!(verdict(request(Flush, 0, 0), style), Verdict::Accept);
-        assert_eq!(verdict(request(Disc, 1, 1), style), Verdict::Accept);
-        assert_eq!(verdict(request(Trim, 0, SIZE), style), Verdict::Accept);
+        assert_eq!(verdict(request(Flush, 0, 0), style), RequestVerdict::Accept);
+        assert_eq!(verdict(request(Disc, 1, 1), style), RequestVerdict::Accept);
+        assert_eq!(verdict(request(Trim, 0, SIZE), style), RequestVerdict::Accept);
     }
 }
 
@@ -96,7 +96,7 @@ fn lengths_and_alignment_are_checked() {
     assert_eq!(simple(Command::Flush, 0, 512), (Errno::Einval, 0));
     assert_eq!(simple(Command::Flush, 512, 0), (Errno::Einval, 0));
     let huge = request(Command::Write, 0, (64 << 20) + 1);
-    assert!(matches!(verdict(huge, ReplyStyle::Simple), Verdict::Disconnect(_)));
+    assert!(matches!(verdict(huge, ReplyStyle::Simple), RequestVerdict::Disconnect(_)));
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn read_only_exports_refuse_writes_with_eperm() {
     let rules = RequestLimits::new(&catalog()[1], &session);
     for command in [Command::Write, Command::Trim, Command::WriteZeroes] {
         let got = check(&request(command, 0, 512), &rules, &session);
-        assert!(matches!(got, Verdict::Refuse { errno: Errno::Eperm, .. }), "{got:?}");
+        assert!(matches!(got, RequestVerdict::Refuse { errno: Errno::Eperm, .. }), "{got:?}");
     }
-    assert_eq!(check(&request(Command::Read, 0, 512), &rules, &session), Verdict::Accept);
+    assert_eq!(check(&request(Command::Read, 0, 512), &rules, &session), RequestVerdict::Accept);
 }
 
 #[test]
@@ -119,11 +119,11 @@ fn commands_that_were_not_offered_are_invalid() {
     for command in [Flush, Trim, Cache, WriteZeroes, BlockStatus, Unknown(8)] {
         let length = if command == Flush { 0 } else { 512 };
         let got = check(&request(command, 0, length), &rules, &session);
-        assert!(matches!(got, Verdict::Refuse { errno: Errno::Einval, .. }), "{command:?}");
+        assert!(matches!(got, RequestVerdict::Refuse { errno: Errno::Einval, .. }), "{command:?}");
     }
     let fua = Request { flags: CMD_FLAG_FUA, ..request(Write, 0, 512) };
     let got = check(&fua, &rules, &session);
-    assert!(matches!(got, Verdict::Refuse { errno: Errno::Einval, drain_bytes: 512, .. }));
+    assert!(matches!(got, RequestVerdict::Refuse { errno: Errno::Einval, drain_bytes: 512, .. }));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn each_flag_is_known_only_to_its_commands() {
         let length = if command == Flush { 0 } else { 512 };
         let accepts = |flag: &u16| {
             let request = Request { flags: *flag, ..request(command, 0, length) };
-            verdict(request, style) == Verdict::Accept
+            verdict(request, style) == RequestVerdict::Accept
         };
         (0..16).map(|bit| 1 << bit).filter(accepts).sum()
     };
@@ -154,11 +154,11 @@ fn extended_payloads_follow_their_flag() {
     let write = request(Command::Write, 0, 512);
     assert_eq!(refused(write, ReplyStyle::Extended), (Errno::Einval, 0));
     let with = Request { flags: CMD_FLAG_PAYLOAD_LEN, ..write };
-    assert_eq!(verdict(with, ReplyStyle::Extended), Verdict::Accept);
+    assert_eq!(verdict(with, ReplyStyle::Extended), RequestVerdict::Accept);
     let read = Request { command: Command::Read, ..with };
     assert_eq!(refused(read, ReplyStyle::Extended), (Errno::Einval, 512));
     let huge = Request { length: u64::MAX, ..read };
-    assert!(matches!(verdict(huge, ReplyStyle::Extended), Verdict::Disconnect(_)));
+    assert!(matches!(verdict(huge, ReplyStyle::Extended), RequestVerdict::Disconnect(_)));
     let trim = request(Command::Trim, 0, !511);
     assert_eq!(refused(trim, ReplyStyle::Extended), (Errno::Einval, 0));
 }
@@ -234,12 +234,12 @@ proptest! {
         let rules = RequestLimits::new(&export, &session);
         let drain = if command == Command::Write { length } else { 0 };
         match check(&request, &rules, &session) {
-            Verdict::Accept => prop_assert_eq!(model(&request, &rules, style == 1), None),
-            Verdict::Refuse { errno, drain_bytes, .. } => {
+            RequestVerdict::Accept => prop_assert_eq!(model(&request, &rules, style == 1), None),
+            RequestVerdict::Refuse { errno, drain_bytes, .. } => {
                 prop_assert_eq!(model(&request, &rules, style == 1), Some(errno));
                 prop_assert_eq!(drain_bytes, drain);
             }
-            Verdict::Disconnect(_) => prop_assert!(drain > 64 << 20),
+            RequestVerdict::Disconnect(_) => prop_assert!(drain > 64 << 20),
         }
     }
 }

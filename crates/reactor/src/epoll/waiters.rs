@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::op::Direction;
+use crate::op::TransferDirection;
 use crate::sys;
 use crate::table::OperationKey;
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +18,7 @@ use std::os::fd::RawFd;
 const ROOM: usize = 2;
 
 struct WaitingDescriptor {
-    /// Waiting operations of each [`Direction`].
+    /// Waiting operations of each [`TransferDirection`].
     queues: [VecDeque<OperationKey>; 2],
     known: bool,
     armed: u32,
@@ -31,7 +31,7 @@ pub(crate) struct DescriptorWaiters {
 }
 
 impl DescriptorWaiters {
-    pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
+    pub(crate) fn add(&mut self, fd: RawFd, direction: TransferDirection, key: OperationKey) {
         let descriptor = self.descriptors.entry(fd).or_insert_with(|| WaitingDescriptor {
             queues: [VecDeque::with_capacity(ROOM), VecDeque::with_capacity(ROOM)],
             known: false,
@@ -41,7 +41,7 @@ impl DescriptorWaiters {
         self.waiting += 1;
     }
 
-    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
+    pub(crate) fn remove(&mut self, fd: RawFd, direction: TransferDirection, key: OperationKey) {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return };
         let queue = &mut descriptor.queues[direction as usize];
         let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return };
@@ -54,7 +54,7 @@ impl DescriptorWaiters {
         }
     }
 
-    pub(crate) fn front(&self, fd: RawFd, direction: Direction) -> Option<OperationKey> {
+    pub(crate) fn front(&self, fd: RawFd, direction: TransferDirection) -> Option<OperationKey> {
         self.descriptors.get(&fd)?.queues[direction as usize].front().copied()
     }
 

@@ -15,7 +15,7 @@ const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
 /// Number of unconsumed bytes below which a receive first moves the bytes to the buffer's front.
 const MOVE_BYTES_MAX: usize = 4096;
 
-pub(super) struct Incoming {
+pub(super) struct IncomingBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -26,9 +26,9 @@ pub(super) struct Incoming {
     next: usize,
 }
 
-impl Incoming {
-    pub(super) fn new() -> Incoming {
-        Incoming {
+impl IncomingBuffer {
+    pub(super) fn new() -> IncomingBuffer {
+        IncomingBuffer {
             buffer: vec![0; INPUT_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -95,7 +95,7 @@ impl Incoming {
     }
 }
 
-pub(super) struct Outgoing {
+pub(super) struct OutgoingBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -103,10 +103,10 @@ pub(super) struct Outgoing {
     control: Vec<u8>,
 }
 
-impl Outgoing {
-    pub(super) fn new() -> Outgoing {
+impl OutgoingBuffer {
+    pub(super) fn new() -> OutgoingBuffer {
         let buffer = vec![0; OUTPUT_BYTES].into_boxed_slice();
-        Outgoing { buffer, start: 0, end: 0, control: Vec::new() }
+        OutgoingBuffer { buffer, start: 0, end: 0, control: Vec::new() }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

@@ -15,7 +15,7 @@ use rustls::unbuffered::{
 };
 use rustls::{CommonState, ProtocolVersion};
 
-use super::buffers::Incoming;
+use super::buffers::IncomingBuffer;
 use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
 use crate::error::Error;
@@ -114,7 +114,7 @@ impl Engine {
     /// the caller's memory, and the part that does not fit is appended to `plain.1`.
     pub(super) fn turn(
         &mut self,
-        incoming: &mut Incoming,
+        incoming: &mut IncomingBuffer,
         plain: (&mut [u8], &mut Vec<u8>),
         want: WriteAction<'_>,
     ) -> TurnResult {
@@ -172,7 +172,7 @@ impl Engine {
 
     /// Returns rustls's messages to the peer after an error. Only one call is allowed: a second
     /// call would parse the invalid bytes again, and rustls allows only one alert.
-    pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
+    pub(super) fn last_words(&mut self, incoming: &mut IncomingBuffer) -> Vec<u8> {
         if matches!(self, Engine::RecordLayer(_)) {
             // The record layer already returned its messages to the peer with the error.
             return Vec::new();

@@ -18,7 +18,7 @@ use rustls::{
 };
 
 use super::RECORD_BYTES;
-use super::buffers::Incoming;
+use super::buffers::IncomingBuffer;
 use super::engine::{PlaintextSink, TurnOutcome, TurnResult, WriteAction};
 
 const HEADER_BYTES: usize = 5;
@@ -125,7 +125,7 @@ impl RecordLayer {
 
     pub(super) fn turn(
         &mut self,
-        incoming: &mut Incoming,
+        incoming: &mut IncomingBuffer,
         sink: &mut PlaintextSink<'_>,
         want: WriteAction<'_>,
     ) -> TurnResult {
@@ -156,7 +156,7 @@ impl RecordLayer {
 
     fn open(
         &mut self,
-        incoming: &mut Incoming,
+        incoming: &mut IncomingBuffer,
         sink: &mut PlaintextSink<'_>,
         control: &mut Vec<u8>,
     ) -> Result<TurnOutcome, PeerError> {

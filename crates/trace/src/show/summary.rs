@@ -229,8 +229,12 @@ fn rows(text: &mut String, rows: &[Row], ways: &[Tallies; 2]) {
     for (which, names, gap) in rows {
         let cells = ways.map(|way| {
             let (count, kib) = (short(way[*which].count, &PREFIXES), way[*which].kib());
-            let is_count = *which == REQUEUED;
-            if is_count { count } else { format!("{count}, {}iB", short(kib, &PREFIXES[1..])) }
+            // Lines with two tabs show no length.
+            if *gap == "\t\t" {
+                count
+            } else {
+                format!("{count}, {}iB", short(kib, &PREFIXES[1..]))
+            }
         });
         row(text, *names, cells, gap);
     }

@@ -34,7 +34,7 @@ Examples:
   millrace-lab paper atc17 --json -o /tmp/p.html
       one paper for a program, and its page in a file of this name
 
-Mechanisms of machines: spinners, distance, links, queueing, lines, sharing, fairness
+Mechanisms of machines: spinners, distance, links, queueing, lines, sharing, fairness.
 Of systor13: dio-count, queue-counters, noise
 Of atc17: lookup-lock, host-busy, controller-lock, coalescing, dies
 Of msst15: preemption, roaming, bound, translation, signals

@@ -3,7 +3,7 @@
 //! This file selects the figures and has their titles and captions; `crate::page` draws them. The
 //! page is one self-contained file of bounded size. `millrace-lab trace report` calls this file.
 
-use millrace_trace::{Drive, IoKind, Measures, SpanGrouping, Spans};
+use millrace_trace::{Drive, IoKind, MeasureTable, SpanGrouping, Spans};
 
 use super::TraceProfile;
 use super::timeline::{
@@ -214,14 +214,14 @@ fn head() -> Vec<String> {
     ["span", "n", "min", "mean", "p50", "p99", "p99.9", "max"].map(str::to_owned).into()
 }
 
-fn table(id: &str, title: &str, measures: &Measures) -> DataTable {
+fn table(id: &str, title: &str, measures: &MeasureTable) -> DataTable {
     let caption = "Defined as in btt; dm is for devices that only remap I/O. Times in us; \
                    percentiles are accurate to 12.5 %.";
     let rows = rows("", measures).map(|mut row| row.split_off(1)).collect();
     DataTable::new((id, title), caption, head(), rows)
 }
 
-fn rows<'a>(name: &'a str, measures: &'a Measures) -> impl Iterator<Item = Vec<String>> + 'a {
+fn rows<'a>(name: &'a str, measures: &'a MeasureTable) -> impl Iterator<Item = Vec<String>> + 'a {
     let us = |ns: f64| format!("{:.3}", ns / 1e3);
     measures.there().map(move |(span, measure)| {
         let quantile = |fraction| us(measure.quantile(fraction) as f64);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use millrace::ServedGroups;
-use millrace_console::{Grid, Side, visible};
+use millrace_console::{Side, TextGrid, visible};
 use millrace_exports::ClientReport;
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +158,7 @@ pub fn disconnect(daemon: &Daemon, asked: &Disconnect) -> Result<ExitCode> {
 fn table(clients: &Clients) -> String {
     let left = |head| (head, Side::Left);
     let right = |head| (head, Side::Right);
-    let mut grid = Grid::new([
+    let mut grid = TextGrid::new([
         right("client"),
         left("export"),
         left("group"),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use millrace_console::words::nearest;
-use millrace_console::{Grid, Side, visible};
+use millrace_console::{Side, TextGrid, visible};
 
 use super::set::SetArgs;
 use super::{Daemon, pair};
@@ -83,7 +83,7 @@ pub fn describe(group: &GroupState) -> String {
 
 pub fn table(groups: &[&GroupState]) -> String {
     let heads = ["group", "parent", "weight", "settings"];
-    let mut table = Grid::new(heads.map(|head| (head, Side::Left)));
+    let mut table = TextGrid::new(heads.map(|head| (head, Side::Left)));
     for group in groups {
         let word = |key| group.settings.get(key).map_or("-".into(), |word| visible(word));
         let others =

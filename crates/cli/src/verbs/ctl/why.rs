@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use millrace_console::{Grid, Side, counted, visible};
+use millrace_console::{Side, TextGrid, counted, visible};
 use serde::Serialize;
 
 use super::Daemon;
@@ -23,7 +23,7 @@ use crate::views::report::Report;
 use crate::views::requests::STATS;
 use crate::views::settings::GroupState;
 use causes::{DRIVE, GroupExplanation, LatencyCause};
-use interval::Interval;
+use interval::ObservedInterval;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,7 +78,7 @@ pub fn run(daemon: &Daemon, args: &WhyArgs) -> Result<ExitCode> {
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
     let now = client.ask(&STATS, &StatsQuery::ALL)?;
-    let mut why = why(&Interval::new(&volume, &now, &before));
+    let mut why = why(&ObservedInterval::new(&volume, &now, &before));
     if volume != args.name {
         let (export, volume) = (visible(&args.name), visible(&volume));
         why.says = format!("Export {export} belongs to volume {volume}. {}", why.says);
@@ -100,8 +100,8 @@ fn volume_of(report: &Report, name: &str) -> Result<String> {
     }
 }
 
-fn why(interval: &Interval<'_>) -> VolumeExplanation {
-    let Interval { volume, now, before, seconds } = *interval;
+fn why(interval: &ObservedInterval<'_>) -> VolumeExplanation {
+    let ObservedInterval { volume, now, before, seconds } = *interval;
     let groups = causes::explain(interval);
     let rows = groups::rows(now, Some(before));
     let says = match groups.first() {
@@ -120,8 +120,8 @@ fn why(interval: &Interval<'_>) -> VolumeExplanation {
 
 /// Returns a text saying that no I/O completed. Names the group that must wait longest for its
 /// limits, and the drives that have I/O in flight.
-fn nothing(interval: &Interval<'_>) -> String {
-    let Interval { volume, now, seconds, .. } = *interval;
+fn nothing(interval: &ObservedInterval<'_>) -> String {
+    let ObservedInterval { volume, now, seconds, .. } = *interval;
     let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
     let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
         let ahead = time(group.booked_ns as f64 / 1e6);
@@ -271,7 +271,7 @@ fn text(why: &VolumeExplanation) -> String {
     let left = ("where the group's I/Os spent their time", Side::Left);
     let numbers = ["I/Os/s", "mean", "p99"].map(|head| (head, Side::Right));
     let heads = [("group", Side::Left)].into_iter().chain(numbers).chain([left]);
-    let mut grid = Grid::new(heads);
+    let mut grid = TextGrid::new(heads);
     for group in &why.groups {
         let causes: Vec<String> = group.causes.iter().map(|cause| part(group, cause)).collect();
         grid.row([
@@ -452,7 +452,7 @@ mod tests {
         };
         now.drives = vec![drive("d0", "v", 0), drive("d1", "v", 3), drive("d2", "w", 7)];
         now.drives[1].trouble = Some("no connection: no such export".into());
-        let why = why(&Interval::new("v", &now, &report(1, Vec::new())));
+        let why = why(&ObservedInterval::new("v", &now, &report(1, Vec::new())));
         let warning = "drive d1: no connection: no such export";
         assert_eq!(why.warnings, [warning]);
         assert!(super::text(&why).ends_with(&format!(".\n\n{warning}\n")), "{why:?}");

@@ -2,7 +2,7 @@
 //!
 //! Pure functions that compute a row for each cache. `top` shows the same rows.
 
-use millrace_console::{Column, Form, Grid};
+use millrace_console::{Column, Form, TextGrid};
 
 use super::groups::{name, short};
 use crate::views::caches::CacheCounts;
@@ -97,7 +97,7 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
         return String::new();
     }
     let named = rows.into_iter().map(|row| (name(&row.cache.volume, NAME_WIDTH, form), row));
-    format!("{}\n\n", Grid::of_rows("cache", &COLUMNS, form, named).text())
+    format!("{}\n\n", TextGrid::of_rows("cache", &COLUMNS, form, named).text())
 }
 
 /// Formats a count without decimals, except that large counts get a letter for thousands or

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use millrace_block::{Snapshot, WaitReason};
-use millrace_console::{Column, Form, Grid, shortened, visible};
+use millrace_console::{Column, Form, TextGrid, shortened, visible};
 use serde::Serialize;
 
 use crate::views::groups::{GroupCounts, OnVolume};
@@ -342,7 +342,7 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
     let by: Cell = Box::new(|row| row.by().unwrap_or("-").to_owned());
     let columns = columns.into_iter().chain(reasons).chain([("by", true, by)]);
     let rows = rows.iter().map(|row| (name(&row.name, NAME_WIDTH, form), row));
-    let grid = Grid::of_rows("group", &columns.collect::<Vec<_>>(), form, rows);
+    let grid = TextGrid::of_rows("group", &columns.collect::<Vec<_>>(), form, rows);
     format!("{}\n\n", grid.flush_left("by").text())
 }
 

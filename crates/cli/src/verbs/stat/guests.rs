@@ -4,7 +4,7 @@
 //! that is in use or did I/O. Rates are per second; other columns are per request. Counters of a
 //! whole thread are in the row of its first queue.
 
-use millrace_console::{Form, Grid};
+use millrace_console::{Form, TextGrid};
 
 use super::caches::percent;
 use super::groups::name;
@@ -100,7 +100,7 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     let rows: Vec<_> = rows.collect();
     match rows.is_empty() {
         true => "no virtual machine is connected\n".to_owned(),
-        false => format!("{}\n\n", Grid::of_rows("guest", &COLUMNS, form, rows).text()),
+        false => format!("{}\n\n", TextGrid::of_rows("guest", &COLUMNS, form, rows).text()),
     }
 }
 

@@ -15,7 +15,7 @@ fn page(kind: ModelIoKind, number: u64) -> ModelIo {
 /// I/Os per second and mean latency of a closed loop of `depth` I/Os on idle drives, each submitted
 /// to the drive after the last one's in turn.
 fn closed_loop(
-    drives: &mut [Timing],
+    drives: &mut [ServiceTiming],
     depth: u32,
     controller: Option<&ModelController>,
     mut io: impl FnMut(u64) -> ModelIo,
@@ -75,7 +75,7 @@ fn single_io_takes_command_latency_service_and_transfer() {
         read_bytes_per_s: 4096 * 1_000_000,
         ..ModelTiming::default()
     };
-    let mut timing = Timing::new(&config);
+    let mut timing = ServiceTiming::new(&config);
     assert_eq!(timing.submit(1_000_000, page(READ, 1), None), 1_056_300);
     assert_eq!(timing.submit(2_000_000, page(WRITE, 1), None), 2_075_400);
     let command = page(ModelIoKind::Command, 1);
@@ -87,14 +87,14 @@ fn single_io_takes_command_latency_service_and_transfer() {
 #[test]
 fn pages_of_one_io_work_at_once_and_io_on_one_page_in_sequence() {
     let config = ModelTiming { latency_ns: 0, units: 16, ..ModelTiming::default() };
-    let mut timing = Timing::new(&config);
+    let mut timing = ServiceTiming::new(&config);
     let pages = |nr: u32| ModelIo { kind: READ, sector: 0, nr_sectors: nr * 8 };
     assert_eq!(timing.submit(0, pages(16), None), 80_000);
     assert_eq!(timing.submit(80_000, pages(17), None), 240_000);
     assert_eq!(timing.submit(1_000_000, pages(1), None), 1_080_000);
     assert_eq!(timing.submit(1_000_000, pages(1), None), 1_160_000);
     let straddling = ModelIo { kind: READ, sector: 804, nr_sectors: 8 };
-    let mut timing = Timing::new(&ModelTiming { units: 1, ..config });
+    let mut timing = ServiceTiming::new(&ModelTiming { units: 1, ..config });
     assert_eq!(timing.submit(0, straddling, None), 160_000, "two pages");
 }
 
@@ -104,7 +104,7 @@ fn blocks_of_a_flash_page_share_one_die_and_one_time() {
         ModelTiming { latency_ns: 0, units: 16, page_bytes: 16_384, ..ModelTiming::default() };
     let blocks =
         |first: u64, nr: u32| ModelIo { kind: READ, sector: first * 8, nr_sectors: nr * 8 };
-    let mut timing = Timing::new(&config);
+    let mut timing = ServiceTiming::new(&config);
     assert_eq!(timing.submit(0, blocks(0, 4), None), 80_000, "one page");
     assert_eq!(timing.submit(80_000, blocks(0, 1), None), 160_000, "a block takes as long");
     assert_eq!(timing.submit(80_000, blocks(1, 1), None), 240_000, "and its neighbour waits");
@@ -117,7 +117,7 @@ fn rates_over_depth_follow_from_dies() {
         let preset = model_presets().iter().find(|preset| preset.name == name).unwrap();
         let config = preset.config();
         let random = random_within(READ, config.size_bytes >> 12);
-        closed_loop(&mut [Timing::new(&config.timing)], depth, None, random).0
+        closed_loop(&mut [ServiceTiming::new(&config.timing)], depth, None, random).0
     };
     for name in ["850evo", "950pro", "520"] {
         let by_depth = [1, 2, 4, 8, 16, 32, 64, 128].map(|depth| iops(name, depth).round());
@@ -132,7 +132,7 @@ fn rates_over_depth_follow_from_dies() {
 fn presets_reach_their_stated_rates() {
     for preset in model_presets() {
         let config = preset.config();
-        let new = || [Timing::new(&config.timing)];
+        let new = || [ServiceTiming::new(&config.timing)];
         let random = |kind| random_within(kind, config.size_bytes >> 12);
         let iops = |kind| closed_loop(&mut new(), preset.depth, None, random(kind)).0;
         near(&format!("{} random reads", preset.name), iops(READ), preset.random_iops.0);
@@ -153,7 +153,7 @@ fn ssd_850_evo_reaches_its_random_reads_near_depth_16_not_8() {
     let config = preset.config();
     let share = |depth| {
         let random = random_within(READ, config.size_bytes >> 12);
-        let iops = closed_loop(&mut [Timing::new(&config.timing)], depth, None, random).0;
+        let iops = closed_loop(&mut [ServiceTiming::new(&config.timing)], depth, None, random).0;
         println!("depth {depth}: {iops:.0}");
         iops / preset.random_iops.0 as f64
     };
@@ -170,7 +170,7 @@ fn buffered_writes_are_fast_until_the_units_are_behind() {
         buffer_bytes: 64 << 10,
         ..ModelTiming::default()
     };
-    let mut timing = Timing::new(&config);
+    let mut timing = ServiceTiming::new(&config);
     // Sixteen pages fit, and leave at one in 100 us.
     let fast = (0..16).all(|n| timing.submit(0, page(WRITE, n), None) == 10_000);
     assert!(fast, "the buffer was empty");
@@ -185,10 +185,12 @@ fn buffered_writes_are_fast_until_the_units_are_behind() {
 fn drives_of_one_controller_share_its_link() {
     let controller = ModelController::new("c", 0, 600_000_000);
     let config = model_presets()[0].config().timing;
-    let mut four = [0, 1, 2, 3].map(|seed| Timing::new(&ModelTiming { seed, ..config.clone() }));
+    let mut four =
+        [0, 1, 2, 3].map(|seed| ServiceTiming::new(&ModelTiming { seed, ..config.clone() }));
     let rate = closed_loop(&mut four, 128, Some(&controller), sequential(READ)).0 * 131_072.0;
     near("four drives on one link", rate, 600_000_000);
-    let mut four = [0, 1, 2, 3].map(|seed| Timing::new(&ModelTiming { seed, ..config.clone() }));
+    let mut four =
+        [0, 1, 2, 3].map(|seed| ServiceTiming::new(&ModelTiming { seed, ..config.clone() }));
     let rate = closed_loop(&mut four, 128, None, sequential(READ)).0 * 131_072.0;
     near("four drives, each on its own", rate, 4 * 540_000_000);
 }
@@ -203,7 +205,7 @@ fn same_seed_gives_the_same_times_and_another_seed_others() {
             seed,
             ..ModelTiming::default()
         };
-        let mut timing = Timing::new(&config);
+        let mut timing = ServiceTiming::new(&config);
         let mut io = random(READ);
         (0..1000).map(|n| timing.submit(n * 10_000, io(n), None)).collect::<Vec<_>>()
     };
@@ -215,7 +217,7 @@ fn same_seed_gives_the_same_times_and_another_seed_others() {
 fn tail_lengthens_its_share_of_ios_by_its_mean() {
     let config =
         ModelTiming { tail_share: 0.1, tail_ns: 500_000, jitter: 0.5, ..ModelTiming::default() };
-    let mut timing = Timing::new(&config);
+    let mut timing = ServiceTiming::new(&config);
     let varied: Vec<u64> = (0..100_000).map(|_| timing.vary(100_000)).collect();
     let mean = varied.iter().sum::<u64>() / 100_000;
     assert!((148_000..152_000).contains(&mean), "{mean}");

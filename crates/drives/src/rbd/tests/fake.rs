@@ -15,7 +15,7 @@ use std::time::Duration;
 use libc::{iovec, size_t, ssize_t};
 
 use crate::rbd::library::{
-    Callback, ExtentCallback, Handle, ImageInfo, LibraryFunctions, UpdateCallback, Watcher,
+    Callback, ExtentCallback, Handle, ImageInfo, ImageWatcher, LibraryFunctions, UpdateCallback,
 };
 use crate::rbd::{RbdConfig, RbdDriver, open};
 
@@ -404,7 +404,7 @@ functions! {
     rbd_lock_get_owners_cleanup(list: *mut *mut c_char, count: size_t) {
         (0..count).for_each(|at| drop(CString::from_raw(*list.add(at))));
     }
-    rbd_watchers_list(image: Handle, list: *mut Watcher, count: *mut size_t) -> c_int {
+    rbd_watchers_list(image: Handle, list: *mut ImageWatcher, count: *mut size_t) -> c_int {
         let watchers = fake(image).0.lock().unwrap().watchers.clone();
         assert!(watchers.len() <= *count);
         for (at, address) in watchers.iter().enumerate() {
@@ -414,7 +414,7 @@ functions! {
         *count = watchers.len();
         0
     }
-    rbd_watchers_list_cleanup(list: *mut Watcher, count: size_t) {
+    rbd_watchers_list_cleanup(list: *mut ImageWatcher, count: size_t) {
         (0..count).for_each(|at| drop(CString::from_raw((*list.add(at)).address)));
     }
     rbd_diff_iterate2(

@@ -12,7 +12,7 @@ use millrace_block::Op;
 use super::{ClientRequest, TakeResult, WorkerContext};
 use crate::nbd::connection::Connection;
 use crate::nbd::memory::budget::MemoryPart;
-use crate::nbd::memory::waiting_line::{GroupAccount, MemoryWait, Waiter};
+use crate::nbd::memory::waiting_line::{GroupAccount, MemoryWait, MemoryWaiter};
 use crate::nbd::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Command, Errno};
 
@@ -28,7 +28,7 @@ impl WorkerContext {
     ) -> Result<PoolBuffer, TakeResult> {
         let bytes = buffer_bytes(len_bytes).unwrap_or(usize::MAX / 2);
         let (thread, index, serial) = (self.pool.thread, conn.index, conn.serial);
-        let mut waiter = Waiter { thread, index, serial, bytes, account: None };
+        let mut waiter = MemoryWaiter { thread, index, serial, bytes, account: None };
         let (mut part, held_bytes) = (MemoryPart::Window, conn.held_bytes + bytes);
         if held_bytes > self.pool.budget.window_bytes {
             part = MemoryPart::Shared;
@@ -76,7 +76,7 @@ impl WorkerContext {
     /// Makes a connection wait for payload memory. A connection that holds buffers waits until one
     /// of them is freed; any other connection joins the server's waiting line.
     #[cold]
-    fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
+    fn wait(&mut self, conn: &mut Connection, waiter: MemoryWaiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None;
         let is_short = is_new && !self.pool.budget.is_own_account_full(&waiter);
         self.counts.memory_waits += u64::from(is_short);

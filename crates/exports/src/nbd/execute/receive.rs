@@ -19,7 +19,8 @@ use crate::nbd::memory::waiting_line::MemoryWait;
 use crate::nbd::on_demand::{ExportRequest, OnDemandState, RequestedExport};
 use crate::nbd::visible::VisibleExports;
 use millrace_nbd::{
-    Command, Handshake, Progress, ProtocolError, RequestLimits, Verdict, Wanted, check, parse,
+    Command, Handshake, Progress, ProtocolError, RequestLimits, RequestVerdict, WantedExport,
+    check, parse,
 };
 
 /// Number of unsent answer bytes above which a negotiation reads no further options of the client.
@@ -135,8 +136,8 @@ impl WorkerContext {
         let Some(negotiation) = &mut conn.negotiation else { return };
         let Some(catalog) = self.exports.catalog(negotiation.listener) else { return };
         let wanted = match Handshake::wanted(conn.input.bytes()) {
-            Some(Wanted::Export(name)) => RequestedExport::Named(name.to_owned()),
-            Some(Wanted::List) => RequestedExport::All,
+            Some(WantedExport::Export(name)) => RequestedExport::Named(name.to_owned()),
+            Some(WantedExport::List) => RequestedExport::All,
             None => return,
         };
         let alive = Arc::new(());
@@ -248,9 +249,9 @@ impl WorkerContext {
             let payload_bytes = request.payload_bytes(granted.session.style);
             let asked = ClientRequest { granted: &granted, request: &request };
             let taken = match check(&request, &granted.rules, &granted.session) {
-                Verdict::Accept => self.execute(conn, asked),
-                Verdict::Refuse { errno, why, .. } => self.refuse(conn, asked, (errno, why)),
-                Verdict::Disconnect(why) => return self.violated(conn, why),
+                RequestVerdict::Accept => self.execute(conn, asked),
+                RequestVerdict::Refuse { errno, why, .. } => self.refuse(conn, asked, (errno, why)),
+                RequestVerdict::Disconnect(why) => return self.violated(conn, why),
             };
             let waited = conn.history.stopped_ns != 0 || conn.memory_wait != MemoryWait::None;
             if waited && !matches!(taken, TakeResult::NoMemory) {

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant, SystemTime};
 
-use millrace_tls::Expiry;
+use millrace_tls::CertificateExpiry;
 
 use super::WorkerContext;
 use crate::nbd::connection::client_log;
@@ -230,7 +230,7 @@ impl WorkerContext {
 fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
     let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));
     match expiry {
-        Some(expiry @ Expiry::Over { .. }) => {
+        Some(expiry @ CertificateExpiry::Over { .. }) => {
             format!("the server's own certificate {expiry}; replace it ({error})")
         }
         _ => error.to_string(),

@@ -12,7 +12,7 @@ use millrace_block::Op;
 
 use super::{ClientRequest, TakeResult, WorkerContext};
 use crate::nbd::connection::Connection;
-use crate::nbd::submit::bounce::{Unaligned, first_bounce};
+use crate::nbd::submit::bounce::{UnalignedRequest, first_bounce};
 use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 
 /// Makes a read or write cover whole blocks. Returns the size of the buffer that it needs, in
@@ -20,7 +20,8 @@ use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 /// block.
 #[cold]
 pub(super) fn extend_to_blocks(ticket: &mut Ticket, request: ClientRequest<'_>) -> usize {
-    let unaligned = Unaligned::new(request.offset, request.length, request.granted.block_bytes);
+    let unaligned =
+        UnalignedRequest::new(request.offset, request.length, request.granted.block_bytes);
     let edges_at = unaligned.cover as usize;
     (ticket.bio_bytes, ticket.head_bytes) = (unaligned.cover as u32, unaligned.head as u32);
     ticket.sector = unaligned.start >> 9;
@@ -39,7 +40,8 @@ impl WorkerContext {
         request: ClientRequest<'_>,
         mut ticket: Ticket,
     ) -> TakeResult {
-        let unaligned = Unaligned::new(request.offset, request.length, request.granted.block_bytes);
+        let unaligned =
+            UnalignedRequest::new(request.offset, request.length, request.granted.block_bytes);
         let (start, length) = unaligned.inner();
         (ticket.sector, ticket.left_sectors) = (start >> 9, length >> 9);
         if ticket.op == Op::Discard && length == 0 && !ticket.then_flush {

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use millrace_machine::payload::REGION_BYTES;
 
-use super::waiting_line::{AccountLimits, SIZE_CLASSES, Waiter, WaitingLine, size_class};
+use super::waiting_line::{AccountLimits, MemoryWaiter, SIZE_CLASSES, WaitingLine, size_class};
 use crate::mailbox::lock;
 
 const REQUEST_BYTES_MAX: usize = 32 << 20;
@@ -171,23 +171,28 @@ impl MemoryBudget {
         AccountLimits { max_bytes: self.max_bytes, kept_bytes: self.kept_bytes }
     }
 
-    pub(crate) fn is_own_account_full(&self, waiter: &Waiter) -> bool {
+    pub(crate) fn is_own_account_full(&self, waiter: &MemoryWaiter) -> bool {
         waiter.account.is_some() && lock(&self.state).line.is_own_full(self.limits(), waiter)
     }
 
     pub(crate) fn waiting_for_memory(&self) -> usize {
         let state = lock(&self.state);
-        let is_short = |waiter: &&Waiter| !state.line.is_own_full(self.limits(), waiter);
+        let is_short = |waiter: &&MemoryWaiter| !state.line.is_own_full(self.limits(), waiter);
         state.line.waiters.iter().filter(is_short).count()
     }
 
-    pub(crate) fn next(&self, class: usize) -> Option<Waiter> {
+    pub(crate) fn next(&self, class: usize) -> Option<MemoryWaiter> {
         self.next_of(&lock(&self.state), class, None)
     }
 
     /// Charges a request to its account, and counts `region_bytes` as mapped. Returns false if
     /// other connections come first in the waiting line, or if there is no space.
-    pub(crate) fn admit(&self, waiter: Waiter, part: MemoryPart, region_bytes: usize) -> bool {
+    pub(crate) fn admit(
+        &self,
+        waiter: MemoryWaiter,
+        part: MemoryPart,
+        region_bytes: usize,
+    ) -> bool {
         let is_admitted = self.update(|state| {
             let last = if state.line.renew(waiter) { None } else { Some(waiter) };
             let is_turn = part == MemoryPart::Window
@@ -208,7 +213,7 @@ impl MemoryBudget {
     }
 
     /// Undoes `admit`, because the kernel refused to map the memory.
-    pub(crate) fn revoke(&self, waiter: Waiter, region_bytes: usize) {
+    pub(crate) fn revoke(&self, waiter: MemoryWaiter, region_bytes: usize) {
         self.update(|state| {
             state.mapped[waiter.class()] -= region_bytes;
             if let Some(account) = waiter.account {
@@ -220,8 +225,13 @@ impl MemoryBudget {
     /// Returns the connection that gets the next buffer of size class `class`. `last`, if given,
     /// waits behind all others. A smaller request may overtake a larger one only if the larger one
     /// still fits in afterwards.
-    fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
-        let may_pass = |larger: &Waiter| {
+    fn next_of(
+        &self,
+        state: &BudgetState,
+        class: usize,
+        last: Option<MemoryWaiter>,
+    ) -> Option<MemoryWaiter> {
+        let may_pass = |larger: &MemoryWaiter| {
             let mut mapped = state.mapped;
             mapped[class] += REGION_BYTES;
             mapped[larger.class()..STUCK].fill(0);

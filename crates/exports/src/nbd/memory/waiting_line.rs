@@ -42,7 +42,7 @@ pub(crate) struct GroupAccount {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waiter {
+pub(crate) struct MemoryWaiter {
     pub(crate) thread: usize,
     /// Index and serial number of the connection in its thread.
     pub(crate) index: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Waiter {
     pub(crate) account: Option<GroupAccount>,
 }
 
-impl Waiter {
+impl MemoryWaiter {
     pub(crate) fn class(&self) -> usize {
         size_class(self.bytes)
     }
@@ -60,7 +60,7 @@ impl Waiter {
 
 #[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
-    pub(crate) waiters: VecDeque<Waiter>,
+    pub(crate) waiters: VecDeque<MemoryWaiter>,
     account_bytes: HashMap<GroupAccount, usize>,
     class_bytes: [usize; SIZE_CLASSES],
 }
@@ -79,13 +79,13 @@ impl WaitingLine {
 
     /// Updates a connection's entry in the line, since limits of its group may have changed.
     /// Returns false if there is no entry.
-    pub(crate) fn renew(&mut self, waiter: Waiter) -> bool {
+    pub(crate) fn renew(&mut self, waiter: MemoryWaiter) -> bool {
         let is_same =
-            |one: &&mut Waiter| (one.thread, one.serial) == (waiter.thread, waiter.serial);
+            |one: &&mut MemoryWaiter| (one.thread, one.serial) == (waiter.thread, waiter.serial);
         self.waiters.iter_mut().find(is_same).map(|known| *known = waiter).is_some()
     }
 
-    pub(crate) fn charge(&mut self, waiter: Waiter) {
+    pub(crate) fn charge(&mut self, waiter: MemoryWaiter) {
         if let Some(account) = waiter.account {
             *self.account_bytes.entry(account).or_default() += waiter.bytes;
             self.class_bytes[waiter.class()] += waiter.bytes;
@@ -98,13 +98,13 @@ impl WaitingLine {
         self.class_bytes[size_class(bytes)] -= bytes;
     }
 
-    pub(crate) fn is_own_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
+    pub(crate) fn is_own_full(&self, limits: AccountLimits, waiter: &MemoryWaiter) -> bool {
         let held_bytes = waiter.account.and_then(|account| self.account_bytes.get(&account));
         let held_bytes = held_bytes.copied().unwrap_or(0);
         held_bytes > 0 && held_bytes + waiter.bytes > limits.max_bytes / 8
     }
 
-    fn are_all_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
+    fn are_all_full(&self, limits: AccountLimits, waiter: &MemoryWaiter) -> bool {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
@@ -122,8 +122,8 @@ impl WaitingLine {
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,
-        last: Option<Waiter>,
-    ) -> impl Iterator<Item = Waiter> {
+        last: Option<MemoryWaiter>,
+    ) -> impl Iterator<Item = MemoryWaiter> {
         let mut are_full = [false; SIZE_CLASSES];
         let waiters = self.waiters.iter().copied().chain(last).enumerate();
         waiters.filter_map(move |(place, waiter)| {

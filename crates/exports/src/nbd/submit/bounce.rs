@@ -14,7 +14,7 @@ use millrace_block::{Bio, Op, OpFlags, Sector};
 use crate::nbd::memory::PoolBuffer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unaligned {
+pub(crate) struct UnalignedRequest {
     pub(crate) block_bytes: u64,
     pub(crate) start: u64,
     pub(crate) cover: u64,
@@ -24,13 +24,13 @@ pub(crate) struct Unaligned {
     tail: u64,
 }
 
-impl Unaligned {
-    pub(crate) fn new(offset: u64, length: u64, block_bytes: u32) -> Unaligned {
+impl UnalignedRequest {
+    pub(crate) fn new(offset: u64, length: u64, block_bytes: u32) -> UnalignedRequest {
         let block_bytes = u64::from(block_bytes);
         let start = offset & !(block_bytes - 1);
         let end = (offset + length).next_multiple_of(block_bytes);
         let (head, tail) = (offset - start, end - (offset + length));
-        Unaligned { block_bytes, start, cover: end - start, head, tail }
+        UnalignedRequest { block_bytes, start, cover: end - start, head, tail }
     }
 
     /// Returns true if the first block has to be read, because the range covers only a part of it.
@@ -57,7 +57,7 @@ impl Unaligned {
 
 #[derive(Debug)]
 pub(crate) struct Bounce {
-    pub(crate) unaligned: Unaligned,
+    pub(crate) unaligned: UnalignedRequest,
     /// True while the last block is read or written back, false while the first is.
     is_last: bool,
     /// True while the block is written back, false while it is read.
@@ -69,7 +69,7 @@ pub(crate) struct Bounce {
 impl Bounce {
     /// Returns the block's offset in the buffer and its first sector.
     fn edge(&self) -> (usize, Sector) {
-        let Unaligned { block_bytes, start, cover, .. } = self.unaligned;
+        let UnalignedRequest { block_bytes, start, cover, .. } = self.unaligned;
         match self.is_last {
             false => (self.edges_at, start >> 9),
             true => (self.edges_at + block_bytes as usize, (start + cover - block_bytes) >> 9),
@@ -87,7 +87,7 @@ impl Bounce {
 
     /// Returns the bytes that the request changes in the current block (the first or the last).
     fn ours(&self) -> Range<usize> {
-        let Unaligned { block_bytes, head, tail, cover, .. } = self.unaligned;
+        let UnalignedRequest { block_bytes, head, tail, cover, .. } = self.unaligned;
         let start = if self.is_last { 0 } else { head };
         let ends_later = !self.is_last && cover > block_bytes;
         let end = if ends_later { block_bytes } else { block_bytes - tail };
@@ -114,7 +114,7 @@ impl Bounce {
     }
 }
 
-pub(crate) fn first_bounce(unaligned: Unaligned, edges_at: usize) -> Option<Box<Bounce>> {
+pub(crate) fn first_bounce(unaligned: UnalignedRequest, edges_at: usize) -> Option<Box<Bounce>> {
     let (first, is_last) = (unaligned.first(), !unaligned.first());
     let bounce = || Box::new(Bounce { unaligned, is_last, is_write: false, edges_at });
     (first || unaligned.last()).then(bounce)

@@ -40,7 +40,7 @@ const NEED_REPLY: u32 = 8;
 const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 const RETRY: Duration = Duration::from_secs(1);
 
-pub(crate) enum Endpoint {
+pub(crate) enum ControlEndpoint {
     /// The frontend connects to this socket. Only the given peers may connect.
     Listen(UnixSocket, Option<AllowedPeers>),
     Connect(PathBuf),
@@ -133,18 +133,18 @@ impl FrontendLink {
     }
 }
 
-impl Endpoint {
+impl ControlEndpoint {
     fn listener(&self) -> Option<&UnixListener> {
         match self {
-            Endpoint::Listen(socket, _) => Some(socket.socket()),
-            Endpoint::Connect(_) => None,
+            ControlEndpoint::Listen(socket, _) => Some(socket.socket()),
+            ControlEndpoint::Connect(_) => None,
         }
     }
 
     /// Waits for a connection or creates one. Returns `None` if the export stops meanwhile.
     fn open(&self, link: &FrontendLink) -> Option<io::Result<UnixStream>> {
         match self {
-            Endpoint::Listen(socket, allow) => loop {
+            ControlEndpoint::Listen(socket, allow) => loop {
                 link.wait(&[socket.socket()], None)?;
                 let stream = match socket.socket().accept() {
                     Ok((stream, _)) => stream,
@@ -158,19 +158,23 @@ impl Endpoint {
                     _ => return Some(Ok(stream)),
                 }
             },
-            Endpoint::Connect(path) => Some(connect(path)),
+            ControlEndpoint::Connect(path) => Some(connect(path)),
         }
     }
 
     fn failure(&self) -> String {
         match self {
-            Endpoint::Listen(..) => "cannot accept a frontend".to_owned(),
-            Endpoint::Connect(path) => format!("cannot connect to {}", path.display()),
+            ControlEndpoint::Listen(..) => "cannot accept a frontend".to_owned(),
+            ControlEndpoint::Connect(path) => format!("cannot connect to {}", path.display()),
         }
     }
 }
 
-pub(crate) fn run(endpoint: &Endpoint, link: &FrontendLink, mut make: impl FnMut() -> Device) {
+pub(crate) fn run(
+    endpoint: &ControlEndpoint,
+    link: &FrontendLink,
+    mut make: impl FnMut() -> Device,
+) {
     let mut reported = false;
     while let Some(stream) = endpoint.open(link) {
         match stream {
@@ -185,7 +189,7 @@ pub(crate) fn run(endpoint: &Endpoint, link: &FrontendLink, mut make: impl FnMut
             Err(_) => {}
         }
         let pause = match endpoint {
-            Endpoint::Listen(..) if !reported => Duration::ZERO,
+            ControlEndpoint::Listen(..) if !reported => Duration::ZERO,
             _ => RETRY,
         };
         if link.wait(&[], Some(pause)).is_none() {
@@ -347,7 +351,7 @@ mod tests {
         let say: crate::vhost::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
         let link = FrontendLink::new(&ExportLog::new("v", &say)).unwrap();
         link.shut_down();
-        let endpoint = Endpoint::Connect("/nowhere/at/all".into());
+        let endpoint = ControlEndpoint::Connect("/nowhere/at/all".into());
         run(&endpoint, &link, || unreachable!("there is no frontend"));
         let said = lock(&said);
         assert_eq!(said.len(), 1);

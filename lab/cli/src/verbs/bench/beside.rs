@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_console::words::MIB;
-use millrace_console::{Grid, Side};
+use millrace_console::{Side, TextGrid};
 use millrace_experiments::Interrupt;
 use serde_json::{Value, json};
 
@@ -149,7 +149,7 @@ fn table(names: &[&str], rounds: &[Vec<RunFigures>]) -> String {
     let heads = ["IOPS", "least", "most", "MiB/s"].map(str::to_owned).into_iter();
     let heads = heads.chain([time("p50"), time("p99"), "IOPS/bench".to_owned()]);
     let first = std::iter::once(("program".to_owned(), Side::Left));
-    let mut grid = Grid::new(first.chain(heads.map(|name| (name, Side::Right))));
+    let mut grid = TextGrid::new(first.chain(heads.map(|name| (name, Side::Right))));
     for (side, name) in names.iter().enumerate() {
         let of = |value: fn(&RunFigures) -> f64| median(rounds, |round| value(&round[side]));
         let iops = || rounds.iter().map(|round| round[side].iops);

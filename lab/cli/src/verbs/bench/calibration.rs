@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use millrace::{OpCost, OpRates};
 use millrace_console::words::{MIB, bytes_for_people};
-use millrace_console::{Grid, ProgressBar, Side};
+use millrace_console::{ProgressBar, Side, TextGrid};
 use millrace_experiments::load::calibration::{Calibration, RUNS, Run, Target};
 use millrace_experiments::simulation::{Length, SimPlan, machine, run_simulated};
 use millrace_experiments::{Interrupt, Plan, Row};
@@ -136,7 +136,7 @@ fn text(rows: &[Row; RUNS.len()]) -> String {
     let calibration = Calibration::of(rows);
     let heads = ["I/O", "iodepth", "numjobs", "IOPS", "MiB/s", "us/IO"];
     let side = |head: &str| if head == "I/O" { Side::Left } else { Side::Right };
-    let mut runs = Grid::new(heads.map(|head| (head, side(head))));
+    let mut runs = TextGrid::new(heads.map(|head| (head, side(head))));
     for (run, row) in RUNS.iter().zip(rows) {
         runs.row([
             format!("{} {}", run.rw, bytes_for_people(run.bs_bytes.into())),
@@ -148,7 +148,7 @@ fn text(rows: &[Row; RUNS.len()]) -> String {
         ]);
     }
     let heads = ["cost", "random, ns", "sequential, ns", "byte, ns"];
-    let mut costs = Grid::new(heads.map(|head| (head, Side::Right)));
+    let mut costs = TextGrid::new(heads.map(|head| (head, Side::Right)));
     let cost = calibration.cost();
     for (name, OpCost { random_ns, sequential_ns, byte_ps }) in
         [("read", cost.read), ("write", cost.write)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use millrace::{Words, build_volume, cache_over};
-use millrace_console::{Grid, ProgressBar, Side};
+use millrace_console::{ProgressBar, Side, TextGrid};
 use millrace_experiments::Interrupt;
 use millrace_experiments::programs::Task;
 use millrace_experiments::programs::native::{ProgramPlan, ProgramRun, run_program_row};
@@ -104,7 +104,7 @@ fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     }
     let left = ["program", "serving", "stack"].map(|name| (name, Side::Left));
     let right = ["threads", "op/s", "of the first"].map(|name| (name, Side::Right));
-    let mut grid = Grid::new(left.into_iter().chain(right));
+    let mut grid = TextGrid::new(left.into_iter().chain(right));
     for line in lines {
         let first =
             lines.iter().find(|other| other.task == line.task).map_or(0.0, Line::per_second);

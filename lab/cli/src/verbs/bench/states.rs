@@ -4,7 +4,7 @@
 //! times of the stages of the block layer, and the latencies in the block layer and in the device,
 //! in microseconds. A line below tells how unequal the drives were.
 
-use millrace_console::{Form, Grid, Side, WIDTH, shortened, wrapped};
+use millrace_console::{Form, Side, TextGrid, WIDTH, shortened, wrapped};
 use millrace_experiments::{DriveStates, Row};
 
 use super::table::settings;
@@ -44,7 +44,7 @@ pub fn states(row: &Row, form: Form) -> Option<String> {
     let shown: Vec<&Column> =
         COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
     let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
-    let mut grid = Grid::new(std::iter::once(("drive", Side::Left)).chain(heads));
+    let mut grid = TextGrid::new(std::iter::once(("drive", Side::Left)).chain(heads));
     for drive in drives {
         let name = match form {
             Form::Short => shortened(&drive.drive, NAME_WIDTH),

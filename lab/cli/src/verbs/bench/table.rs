@@ -5,7 +5,7 @@
 //! change least often. All times of a table have the same unit. Called by the verb.
 
 use millrace_console::words::{MIB, size_text};
-use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
+use millrace_console::{Form, Side, TextGrid, WIDTH, wrapped};
 use millrace_experiments::{LatencyNs, Linux24Row, MachineRow, Row};
 
 /// A setting of a row: its name, its value in this row, and its default. Defaults are not shown.
@@ -99,14 +99,14 @@ fn line(settings: &[Setting], row: &Row) -> String {
     wrapped(words, WIDTH)
 }
 
-fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
+fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> TextGrid {
     let side = |name: &str| match name {
         "cpus" | "numjobs" | "bs" | "iodepth" | "batch" | "iovecs" | "descriptor" => Side::Right,
         _ => Side::Left,
     };
     let settings_heads = settings.iter().map(|(name, ..)| ((*name).to_owned(), side(name)));
     let heads = figures.iter().map(|(name, _)| (name.clone(), Side::Right));
-    let mut grid = Grid::new(settings_heads.chain(heads));
+    let mut grid = TextGrid::new(settings_heads.chain(heads));
     for row in rows {
         let settings = settings.iter().map(|(_, value, _)| value(row));
         grid.row(settings.chain(figures.iter().map(|(_, value)| value(row))));
@@ -189,9 +189,9 @@ pub fn columns_grid<T>(
     mut columns: Vec<Column<T>>,
     lines: &[T],
     (form, least): (Form, &[&str]),
-) -> Grid {
+) -> TextGrid {
     let grid = |columns: &[Column<T>]| {
-        let mut grid = Grid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
+        let mut grid = TextGrid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
         for line in lines {
             grid.row(columns.iter().map(|(_, _, value)| value(line)));
         }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_console::words::{size, size_text};
-use millrace_console::{Grid, ProgressBar, Side};
+use millrace_console::{ProgressBar, Side, TextGrid};
 use millrace_drives::Words;
 use millrace_experiments::simulation::{Length, machine, run_rows};
 use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
@@ -122,7 +122,7 @@ fn table(reports: &[VmReport]) -> String {
     let least = reports.iter().map(|report| report.lat_mean_ns).fold(f64::MAX, f64::min) as u64;
     let unit = TimeUnit::between(least, 99_999);
     let shown = |name: &str| varies || name != "iodepth";
-    let mut grid = Grid::new(heads.into_iter().filter(|(name, _)| shown(name)));
+    let mut grid = TextGrid::new(heads.into_iter().filter(|(name, _)| shown(name)));
     for report in reports {
         let cells = [
             name_of(report),

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;
-use millrace_console::{Grid, Side, fitted};
+use millrace_console::{Side, TextGrid, fitted};
 use millrace_experiments::replay::{
     LATE, Latency, Lateness, OpReport, ReplaySeries, Report, StopReason,
 };
@@ -73,7 +73,7 @@ fn first_line(head: &Head, report: &Report) -> String {
 fn ops(report: &Report) -> String {
     let heads = ["op", "I/Os", "%", "FUA", "failed", "MiB", "IOPS", "MiB/s"];
     let side = |head: &str| if head == "op" { Side::Left } else { Side::Right };
-    let mut grid = Grid::new(heads.map(|head| (head, side(head))));
+    let mut grid = TextGrid::new(heads.map(|head| (head, side(head))));
     let mut sum = OpReport { op: "all".into(), ..OpReport::default() };
     for op in &report.ops {
         sum.ios += op.ios;
@@ -103,7 +103,7 @@ fn ops(report: &Report) -> String {
 fn latencies(report: &Report) -> String {
     let heads = ["latency, us", "", "mean", "p50", "p99", "p99.9", "max"];
     let side = |at: usize| if at < 2 { Side::Left } else { Side::Right };
-    let mut grid = Grid::new(heads.into_iter().enumerate().map(|(at, head)| (head, side(at))));
+    let mut grid = TextGrid::new(heads.into_iter().enumerate().map(|(at, head)| (head, side(at))));
     for op in &report.ops {
         let rows = [
             ("from submission", op.from_submission),
@@ -163,7 +163,7 @@ fn bars(numbers: &[f64], most: f64) -> String {
 
 fn targets(report: &Report) -> String {
     let heads = [("target", Side::Left), ("I/Os", Side::Right), ("MiB", Side::Right)];
-    let mut grid = Grid::new(heads);
+    let mut grid = TextGrid::new(heads);
     for target in &report.targets {
         let moved = fitted(target.bytes as f64 / MIB, 8);
         grid.row([target.target.clone(), target.ios.to_string(), moved]);

@@ -10,7 +10,7 @@
 use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
 
-use super::interval::Interval;
+use super::interval::ObservedInterval;
 use crate::verbs::stat::groups::GroupDelta;
 use crate::views::groups::GroupCounts;
 use crate::views::report::Report;
@@ -61,7 +61,7 @@ struct AtDrives {
 }
 
 impl AtDrives {
-    fn during(interval: &Interval<'_>) -> AtDrives {
+    fn during(interval: &ObservedInterval<'_>) -> AtDrives {
         let parts = match interval.completed(|op| op != FLUSH) {
             (0, _) => 1.0,
             (ios, parts) => (parts as f64 / ios as f64).max(1.0),
@@ -87,8 +87,8 @@ impl AtDrives {
 
 /// Splits latency into causes, for each group that completed I/O on a volume between two reports or
 /// has I/O waiting. Groups whose I/Os waited longest come first.
-pub fn explain(interval: &Interval<'_>) -> Vec<GroupExplanation> {
-    let Interval { volume, now, before, seconds } = *interval;
+pub fn explain(interval: &ObservedInterval<'_>) -> Vec<GroupExplanation> {
+    let ObservedInterval { volume, now, before, seconds } = *interval;
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
@@ -234,7 +234,7 @@ mod tests {
         let plain = group("plain", 100, 10, 0);
         // Of what no group was held, a quarter is in queues.
         let now = at_drive(report(1, vec![gold, plain]), 110, 30 * MS, 18 * MS);
-        let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
         let names: Vec<&str> = explained.iter().map(|one| one.group.as_str()).collect();
         assert_eq!(names, ["gold", "plain"]);
         let gold = [("limit", 60.0), ("drive", 24.0), ("weight", 8.0), ("queue", 8.0)];
@@ -251,7 +251,7 @@ mod tests {
             let mut now = at_drive(report(1, vec![plain]), 100, 50 * MS, 50 * MS);
             now.drives[0].counts =
                 [("tag_waits".into(), tag_waits), ("requeues".into(), requeues)].into();
-            let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
+            let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
             let mut causes = found(&explained[0]);
             causes.sort_by_key(|cause| cause.0);
             let mut expected = [(reason, 50.0), ("drive", 50.0)];
@@ -265,7 +265,7 @@ mod tests {
         // Two parts each: what 100 I/Os were held is that of 200 parts.
         let gold = held(group("gold", 100, 100, 0), &[(WaitReason::NoTag, 150 * MS)]);
         let now = at_drive(report(1, vec![gold]), 200, 50 * MS, 150 * MS);
-        let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
         assert_eq!(found(&explained[0]), [("no-tag", 75.0), ("drive", 25.0)]);
     }
 
@@ -280,11 +280,11 @@ mod tests {
         elsewhere.held_ns = BTreeMap::from([("limit".to_owned(), 900 * MS)]);
         gold.volumes.push(elsewhere);
         let now = at_drive(report(1, vec![gold]), 100, 50 * MS, 0);
-        let explained = explain(&Interval::new("v", &now, &report(0, Vec::new())));
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
         let mut causes = found(&explained[0]);
         causes.sort_by_key(|cause| cause.0);
         assert_eq!(causes, [("drive", 50.0), ("flush", 50.0)]);
-        assert!(explain(&Interval::new("w", &now, &now)).is_empty());
+        assert!(explain(&ObservedInterval::new("w", &now, &now)).is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `Interval`: a volume in the time between two reports, with the growth of its drives' counters.
+//! `ObservedInterval`: a volume in the time between two reports, with the growth of its drives'
+//! counters.
 //!
 //! causes.rs and observations.rs compute with it.
 
@@ -8,7 +9,7 @@ use super::causes::FLUSH;
 use crate::views::report::{Drive, OpCounts, OpStages, Report};
 
 #[derive(Clone, Copy)]
-pub struct Interval<'a> {
+pub struct ObservedInterval<'a> {
     pub volume: &'a str,
     pub now: &'a Report,
     pub before: &'a Report,
@@ -20,9 +21,9 @@ pub struct DriveInterval<'a> {
     pub before: Option<&'a Drive>,
 }
 
-impl<'a> Interval<'a> {
-    pub fn new(volume: &'a str, now: &'a Report, before: &'a Report) -> Interval<'a> {
-        Interval { volume, now, before, seconds: now.seconds_since(Some(before)) }
+impl<'a> ObservedInterval<'a> {
+    pub fn new(volume: &'a str, now: &'a Report, before: &'a Report) -> ObservedInterval<'a> {
+        ObservedInterval { volume, now, before, seconds: now.seconds_since(Some(before)) }
     }
 
     pub fn drives(&self) -> impl Iterator<Item = DriveInterval<'a>> {

@@ -7,7 +7,7 @@ use millrace_block::DiskCounter;
 use millrace_console::{counted, visible};
 
 use super::causes::FLUSH;
-use super::interval::{DriveInterval, Interval};
+use super::interval::{DriveInterval, ObservedInterval};
 use crate::verbs::stat::groups::time;
 use crate::views::caches::CacheCounts;
 use crate::views::report::Report;
@@ -31,7 +31,7 @@ const MANY_PIECES: f64 = 4.0;
 /// Share of the time, 0 to 1, that threads wait for a CPU, from which lack of CPU time is reported.
 const STARVED: f64 = 0.2;
 
-pub fn observations(interval: &Interval<'_>) -> Vec<String> {
+pub fn observations(interval: &ObservedInterval<'_>) -> Vec<String> {
     let mut lines: Vec<String> = interval.drives().filter_map(|drive| trouble(&drive)).collect();
     lines.extend(interval.drives().filter_map(|drive| interval.silent(&drive)));
     lines.extend(interval.drives().filter_map(|drive| timeouts(&drive)));
@@ -59,7 +59,7 @@ fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
     })
 }
 
-impl<'a> Interval<'a> {
+impl<'a> ObservedInterval<'a> {
     fn silent(&self, drive: &DriveInterval<'_>) -> Option<String> {
         let in_flight = drive.now.in_flight;
         let was_busy = drive.before.is_some_and(|before| before.in_flight > 0);
@@ -215,7 +215,7 @@ mod tests {
     /// Reports two seconds apart.
     fn between(mut now: Report, before: Report) -> Vec<String> {
         now.uptime_ns = before.uptime_ns + 2_000_000_000;
-        observations(&Interval::new("v", &now, &before))
+        observations(&ObservedInterval::new("v", &now, &before))
     }
 
     fn of_drives(drives: Vec<Drive>, before: Vec<Drive>) -> Vec<String> {

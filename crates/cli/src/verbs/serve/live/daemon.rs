@@ -21,7 +21,7 @@ use super::huge_pages::HugePages;
 use super::lock_statistics::LockStatistics;
 use super::open_files::OpenFilesThreads;
 use super::processor_time;
-use super::sampler::{Sampler, unix_ms};
+use super::sampler::{StatsSampler, unix_ms};
 use super::served_lists::ServedLists;
 use super::shown_volumes::ShownVolumes;
 use super::trace_recording::TraceRecording;
@@ -64,7 +64,7 @@ pub struct LiveDaemon {
     pub marks: Arc<DirtyMarks>,
     pub metrics: Arc<MetricsListener>,
     huge_pages: HugePages,
-    sampler: Sampler,
+    sampler: StatsSampler,
     failed_requests: FailedRequests,
     pub open_files: OpenFilesThreads,
     heap_trim: HeapTrim,
@@ -87,7 +87,7 @@ impl LiveDaemon {
             marks,
             metrics,
             huge_pages: HugePages::default(),
-            sampler: Sampler::new(),
+            sampler: StatsSampler::new(),
             failed_requests: FailedRequests::default(),
         });
         if let Some(server) = daemon.server().as_ref() {

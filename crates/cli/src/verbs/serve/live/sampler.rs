@@ -19,7 +19,7 @@ use super::served_lists::NamedStates;
 use crate::views::history::{HEAT_ROWS, History, SERIES_MAX, Sample};
 
 #[derive(Debug)]
-pub struct Sampler(Mutex<SamplerState>);
+pub struct StatsSampler(Mutex<SamplerState>);
 
 #[derive(Debug)]
 struct SamplerState {
@@ -52,10 +52,10 @@ struct DriveCounters {
     stage_ns: [u64; 4],
 }
 
-impl Sampler {
-    pub fn new() -> Sampler {
+impl StatsSampler {
+    pub fn new() -> StatsSampler {
         let (ring, last) = (SampleRing::default(), NamedStates::default());
-        Sampler(Mutex::new(SamplerState { ring, last_at: Instant::now(), last }))
+        StatsSampler(Mutex::new(SamplerState { ring, last_at: Instant::now(), last }))
     }
 
     pub fn look(

@@ -13,7 +13,7 @@ use millrace::{
 };
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
 use millrace_console::cache::mode_word;
-use millrace_console::{Grid, Side, counted, quoted, visible};
+use millrace_console::{Side, TextGrid, counted, quoted, visible};
 use millrace_drives::size_text;
 use millrace_machine::Native;
 
@@ -201,8 +201,8 @@ fn pairs(plan: &ServePlan) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig
     })
 }
 
-fn table(heads: &[&str]) -> Grid {
-    Grid::new(heads.iter().map(|head| (*head, Side::Left)))
+fn table(heads: &[&str]) -> TextGrid {
+    TextGrid::new(heads.iter().map(|head| (*head, Side::Left)))
 }
 
 fn volumes(plan: &ServePlan, opened: &Opened) -> String {

@@ -77,7 +77,7 @@ impl Trial {
         (0..mib * MIB / bytes).for_each(|_| self.rig.shared.budget.unmap(class, bytes));
     }
 
-    fn join(&self, waiter: Waiter) {
+    fn join(&self, waiter: MemoryWaiter) {
         self.rig.shared.budget.change_line(|line| line.waiters.push_back(waiter));
     }
 
@@ -271,7 +271,7 @@ fn queued_connections_take_turns_and_others_are_left_alone() {
     let mut trial = Trial::new();
     let (_client, index) = trial.rig.by_hand("0");
     let serial = trial.rig.conns[index].as_ref().unwrap().serial;
-    let own = Waiter { index, ..waiter(0, serial, 4 * MIB) };
+    let own = MemoryWaiter { index, ..waiter(0, serial, 4 * MIB) };
     trial.rig.conns[index].as_mut().unwrap().memory_wait = MemoryWait::Queued;
     trial.join(waiter(1, 77, 4 * MIB));
     trial.join(own);

@@ -20,7 +20,7 @@ fn map(budget: &MemoryBudget, bytes: usize, part: MemoryPart) -> bool {
 }
 
 /// Returns true if a connection may have memory before all others that wait.
-fn admit(budget: &MemoryBudget, waiter: Waiter) -> bool {
+fn admit(budget: &MemoryBudget, waiter: MemoryWaiter) -> bool {
     budget.admit(waiter, MemoryPart::Shared, 0)
 }
 
@@ -143,7 +143,8 @@ fn smaller_requests_pass_larger_one_that_still_fits_beside_them() {
 fn request_counts_for_its_account_from_admission_to_return() {
     let budget = MemoryBudget::new(64 * MIB, 1024);
     let account = Some(GroupAccount { group: GroupId(3), is_read: true });
-    let [first, second] = [1, 2].map(|serial| Waiter { account, ..waiter(0, serial, 8 * MIB) });
+    let [first, second] =
+        [1, 2].map(|serial| MemoryWaiter { account, ..waiter(0, serial, 8 * MIB) });
     assert!(admit(&budget, first) && budget.take_news() && !admit(&budget, second));
     budget.change_line(|line| line.waiters.push_back(second));
     assert!(budget.has_waiters() && !budget.is_wanted(), "memory would not help it");
@@ -184,7 +185,7 @@ fn worker(budget: &MemoryBudget, thread: usize, rings: &AtomicU64, deadline: Ins
         let bytes = sizes[(request * 7 + thread * 5 + request / 11) % sizes.len()];
         let account = (request % 3 == 0)
             .then_some(GroupAccount { group: GroupId(request as u16 % 2), is_read: false });
-        let waiter = Waiter { account, ..waiter(thread, 1, bytes) };
+        let waiter = MemoryWaiter { account, ..waiter(thread, 1, bytes) };
         let mut waits = false;
         loop {
             let seen = rings.load(Ordering::SeqCst);

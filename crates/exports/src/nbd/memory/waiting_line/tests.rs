@@ -11,8 +11,8 @@ fn account(group: u16) -> GroupAccount {
 }
 
 /// Returns a connection that waits for `mib` MiB, charged to an account.
-fn limited(serial: u64, account: GroupAccount, mib: usize) -> Waiter {
-    Waiter { account: Some(account), ..waiter(0, serial, mib * MIB) }
+fn limited(serial: u64, account: GroupAccount, mib: usize) -> MemoryWaiter {
+    MemoryWaiter { account: Some(account), ..waiter(0, serial, mib * MIB) }
 }
 
 /// Limits on a server of 64 MiB.
@@ -63,14 +63,14 @@ fn small_requests_do_not_wait_for_large_ones_of_other_groups() {
     let mut line = WaitingLine::default();
     line.charge(limited(0, account(1), 32));
     line.waiters.extend([limited(1, account(2), 32), limited(2, account(3), 1)]);
-    line.waiters.push_back(Waiter { bytes: 4096, ..limited(3, account(4), 0) });
+    line.waiters.push_back(MemoryWaiter { bytes: 4096, ..limited(3, account(4), 0) });
     assert_eq!(contenders(&line), [2, 3], "a large request holds all that accounts may hold");
     for (group, mib) in [(5, 2), (6, 2)] {
         line.charge(limited(0, account(group), mib));
     }
     assert_eq!(contenders(&line), [3], "the 4 MiB of the middle class are in use");
     (7..27).for_each(|group| {
-        line.charge(Waiter { bytes: 256 << 10, ..limited(0, account(group), 0) });
+        line.charge(MemoryWaiter { bytes: 256 << 10, ..limited(0, account(group), 0) });
     });
     assert!(contenders(&line).is_empty(), "so are those of the smallest");
     line.credit(account(1), 32 * MIB);

@@ -11,8 +11,8 @@ use crate::nbd::tests::{MIB, pool, waiter};
 #[test]
 fn ragged_range_knows_its_blocks() {
     let of = |offset, length| {
-        let unaligned = Unaligned::new(offset, length, 512);
-        let Unaligned { start, cover, head, tail, .. } = unaligned;
+        let unaligned = UnalignedRequest::new(offset, length, 512);
+        let UnalignedRequest { start, cover, head, tail, .. } = unaligned;
         ((start, cover, head, tail), (unaligned.first(), unaligned.last()), unaligned.inner())
     };
     assert_eq!(of(5, 10), ((0, 512, 5, 497), (true, false), (512, 0)));
@@ -28,7 +28,7 @@ fn ragged_range_knows_its_blocks() {
 /// Executes a write or a zeroing on `disk` step by step, as a bounce does: with whole blocks only.
 fn bounced(disk: &mut [u8], op: Op, offset: u64, data: &[u8], block_bytes: u32) -> usize {
     let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
-    let unaligned = Unaligned::new(offset, data.len() as u64, block_bytes);
+    let unaligned = UnalignedRequest::new(offset, data.len() as u64, block_bytes);
     let cover = if op == Op::Write { unaligned.cover as usize } else { 0 };
     let mut buffer =
         pool.take(waiter(0, 0, cover + 2 * block_bytes as usize), MemoryPart::Window).unwrap();
@@ -100,7 +100,7 @@ proptest! {
 fn steps_of_a_bounce_move_one_block_and_keep_fua() {
     let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let buffer = pool.take(waiter(0, 0, 8192), MemoryPart::Window).unwrap();
-    let mut bounce = first_bounce(Unaligned::new(511, 1026, 512), 2048).unwrap();
+    let mut bounce = first_bounce(UnalignedRequest::new(511, 1026, 512), 2048).unwrap();
     for (step, op, sector, at) in [
         ((false, false), Op::Read, 0, 2048),
         ((false, true), Op::Write, 0, 2048),
@@ -112,7 +112,7 @@ fn steps_of_a_bounce_move_one_block_and_keep_fua() {
         assert_eq!((bio.op(), bio.sector(), bio.nr_sectors()), (op, sector, 1));
         assert_eq!(bounce.edge(), (at, sector));
     }
-    assert!(first_bounce(Unaligned::new(512, 1024, 512), 0).is_none(), "whole blocks");
+    assert!(first_bounce(UnalignedRequest::new(512, 1024, 512), 0).is_none(), "whole blocks");
     pool.give(buffer);
 }
 
@@ -123,6 +123,6 @@ fn write_holds_its_blocks_and_others_hold_sectors() {
     assert_eq!(write.sectors(), 5..7);
     let zeroes = Ticket { sector: 5, bio_bytes: 0, left_sectors: 9, ..ticket(Op::WriteZeroes) };
     assert_eq!(zeroes.sectors(), 5..14);
-    let bounce = first_bounce(Unaligned::new(700, 5000, 4096), 0);
+    let bounce = first_bounce(UnalignedRequest::new(700, 5000, 4096), 0);
     assert_eq!(Ticket { bounce, ..zeroes }.sectors(), 0..16);
 }

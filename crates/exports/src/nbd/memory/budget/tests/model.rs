@@ -20,9 +20,9 @@ const SIZES: [usize; 8] =
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Client {
     Idle,
-    Waits(Waiter),
-    Holds(Waiter),
-    Stuck(Waiter),
+    Waits(MemoryWaiter),
+    Holds(MemoryWaiter),
+    Stuck(MemoryWaiter),
 }
 
 struct World {
@@ -33,7 +33,7 @@ struct World {
     is_rung: [bool; THREADS],
 }
 
-fn region(waiter: &Waiter) -> usize {
+fn region(waiter: &MemoryWaiter) -> usize {
     waiter.bytes.max(REGION_BYTES)
 }
 
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    fn waiter(&self, client: usize) -> Waiter {
+    fn waiter(&self, client: usize) -> MemoryWaiter {
         match self.clients[client] {
             Client::Waits(waiter) => waiter,
             other => panic!("{client} does not wait: {other:?}"),
@@ -72,8 +72,8 @@ impl World {
     }
 
     /// Returns true if a request has room in its account, and if it has room in all of them.
-    fn account_room(&self, waiter: &Waiter) -> (bool, bool) {
-        let held = |is_counted: &dyn Fn(&Waiter) -> bool| {
+    fn account_room(&self, waiter: &MemoryWaiter) -> (bool, bool) {
+        let held = |is_counted: &dyn Fn(&MemoryWaiter) -> bool| {
             let counted = self.clients.iter().filter_map(|client| match client {
                 Client::Holds(one) if one.account.is_some() && is_counted(one) => Some(one.bytes),
                 _ => None,
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Returns true if a client is the next to get memory, given all clients before it in the line.
-    fn is_turn(&self, waiter: &Waiter, before: &[usize]) -> bool {
+    fn is_turn(&self, waiter: &MemoryWaiter, before: &[usize]) -> bool {
         if self.account_room(waiter) != (true, true) {
             return false;
         }
@@ -125,7 +125,7 @@ impl World {
         waiter.account.is_none() || !are_all_full[waiter.class()]
     }
 
-    fn has_memory(&self, waiter: &Waiter) -> bool {
+    fn has_memory(&self, waiter: &MemoryWaiter) -> bool {
         let of = |class| {
             let kept = if class < waiter.class() { KEPT } else { 0 };
             kept.max(self.held(class))
@@ -135,7 +135,7 @@ impl World {
     }
 
     /// Tries a client's request, as `WorkerContext::buffer` does.
-    fn attempt(&mut self, client: usize, waiter: Waiter) {
+    fn attempt(&mut self, client: usize, waiter: MemoryWaiter) {
         let place = self.order.iter().position(|one| *one == client);
         let before = &self.order[..place.unwrap_or(self.order.len())];
         let expected = self.is_turn(&waiter, before) && self.has_memory(&waiter);
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    fn leave(&mut self, client: usize, waiter: Waiter, now: Client) {
+    fn leave(&mut self, client: usize, waiter: MemoryWaiter, now: Client) {
         self.clients[client] = now;
         if self.order.contains(&client) {
             self.order.retain(|one| *one != client);
@@ -185,7 +185,7 @@ impl World {
     fn step(&mut self, (step, client, size, group): (u8, usize, usize, u16)) -> bool {
         let account = (group < 3).then_some(GroupAccount { group: GroupId(group), is_read: true });
         let (thread, bytes) = (client % THREADS, SIZES[size]);
-        let new = Waiter { thread, index: client, serial: client as u64, bytes, account };
+        let new = MemoryWaiter { thread, index: client, serial: client as u64, bytes, account };
         match (step, self.clients[client]) {
             (0..4, Client::Idle) => self.attempt(client, new),
             (4, Client::Waits(waiter)) => self.leave(client, waiter, Client::Idle),
@@ -208,13 +208,13 @@ impl World {
         true
     }
 
-    fn credit(&mut self, waiter: Waiter) {
+    fn credit(&mut self, waiter: MemoryWaiter) {
         if let Some(account) = waiter.account {
             self.budget.change_line(|line| line.credit(account, waiter.bytes));
         }
     }
 
-    fn give(&mut self, client: usize, waiter: Waiter) {
+    fn give(&mut self, client: usize, waiter: MemoryWaiter) {
         self.clients[client] = Client::Idle;
         self.budget.unmap(waiter.class(), region(&waiter));
         self.budget.announce();
