@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: measures how many small bugs in a crate its tests find.
 //!
 //! cargo-mutants seeds one bug at a time: an operator exchanged, or a function that only returns
-//! some value. Each crate is tested by its own tests, without models, which take minutes.
+//! some value. Each crate is tested by its own tests, except the slow ones of the model checker.
 //! `xtask/mutants/known.txt` lists mutants to leave out, since no test can find them, and
 //! `xtask/mutants/short.txt` the few that CI tests. cargo-mutants changes a copy of the tree.
 

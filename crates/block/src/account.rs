@@ -83,7 +83,8 @@ impl IoOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
-    /// Times of getting a request (G) and of insertion into a queue (I); `None` without a wait.
+    /// Times of getting a request (G) and of insertion into a queue (I); `None` if the bio waited
+    /// for neither.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,

@@ -44,8 +44,8 @@ impl Identity {
 pub struct ServerConfig {
     files: ServerFiles,
     in_use: Mutex<ActiveConfig>,
-    /// Metadata of the files when they were last checked. Locked while the files are checked and
-    /// read.
+    /// Metadata of the certificate and key files when they were last checked. Locked while these
+    /// files are checked and read.
     seen: Mutex<MetadataSnapshot>,
 }
 

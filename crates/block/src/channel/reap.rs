@@ -16,7 +16,7 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, ChannelPanicGuard};
 
-/// Interval, in polls, of looks at the queues with `BioChecks::polls_always`.
+/// While `BioChecks::polls_always` is set, the drives' queues are polled at every eighth poll.
 const POLLS_PER_LOOK: u32 = 8;
 
 /// A completed bio in the program's callback. A panic there drops bio and frees its slot.

@@ -390,7 +390,8 @@ impl<'a> KeyValue<'_, 'a> {
         for item in items(self.entry.value) {
             let line = document.lines.line_of(item.span().start);
             let Some(text) = scalar(item.get_ref()) else {
-                let text = format!("{key} is a list of words, but holds a list or section");
+                let text =
+                    format!("{key} must be a list of words; one element is a list or section");
                 document.problem(line, text);
                 continue;
             };

@@ -68,7 +68,7 @@ pub enum ReloadRefusal {
     ///
     /// [`ReloadOptions::force`]: crate::ReloadOptions::force
     #[error(
-        "volume {volume}: {bytes} bytes are in its cache only, which drive {drives} does not take"
+        "volume {volume}: {bytes} bytes are in its cache only, because drive {drives} fails to write them"
     )]
     Unwritten { volume: String, bytes: u64, drives: String },
     /// A setting of [`ServerConfig`] differs.

@@ -115,7 +115,9 @@ impl FromStr for PaperSelection {
     fn from_str(text: &str) -> Result<PaperSelection, String> {
         let (paper, parts) = text.split_once(':').unwrap_or((text, ""));
         if text.ends_with(':') {
-            return Err(format!("{text}: name parts after the colon, or remove it"));
+            return Err(format!(
+                "{text}: add the names of figures or tables after the colon, or remove the colon"
+            ));
         }
         let Some(found) = PAPERS.iter().find(|known| known.name == paper) else {
             let no = match paper {

@@ -233,8 +233,8 @@ impl Oracle {
         flushes && drives.contains(&true) || (bio.sector..bio.sector + bio.nr).any(touches)
     }
 
-    /// Returns true if the bio touches a drive that does not support the bio's operation. A page
-    /// cache supports only operations that all drives support.
+    /// Returns true if the bio touches a drive that does not support the bio's operation. Under a
+    /// page cache, one drive without support is enough, even if the bio does not touch it.
     fn is_unsupported(&self, bio: &BioRecord) -> bool {
         let lacks = |limits: &LimitSpec, block: u32| match bio.op {
             Op::Discard => limits.discard_sectors < block,

@@ -32,8 +32,8 @@ impl<O> DerefMut for OracleGuard<'_, O> {
 /// Locks the oracle.
 ///
 /// # Panics
-/// If another simulated thread holds the oracle: that thread called the machine while it held the
-/// oracle, so a wait for it would never end.
+/// If another simulated thread holds this lock. That thread then yielded to the simulator with the
+/// lock held, and would never get to release it.
 #[track_caller]
 pub(crate) fn lock_oracle<O>(shared: &Mutex<O>) -> OracleGuard<'_, O> {
     let oracle = match shared.try_lock() {

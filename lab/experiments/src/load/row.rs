@@ -188,7 +188,8 @@ pub struct MachineRow {
     /// Limit on the I/Os that a job submits together; `None` if the user set no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// Values of `bench --inside`, of `--kernel`, and of the options for raw I/O as in Linux 2.4.
+    /// The options of `bench` that the run was started with: `--inside`, `--kernel`, and those that
+    /// select a raw I/O design of Linux 2.4.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.

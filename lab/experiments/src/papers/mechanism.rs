@@ -126,9 +126,7 @@ impl Mechanism {
                 "an interrupt of the guest for each request (without it, one for all completed \
                  requests)"
             }
-            Mechanism::Copies => {
-                "copies to and from bounce buffers (the buffers are still allocated)"
-            }
+            Mechanism::Copies => "copying to and from bounce buffers, but not their allocation",
             Mechanism::Kernel => {
                 "Linux 2.4's work outside of the block layer: the adapters' drivers, the bottom \
                  half, and buffer heads before the lock is taken"

@@ -302,7 +302,7 @@ impl papers::Point for Point {
                 "max" => row.lat_ns.max as f64,
                 "errors" => row.failed.errors as f64,
                 _ => panic!(
-                    "{name}: no client metric; use iops, ios, share, bytes, p50, p99, p999 or max"
+                    "{name} is not a metric of a client; use iops, ios, share, bytes, p50, p99, p999 or max"
                 ),
             }]);
         }

@@ -18,8 +18,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot};
 struct Slots {
     ios: Vec<ClientIo>,
     free: Vec<u32>,
-    /// For each of the client's request slots, the index in the engine of the I/O that the request
-    /// belongs to.
+    /// For each of the client's request slots, the index of the request's I/O in the replay engine.
     taken_for: Vec<u32>,
 }
 

@@ -49,7 +49,7 @@ pub struct AddArgs {
     /// Settings of the section
     #[arg(value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Change nothing; print whether the section can be served
+    /// Change nothing; print if the daemon would accept the new section
     #[arg(long)]
     dry_run: bool,
 }

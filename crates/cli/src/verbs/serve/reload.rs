@@ -563,7 +563,7 @@ mod tests {
             ),
             (
                 ReloadRefusal::Unwritten { volume, bytes: 4096, drives: "d0".to_owned() },
-                "volume v: 4096 bytes are in its cache only, which drive d0 does not take; repair \
+                "volume v: 4096 bytes are in its cache only, because drive d0 fails to write them; repair \
                  the drive, or lose them with --force",
             ),
             (

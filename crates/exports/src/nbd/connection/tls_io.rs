@@ -1,7 +1,8 @@
 //! Sends and receives of a connection with TLS.
 //!
 //! Invariants: gathered replies are encrypted in as few records as possible, and sent by one
-//! operation. During a send, replies are encrypted only if the bytes being sent stay in place.
+//! operation. During a send, further replies are encrypted only if their records fit behind
+//! the bytes being sent, which must not move.
 
 use super::{BufferPool, Connection, ConnectionPhase, SocketRing};
 use crate::nbd::ring::{piece_bytes, send_now};

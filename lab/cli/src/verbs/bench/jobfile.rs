@@ -365,7 +365,11 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
     });
     let depths = reports.iter().filter_map(|report| {
         let (name, (depth, has_ended)) = (&file.jobs[report.job].name, report.depth_found()?);
-        let end = if has_ended { "" } else { ", and the job ended before the search was complete" };
+        let end = if has_ended {
+            ""
+        } else {
+            ", and the job ended before the search for a depth was complete"
+        };
         Some(format!("\n{name}: latency_target met up to iodepth={depth}{end}"))
     });
     let below: String = verified.chain(depths).collect();
@@ -467,7 +471,10 @@ mod tests {
         let file = JobFile::parse("t", b"[j]\n", &SystemInputs { beside: PathBuf::new() }).unwrap();
         for (flags, expected) in [
             ("--chunk 4k", "--chunk 4k: a stripe needs several drives"),
-            ("--serving per-drive", "--serving per-drive: a single drive has no worker"),
+            (
+                "--serving per-drive",
+                "--serving per-drive: drive workers serve volumes of several drives",
+            ),
             ("--stack sq --software-queues one", "--software-queues one: only --stack mq"),
             ("--stack sq --hardware-queues one", "--hardware-queues one: --stack sq has one queue"),
             ("--stack raw --drive null --drive null --serving auto", "--serving"),

@@ -335,7 +335,10 @@ mod tests {
                 "--drive null --chunk 4k",
                 "--chunk 4k: a stripe needs several drives; give several --drive",
             ),
-            ("--drive null --serving auto", "--serving auto: a single drive has no worker"),
+            (
+                "--drive null --serving auto",
+                "--serving auto: drive workers serve volumes of several drives",
+            ),
             ("--drive null --workers 1", "--workers: none of these rows has workers"),
         ] {
             let args = parse(&format!("--machine x5690 --jobs 1 {text}")).expect(text);

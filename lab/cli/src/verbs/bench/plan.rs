@@ -142,7 +142,9 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
     let with_workers = |serving: &&Serving| matches!(serving, Serving::PerDrive | Serving::Auto);
     if let Some(serving) = args.serving.serving.iter().find(with_workers) {
         let name = serving.name();
-        bail!("--serving {name}: a single drive has no worker; give several --drive");
+        bail!(
+            "--serving {name}: drive workers serve volumes of several drives; give --drive more than once"
+        );
     }
     Ok(())
 }

@@ -120,7 +120,7 @@ fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     }
     let drives = args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>();
     let text = format!(
-        "{}: an operation (op) is a step of a server program, or a page of 4 KiB\n{}\n",
+        "{}: one op is one step of a server program, or 4 KiB of any other program\n{}\n",
         drives.join("+"),
         grid.text()
     );

@@ -97,7 +97,7 @@ fn block_size(text: &str) -> Result<u32> {
     let bytes = size(text).map_err(|problem| anyhow!("--bs {text}: {problem}"))?;
     match u32::try_from(bytes) {
         Ok(bytes @ 512..=1_048_576) if bytes.is_multiple_of(512) => Ok(bytes),
-        _ => bail!("--bs {text}: write 512 bytes to 1m, in steps of 512"),
+        _ => bail!("--bs {text}: must be 512 bytes to 1m, in steps of 512"),
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
             ("--machine miot --vm mq --drive null --drive null", "--drive: a virtual machine has"),
             ("--machine miott --vm mq", "did you mean miot?"),
             ("--machine p3-8way --vm mq,without=sharing", "machine p3-8way has no hyper-threads"),
-            ("--machine miot --vm mq --bs 100", "--bs 100: write 512 bytes to 1m"),
+            ("--machine miot --vm mq --bs 100", "--bs 100: must be 512 bytes to 1m"),
             ("--machine miot --vm mq --drive file:path=/x", "drives must be null, ram or model"),
         ] {
             let error = format!("{:#}", run(&format!("{text} --ios 10")).expect_err(text));

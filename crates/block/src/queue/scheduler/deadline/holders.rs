@@ -22,8 +22,8 @@ type GroupClass = (GroupId, usize);
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// For each group and priority class that ever had a bio chain in this queue: the waits last
-    /// reported to the accounts.
+    /// For each group and priority class that ever had a bio chain in this queue: the waiting bio
+    /// chains, as last reported to the wait statistics.
     said: Vec<(GroupClass, ReportedWaits)>,
     /// Index of each group and priority class in `said`, the list of reported waits.
     places: BTreeMap<GroupClass, usize>,

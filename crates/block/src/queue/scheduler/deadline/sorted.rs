@@ -15,7 +15,7 @@ pub(crate) type SortKey = (Sector, u64);
 
 pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: BioChain<M>,
-    /// Time in nanoseconds at which the bio chain passed its group's limits; of several chains
+    /// Time in nanoseconds at which its group's limits let the bio chain through; of several chains
     /// merged here, the time of the oldest.
     pub(crate) came_ns: u64,
     /// Time in nanoseconds at which the bio chain, or the oldest one merged, was inserted.
