@@ -272,6 +272,14 @@ fn open(path: &Path) -> io::Result<(File, Option<u64>)> {
 }
 
 impl<R: Read> Reader<R> {
+    /// Reads a trace from the contents of its files, one for each CPU from 0.
+    pub fn from_inputs(inputs: Vec<R>) -> Reader<R> {
+        let file = |(cpu, input)| {
+            (0, CpuFile::new(format!("input.blktrace.{cpu}").into(), cpu, input), None)
+        };
+        Reader::of((0..).zip(inputs).map(file).collect())
+    }
+
     /// Reads the output of `blktrace -o -`, which has the records of all CPUs, from an input that
     /// error messages call `name`.
     pub fn from_stream(name: &str, input: R) -> Reader<R> {
