@@ -171,16 +171,16 @@ pub struct IgnoredArgs {
     /// `--norandommap` is ignored: random offsets never depend on which blocks were used before.
     #[arg(long, hide = true)]
     pub norandommap: bool,
-    /// `--refill_buffers` is ignored: no drive here depends on what is written.
+    /// `--refill_buffers` is ignored: only drives that compress or deduplicate would notice.
     #[arg(long, hide = true, alias = "refill_buffers")]
     pub refill_buffers: bool,
     /// `--gtod_reduce` is ignored: times are stamped once for each batch of I/Os.
     #[arg(long, hide = true, alias = "gtod_reduce", value_name = "0|1")]
     pub gtod_reduce: Option<String>,
-    /// `--fallocate` is ignored: `bench` never creates files.
+    /// `--fallocate` is ignored: a file that a drive creates is sparse.
     #[arg(long, hide = true, value_name = "MODE")]
     pub fallocate: Option<String>,
-    /// `--exitall` is ignored: all jobs end at the same time.
+    /// `--exitall` is ignored: all jobs have the same `--runtime` or `--ios`.
     #[arg(long, hide = true)]
     pub exitall: bool,
 }
