@@ -18,6 +18,7 @@ use crate::process::{create, poll_within};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+const IDLE: Duration = Duration::from_secs(4);
 
 /// A running daemon.
 pub struct Daemon {
@@ -170,6 +171,24 @@ impl Daemon {
         // A thread may end between the listing and the reading.
         let statuses = entries.flatten().flat_map(|e| fs::read_to_string(e.path().join("status")));
         statuses.filter_map(|status| field(&status, "voluntary_ctxt_switches:")).sum()
+    }
+
+    /// Checks that the daemon sleeps for 4 s: its threads wake up rarely, and use at most a tenth of
+    /// a CPU. On some virtual machines a check that takes 0.1 ms in a row takes 25 ms after a second
+    /// of sleep, because its code and data have left the host's caches.
+    ///
+    /// # Panics
+    ///
+    /// When its threads woke up more than 16 times, or used more CPU time.
+    pub fn assert_idle(&self, when: &str) {
+        // Work under way, such as the end of a connection, is finished first.
+        thread::sleep(Duration::from_millis(500));
+        let (ticks, switches) = (self.cpu_ticks(), self.voluntary_switches());
+        thread::sleep(IDLE);
+        let ticks = self.cpu_ticks() - ticks;
+        let switches = self.voluntary_switches().saturating_sub(switches);
+        assert!(switches <= 16, "{when}: {switches} voluntary switches in {IDLE:?}");
+        assert!(ticks <= 40, "{when}: {ticks} CPU ticks in {IDLE:?}");
     }
 
     /// Resident memory, in KiB.

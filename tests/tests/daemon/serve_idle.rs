@@ -14,7 +14,6 @@ use millrace_tests::{Daemon, poll_within, tempdir};
 
 const BLOCK: u32 = 4096;
 const DEPTH: u64 = 128;
-const IDLE: Duration = Duration::from_secs(4);
 
 fn serve(backend: &str) -> Daemon {
     let dir = tempdir();
@@ -73,39 +72,12 @@ fn loaded_resident_kib(daemon: &Daemon) -> u64 {
     peak
 }
 
-/// Returns the CPU time, in ticks of 10 ms, of a thread that wakes every second for 4 s and does
-/// nothing. A virtual machine on a busy host charges milliseconds for each wake-up.
-fn ticks_of_sleeper() -> f64 {
-    let ran_ns = || -> f64 {
-        let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        text.split_whitespace().next().unwrap().parse().unwrap()
-    };
-    let before_ns = ran_ns();
-    (0..4).for_each(|_| thread::sleep(IDLE / 4));
-    (ran_ns() - before_ns) / 1e7
-}
-
-/// Checks that the daemon does nothing for 4 s. A tick is 10 ms of CPU time; one may be charged to
-/// any process that runs when the timer fires, and on a busy machine one more. In addition the
-/// daemon may use six times as much as a thread that only sleeps.
-fn stays_idle(daemon: &Daemon, when: &str) {
-    // Work under way, such as the end of a connection, is finished first.
-    thread::sleep(Duration::from_millis(500));
-    let (ticks, switches) = (daemon.cpu_ticks(), daemon.voluntary_switches());
-    let sleeper = thread::spawn(ticks_of_sleeper).join().unwrap();
-    let ticks = daemon.cpu_ticks() - ticks;
-    let switches = daemon.voluntary_switches().saturating_sub(switches);
-    let most = 2.0 + 6.0 * sleeper;
-    assert!(ticks as f64 <= most, "{when}: {ticks} CPU ticks in {IDLE:?}, a sleeper {sleeper:.1}");
-    assert!(switches <= 16, "{when}: {switches} voluntary switches in {IDLE:?}");
-}
-
 fn idles_before_and_after_load(backend: &str) {
     let daemon = serve(backend);
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
-    stays_idle(&daemon, "before load");
+    daemon.assert_idle("before load");
     loaded_resident_kib(&daemon);
-    stays_idle(&daemon, "after load");
+    daemon.assert_idle("after load");
     let data = pattern(8192, 3);
     raw.write(0, &data).unwrap();
     assert_eq!(raw.read(0, 8192).unwrap(), data, "the idle connection still works");
