@@ -166,13 +166,14 @@ fn checks(page: &Page) -> String {
 }
 
 fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
+    let whose = if theirs == "paper" { "paper's" } else { theirs };
     let bound = match &check.paper.text {
         text if text.contains("at least") => "lower bound",
         text if text.contains("at most") => "upper bound",
         _ => "value",
     };
     let off = |off: Option<f64>| {
-        off.map_or_else(String::new, |off| format!(", {} the {theirs} {bound}", distance(off)))
+        off.map_or_else(String::new, |off| format!(", {} the {whose} {bound}", distance(off)))
     };
     let head = format!(
         " {:<23}{}{} ({})",
