@@ -152,15 +152,15 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         }
         break;
     }
-    let Some(previous) = PREVIOUS.get() else { return };
+    let previous = PREVIOUS.get();
     // SAFETY: `previous` is an action that the kernel returned.
     // The handler calls the previous action, or restores the default action to repeat the fault.
     unsafe {
-        match previous.sa_sigaction {
+        match previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction) {
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);
             }
-            action if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            action if previous.is_some_and(|p| p.sa_flags & libc::SA_SIGINFO != 0) => {
                 let action: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                     std::mem::transmute(action);
                 action(signal, info, context);
