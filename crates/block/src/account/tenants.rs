@@ -195,17 +195,15 @@ impl<M: Machine> Tenants<M> {
 
     #[inline(always)]
     pub(crate) fn count(&mut self, ios: &TenantIos) {
-        match self.accounts.get(self.last) {
-            Some(account) if account.account_key == ios.account_key => account.count(ios),
-            _ => self.count_elsewhere(ios),
-        }
-    }
-
-    #[inline(never)]
-    fn count_elsewhere(&mut self, ios: &TenantIos) {
-        if let Some(account) = self.find(ios.account_key) {
-            account.count(ios);
-        }
+        let account = match self.accounts.get(self.last) {
+            Some(account) if account.account_key == ios.account_key => account,
+            // Only the key is passed: `ios` then stays in registers.
+            _ => match self.find(ios.account_key) {
+                Some(account) => account,
+                None => return,
+            },
+        };
+        account.count(ios);
     }
 
     /// Counts a completed bio. Bios with equal tenant, operation, submission and completion times
@@ -242,6 +240,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
+    #[inline(never)]
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);
