@@ -173,9 +173,9 @@ impl Daemon {
         statuses.filter_map(|status| field(&status, "voluntary_ctxt_switches:")).sum()
     }
 
-    /// Checks that the daemon sleeps for 4 s: its threads wake up rarely, and use at most a tenth of
-    /// a CPU. On some virtual machines a check that takes 0.1 ms in a row takes 25 ms after a second
-    /// of sleep, because its code and data have left the host's caches.
+    /// Checks that the daemon sleeps for 4 s: its threads wake up rarely, and use at most a tenth
+    /// of a CPU. On some virtual machines a check that takes 0.1 ms when it is repeated at once
+    /// takes 25 ms after a second of sleep, because the host's caches have lost its code and data.
     ///
     /// # Panics
     ///

@@ -442,7 +442,7 @@ impl<M: Machine> Channel<M> {
         let mut period_ns = if cuts { FOLLOW_PIECES_NS } else { look_period_ns(0) };
         self.driving(|channel| {
             for member in &mut channel.sub.members {
-                period_ns = period_ns.min(look_period_ns(member.disk.config.timeout_ns));
+                period_ns = period_ns.min(look_period_ns(member.disk.config.timeout_ns()));
                 member.check_timeouts(now_ns, &mut channel.sub.run);
             }
         });

@@ -30,6 +30,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word, debug_fields};
 
@@ -296,10 +297,10 @@ impl<M: Machine> Disk<M> {
         &self.config.name
     }
 
-    /// Returns the request timeout in nanoseconds; 0 if there is no timeout.
+    /// Returns the request timeout; zero if there is no timeout.
     #[must_use]
-    pub fn timeout_ns(&self) -> u64 {
-        self.config.timeout_ns
+    pub fn timeout(&self) -> Duration {
+        self.config.timeout
     }
 
     /// Returns the NUMA node of the drive's controller, if known.

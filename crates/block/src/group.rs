@@ -340,9 +340,9 @@ mod tests {
             (limited(GroupLimits { iops: Some(0), ..none }), "iops 0: below one I/O"),
             (limited(GroupLimits { write_bandwidth: Some(4095), ..none }), "write-bandwidth 4095"),
             (limited(GroupLimits { burst: Duration::from_nanos(10), ..none }), "burst of 10 ns"),
-            (target(LatencyTarget::Mean(5)), "latency-target of 5 ns"),
+            (target(LatencyTarget::Mean(Duration::from_nanos(5))), "latency-target of 5 ns"),
             (
-                target(LatencyTarget::Percentile(10_000, 5_000)),
+                target(LatencyTarget::Percentile(10_000, Duration::from_micros(5))),
                 "percentile 10000/100 is out of range",
             ),
         ] {

@@ -2,6 +2,8 @@
 //!
 //! nbd/clients.rs and vhost/frontends.rs create the reports for the owner of the servers.
 
+use std::time::Duration;
+
 use millrace_block::GroupId;
 
 /// State of one client at one moment.
@@ -16,8 +18,8 @@ pub struct ClientReport {
     pub peer: String,
     /// Name of the client's export; empty during the negotiation.
     pub export: String,
-    /// Time since the client connected, in nanoseconds.
-    pub connected_ns: u64,
+    /// Time since the client connected.
+    pub connected: Duration,
     /// Number of requests that the client sent. For a virtual machine, number of requests that
     /// completed.
     pub requests: u64,

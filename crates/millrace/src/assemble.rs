@@ -46,7 +46,7 @@ impl Default for DriveOptions {
             software_queues: layer.software_queues,
             hardware_queues: layer.hardware_queues,
             queue_depth: layer.queue_depth,
-            timeout: Duration::from_nanos(layer.timeout_ns),
+            timeout: layer.timeout,
             cost: layer.cost,
             worker: None,
             minor: 0,

@@ -4,6 +4,7 @@
 //! starts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::{Disk, DiskConfig, Error, Volume};
 use millrace_cache::{Cache, CacheConfig, CacheDriver, Registered};
@@ -61,7 +62,7 @@ pub fn cache_over(
         io_threads: io_threads.max(1),
         groups: below.groups().cloned(),
         // The cached volume needs no timeout, because the drives below have their own.
-        timeout_ns: 0,
+        timeout: Duration::ZERO,
         ..DiskConfig::default()
     };
     let disk = Disk::new(Box::new(CacheDriver::new(&cache)), config)?;

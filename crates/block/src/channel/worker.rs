@@ -99,7 +99,7 @@ impl<M: Machine> Worker<M> {
         self.run.publish();
         if ticks {
             let periods =
-                self.drives.iter().map(|drive| look_period_ns(drive.disk.config.timeout_ns));
+                self.drives.iter().map(|drive| look_period_ns(drive.disk.config.timeout_ns()));
             self.next_tick_ns = now_ns + periods.fold(TICK_NS, u64::min);
         }
         self.is_broken = false;

@@ -4,8 +4,9 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::time::Duration;
 
-use millrace_machine::{CpuId, Machine, debug_fields};
+use millrace_machine::{CpuId, Machine, debug_fields, nanoseconds};
 
 use crate::disk::baseline::config::BaselineConfig;
 use crate::group::Groups;
@@ -28,8 +29,8 @@ pub struct DiskConfig<M: Machine> {
     /// Number of tags, 1 to 65,536; `None` for the depth of the driver. For a drive that uses the
     /// tags of a controller, a smaller number limits each hardware queue's requests in flight.
     pub queue_depth: Option<u32>,
-    /// Request timeout in nanoseconds, after which `DriverQueue::timeout` is called; 0 for none.
-    pub timeout_ns: u64,
+    /// Time after which `DriverQueue::timeout` is called for a request; zero for no timeout.
+    pub timeout: Duration,
     /// Number of I/O threads that will use the drive. Each of them owns a hardware queue, if the
     /// drive has enough queues.
     pub io_threads: u16,
@@ -55,13 +56,19 @@ debug_fields!(
     DiskConfig<M: Machine>,
     name,
     queue_depth,
-    timeout_ns,
+    timeout,
     io_threads,
     worker,
     controller,
     cost,
     baseline
 );
+
+impl<M: Machine> DiskConfig<M> {
+    pub(crate) fn timeout_ns(&self) -> u64 {
+        nanoseconds(self.timeout)
+    }
+}
 
 impl<M: Machine> Default for DiskConfig<M> {
     fn default() -> Self {
@@ -70,7 +77,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             software_queues: Spread::Core,
             hardware_queues: Spread::Core,
             queue_depth: None,
-            timeout_ns: 30_000_000_000,
+            timeout: Duration::from_secs(30),
             io_threads: 0,
             worker: None,
             controller: None,

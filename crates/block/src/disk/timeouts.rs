@@ -39,7 +39,7 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
 
 /// Ends the queue's requests that have been at the driver for the timeout or longer at `now_ns`.
 pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) {
-    let timeout_ns = context.disk.config.timeout_ns;
+    let timeout_ns = context.disk.config.timeout_ns();
     let hctx = context.hctx;
     if timeout_ns == 0 || !context.may_serve() {
         return;

@@ -28,19 +28,23 @@ pub enum Priority {
 /// scheduler to their completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LatencyTarget {
-    /// Target of the mean latency, in nanoseconds.
-    Mean(u64),
-    /// A percentile as parts of 10,000 (5,000 to 9,999), and its latency in nanoseconds.
-    Percentile(u16, u64),
+    /// Target of the mean latency.
+    Mean(Duration),
+    /// A percentile as parts of 10,000 (5,000 to 9,999), and its latency.
+    Percentile(u16, Duration),
 }
 
 impl LatencyTarget {
-    /// Returns the latency in nanoseconds.
+    /// Returns the latency.
     #[must_use]
-    pub fn ns(self) -> u64 {
+    pub fn latency(self) -> Duration {
         match self {
-            LatencyTarget::Mean(ns) | LatencyTarget::Percentile(_, ns) => ns,
+            LatencyTarget::Mean(latency) | LatencyTarget::Percentile(_, latency) => latency,
         }
+    }
+
+    pub(crate) fn ns(self) -> u64 {
+        nanoseconds(self.latency())
     }
 }
 

@@ -137,7 +137,7 @@ fn time_at_drive_is_known_of_group_with_target_alone_or_not() {
         rig.submit(1);
         rig.end(1);
         assert!(found().is_empty(), "{kind:?}: it has no target");
-        let latency_target = Some(LatencyTarget::Mean(1_000_000));
+        let latency_target = Some(LatencyTarget::Mean(Duration::from_millis(1)));
         rig.groups.set(rig.gold, GroupConfig { latency_target, ..GroupConfig::new("") }).unwrap();
         for _ in 0..3 {
             rig.knobs.held.store(true, Ordering::SeqCst);
@@ -164,7 +164,7 @@ fn time_at_drive_is_known_of_group_with_target_alone_or_not() {
 fn of_a_group_with_a_target_nothing_goes_past_the_scheduler() {
     // A queue for each thread, where a batch could go the short way.
     let mut rig = rig_on(TestDrive::new(4096), SchedulerKind::Latency, GroupLimits::default());
-    let latency_target = Some(LatencyTarget::Mean(1_000_000));
+    let latency_target = Some(LatencyTarget::Mean(Duration::from_millis(1)));
     rig.groups.set(rig.gold, GroupConfig { latency_target, ..GroupConfig::new("") }).unwrap();
     for _ in 0..200 {
         rig.submit(1);

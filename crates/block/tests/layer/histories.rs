@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::script::{Asked, ScriptDrive};
 use crate::support::{Given, thread_of};
@@ -247,7 +248,7 @@ impl Rig {
             baseline: setting.stack.into(),
             software_queues: setting.software_queues,
             controller,
-            timeout_ns: 0,
+            timeout: Duration::ZERO,
             // Queues of threads: one, of the thread that runs all of this.
             io_threads: u16::from(setting.kind == QueueKind::OwnerOnly),
             trace: (setting.listener == Listener::Sink).then(|| Arc::clone(&sink) as _),

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::baseline::Stack;
@@ -31,8 +32,11 @@ fn disk_with(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>
 
 /// A disk whose requests time out after 40 ms.
 fn hasty_disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
-    let config =
-        DiskConfig { baseline: stack.into(), timeout_ns: 40_000_000, ..DiskConfig::default() };
+    let config = DiskConfig {
+        baseline: stack.into(),
+        timeout: Duration::from_millis(40),
+        ..DiskConfig::default()
+    };
     disk_with(drive, config)
 }
 
@@ -295,7 +299,7 @@ fn quiesced_disk_queues_inside_and_goes_on_after_unquiesce() {
 
 #[test]
 fn longest_timeout_is_for_ever_and_not_at_once() {
-    let config = DiskConfig { timeout_ns: u64::MAX, ..DiskConfig::default() };
+    let config = DiskConfig { timeout: Duration::MAX, ..DiskConfig::default() };
     let (mut channel, knobs) = open_single(disk_with(TestDrive::new(4096), config));
     knobs.held.store(true, Ordering::SeqCst);
     channel.submit(Bio::read(0, Buffer::new(512))).expect("room");

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::{Given, Knobs, TestDrive, pattern, run, thread_of};
 use millrace_block::baseline::Stack;
@@ -316,7 +317,7 @@ fn busy_drive_does_not_keep_another_from_being_polled() {
 #[test]
 fn only_memory_that_a_drive_may_still_write_is_kept() {
     for again in [false, true] {
-        let config = DiskConfig { timeout_ns: 2_000_000, ..DiskConfig::default() };
+        let config = DiskConfig { timeout: Duration::from_millis(2), ..DiskConfig::default() };
         let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &config);
         let poll = |rig: &mut Rig| {
             let mut seen = Vec::new();
@@ -690,13 +691,16 @@ fn next_poll_is_soon_for_others_and_never_with_nothing_out() {
 
 #[test]
 fn queue_owner_checks_eight_times_per_timeout_for_silence() {
-    const SECOND_NS: u64 = 1_000_000_000;
-    for (timeout_ns, period_ns) in
-        [(0, SECOND_NS), (30 * SECOND_NS, SECOND_NS), (SECOND_NS, SECOND_NS / 8), (1, 1_000_000)]
-    {
+    const SECOND: Duration = Duration::from_secs(1);
+    for (timeout, period) in [
+        (Duration::ZERO, SECOND),
+        (30 * SECOND, SECOND),
+        (SECOND, SECOND / 8),
+        (Duration::from_nanos(1), Duration::from_millis(1)),
+    ] {
         let drive = TestDrive { kind: QueueKind::OwnerOnly, ..TestDrive::new(4096) };
         let knobs = Arc::clone(&drive.knobs);
-        let config = DiskConfig { io_threads: 1, timeout_ns, ..DiskConfig::default() };
+        let config = DiskConfig { io_threads: 1, timeout, ..DiskConfig::default() };
         let disk = Disk::new(Box::new(drive), config).unwrap();
         let bell = Arc::new(Doorbell::new(NativeParker::new()));
         disk.bring_up(0, &thread_of(1, &bell)).unwrap();
@@ -711,6 +715,7 @@ fn queue_owner_checks_eight_times_per_timeout_for_silence() {
         channel.submit(Bio::read(0, Buffer::new(512))).unwrap();
         assert_eq!(channel.poll(|_| ()), 0);
         let due_ns = channel.sleep_until().expect("one is out");
+        let period_ns = period.as_nanos() as u64;
         let due = before_ns + period_ns..=after_ns + period_ns;
         assert!(due.contains(&due_ns), "{due_ns} in {due:?}");
         // Until then it is not looked again.

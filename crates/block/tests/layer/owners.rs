@@ -5,6 +5,7 @@
 //! it goes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
 use crate::support::{Knobs, TestDrive, pattern, run, thread_of};
@@ -183,7 +184,12 @@ fn work_put_into_a_queue_by_others_is_started_by_its_owner() {
     let stacks = STACKS.map(|stack| (stack, false));
     for (stack, with_worker) in stacks.into_iter().chain([(Stack::Mq, true)]) {
         let worker = with_worker.then(|| Native::topology().cpus()[0].id);
-        let config = DiskConfig { baseline: stack.into(), worker, timeout_ns: 1, ..threads(1) };
+        let config = DiskConfig {
+            baseline: stack.into(),
+            worker,
+            timeout: Duration::from_nanos(1),
+            ..threads(1)
+        };
         let (disk, drive) = scripted(1 + u16::from(with_worker), 4, config);
         let (mut mine, mut theirs) = (HeardBell::new(), HeardBell::new());
         disk.claim(&thread_of(1, &mine.bell)).unwrap();

@@ -139,7 +139,7 @@ fn an_error_in_any_piece_is_that_of_the_whole_request() {
 fn timeout_of_a_middle_piece_keeps_its_memory_until_named() {
     for scheduler in SHARING {
         let drive = drive(32);
-        let config = DiskConfig { timeout_ns: 1, ..DiskConfig::default() };
+        let config = DiskConfig { timeout: Duration::from_nanos(1), ..DiskConfig::default() };
         let (disk, mut channel) = open(&drive, scheduler, config);
         drive.lock().expired = Some(Expired::Abandon);
         channel.submit(long(Op::Read, 3 * PIECE)).unwrap();

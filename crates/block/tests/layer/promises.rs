@@ -40,7 +40,7 @@ fn of(stack: Stack) -> DiskConfig<Native> {
 
 /// Requests time out soon.
 fn hasty(stack: Stack) -> DiskConfig<Native> {
-    DiskConfig { timeout_ns: 40_000_000, ..of(stack) }
+    DiskConfig { timeout: Duration::from_millis(40), ..of(stack) }
 }
 
 /// Two drives in chunks of 8 sectors.
@@ -243,9 +243,14 @@ fn a_disk_says_what_it_was_made_of() {
     let mut drive = TestDrive::new(101);
     (drive.queues, drive.limits.logical_block_size) = (2, 4096);
     let limits = drive.limits;
-    let config = DiskConfig { name: "left".into(), timeout_ns: 5, device: 7, ..Default::default() };
+    let config = DiskConfig {
+        name: "left".into(),
+        timeout: Duration::from_nanos(5),
+        device: 7,
+        ..Default::default()
+    };
     let (one, knobs) = disk(drive, config);
-    assert_eq!((one.name(), one.device(), one.timeout_ns()), ("left", 7, 5));
+    assert_eq!((one.name(), one.device(), one.timeout()), ("left", 7, Duration::from_nanos(5)));
     assert_eq!((one.capacity(), one.size_bytes()), (96, 101 << 9), "whole blocks of all bytes");
     assert_eq!((one.kind(), one.node(), one.worker_cpu()), (QueueKind::AnyThread, None, None));
     assert_eq!(*one.limits(), limits.validate().unwrap());

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::support::TestDrive;
 use crate::support::script::{Asked, ScriptDrive};
@@ -32,7 +33,8 @@ fn the_longest_timeout_never_passes() {
     let drive = TestDrive::new(64);
     let knobs = Arc::clone(&drive.knobs);
     // `timeout = "18446744073s"` of a configuration, in nanoseconds.
-    let config = DiskConfig { timeout_ns: 18_446_744_073_000_000_000, ..DiskConfig::default() };
+    let config =
+        DiskConfig { timeout: Duration::from_secs(18_446_744_073), ..DiskConfig::default() };
     let disk = Disk::new(Box::new(drive), config).unwrap();
     let mut channel =
         Channel::open(&Volume::single(disk).unwrap(), ChannelConfig::default()).unwrap();
@@ -161,11 +163,11 @@ fn parts_for_a_silent_drive_leave_room_for_others() {
 /// A disk on a scripted drive, which has so long to answer, and channels to it.
 fn timed(
     (stack, queues): (Stack, u16),
-    timeout_ns: u64,
+    timeout: Duration,
     channels: usize,
 ) -> (Arc<Disk<Native>>, ScriptDrive, Vec<Channel<Native>>) {
     let drive = ScriptDrive::new(queues, if queues == 1 { 8 } else { 1 });
-    let config = DiskConfig { baseline: stack.into(), timeout_ns, ..DiskConfig::default() };
+    let config = DiskConfig { baseline: stack.into(), timeout, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(drive.clone()), config).unwrap();
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     let open = |_| Channel::open(&volume, ChannelConfig::default()).unwrap();
@@ -191,7 +193,7 @@ fn timeouts(drive: &ScriptDrive) -> Vec<Sector> {
 #[test]
 fn busy_drive_is_asked_again_each_period_until_it_succeeds() {
     for stack in STACKS {
-        let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
+        let (disk, drive, mut channels) = timed((stack, 1), Duration::from_nanos(1), 1);
         let channel = &mut channels[0];
         drive.lock().expired = Some(Expired::Extend);
         start(channel, read(0));
@@ -212,7 +214,7 @@ fn busy_drive_is_asked_again_each_period_until_it_succeeds() {
 #[test]
 fn abandoned_request_is_reported_once_and_keeps_its_tag() {
     for stack in STACKS {
-        let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
+        let (disk, drive, mut channels) = timed((stack, 1), Duration::from_nanos(1), 1);
         let channel = &mut channels[0];
         start(channel, read(16));
         look(channel);
@@ -237,12 +239,14 @@ fn abandoned_request_is_reported_once_and_keeps_its_tag() {
 
 #[test]
 fn nothing_is_given_up_on_that_has_time_left_or_no_limit() {
-    for (stack, timeout_ns) in STACKS.into_iter().flat_map(|s| [(s, 0), (s, 60_000_000_000)]) {
-        let (disk, drive, mut channels) = timed((stack, 1), timeout_ns, 1);
-        assert_eq!(disk.timeout_ns(), timeout_ns);
+    for (stack, timeout) in
+        STACKS.into_iter().flat_map(|s| [(s, Duration::ZERO), (s, Duration::from_secs(60))])
+    {
+        let (disk, drive, mut channels) = timed((stack, 1), timeout, 1);
+        assert_eq!(disk.timeout(), timeout);
         start(&mut channels[0], read(0));
         look(&mut channels[0]);
-        assert_eq!(timeouts(&drive), [], "{stack:?} {timeout_ns}");
+        assert_eq!(timeouts(&drive), [], "{stack:?} {timeout:?}");
         drive.lock().answers = 1;
         channels[0].wait(1, |done| assert_eq!(done.status, Status::Ok));
     }
@@ -250,7 +254,7 @@ fn nothing_is_given_up_on_that_has_time_left_or_no_limit() {
 
 #[test]
 fn memory_comes_back_to_channel_whose_request_drive_confirmed() {
-    let (disk, drive, mut channels) = timed((Stack::Mq, 2), 1, 2);
+    let (disk, drive, mut channels) = timed((Stack::Mq, 2), Duration::from_nanos(1), 2);
     for (number, channel) in channels.iter_mut().enumerate() {
         start(channel, read(number as u64 * 16));
         look(channel);
@@ -273,7 +277,7 @@ fn memory_comes_back_to_channel_whose_request_drive_confirmed() {
 #[test]
 fn flushes_joined_behind_an_abandoned_one_share_the_next() {
     for stack in STACKS {
-        let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
+        let (disk, drive, mut channels) = timed((stack, 1), Duration::from_nanos(1), 1);
         let channel = &mut channels[0];
         (0..3).for_each(|_| start(channel, Bio::flush()));
         assert_eq!(drive.lock().inside.len(), 1, "{stack:?}");
@@ -292,7 +296,7 @@ fn flushes_joined_behind_an_abandoned_one_share_the_next() {
 fn joined_flushes_go_out_with_the_awaited_completion() {
     for stack in STACKS {
         for reads in [0, 1, 2] {
-            let (disk, drive, mut channels) = timed((stack, 1), 0, 1);
+            let (disk, drive, mut channels) = timed((stack, 1), Duration::ZERO, 1);
             let channel = &mut channels[0];
             (0..3).for_each(|_| start(channel, Bio::flush()));
             (0..reads).for_each(|n| channel.submit(read(n * 16)).map_err(|r| r.reason).unwrap());

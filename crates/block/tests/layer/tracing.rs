@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::baseline::Stack;
@@ -275,7 +276,7 @@ fn waiter_for_a_tag_sleeps_once_and_gets_its_request() {
 
 #[test]
 fn a_request_that_times_out_is_complete_with_its_error() {
-    let config = DiskConfig { timeout_ns: 20_000_000, ..DiskConfig::default() };
+    let config = DiskConfig { timeout: Duration::from_millis(20), ..DiskConfig::default() };
     let mut rig = rig_of(TestDrive::new(4096), TraceStamp::Batch, config);
     rig.knobs.held.store(true, Ordering::SeqCst);
     let (status, _) = run(&mut rig.channel, Bio::read(8, Buffer::new(512)));

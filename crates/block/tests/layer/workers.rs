@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::support::{Knobs, TestDrive, thread_of};
 use millrace_block::blktrace::EventCode;
@@ -332,7 +333,7 @@ fn look_for_what_no_drive_answers_comes_every_tenth_of_second() {
 #[test]
 fn unanswered_requests_time_out_with_and_without_a_worker() {
     for gone in [false, true] {
-        let config = DiskConfig { timeout_ns: 2_000_000, ..place() };
+        let config = DiskConfig { timeout: Duration::from_millis(2), ..place() };
         let drives = vec![TestDrive::new(4096), TestDrive::new(4096)];
         let mut rig = rig_of(drives, 1, per_drive(1, 64), &config);
         rig.hold(true);

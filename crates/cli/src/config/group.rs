@@ -167,9 +167,9 @@ fn latency_target(text: &str) -> Result<LatencyTarget, String> {
     let wrong =
         || "write a mean or a percentile, and a time: mean 1ms, p99 2ms, p99.9 500us".to_owned();
     let (what, time) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
-    let ns = nanoseconds(words::duration(time.trim(), &TARGET_NS)?);
+    let latency = words::duration(time.trim(), &TARGET_NS)?;
     if what == "mean" {
-        return Ok(LatencyTarget::Mean(ns));
+        return Ok(LatencyTarget::Mean(latency));
     }
     let percent = what.strip_prefix('p').ok_or_else(wrong)?;
     let (whole, part) = percent.split_once('.').unwrap_or((percent, ""));
@@ -179,18 +179,19 @@ fn latency_target(text: &str) -> Result<LatencyTarget, String> {
     }
     let of_10_000: u16 = format!("{whole}{part:0<2}").parse().map_err(|_| wrong())?;
     match of_10_000 {
-        5_000..=9_999 => Ok(LatencyTarget::Percentile(of_10_000, ns)),
+        5_000..=9_999 => Ok(LatencyTarget::Percentile(of_10_000, latency)),
         _ => Err(format!("{what}: write a percentile from p50 to p99.99")),
     }
 }
 
 fn target_text(target: LatencyTarget) -> String {
+    let latency = words::time_text(nanoseconds(target.latency()));
     match target {
-        LatencyTarget::Mean(ns) => format!("mean {}", words::time_text(ns)),
-        LatencyTarget::Percentile(of_10_000, ns) => {
+        LatencyTarget::Mean(_) => format!("mean {latency}"),
+        LatencyTarget::Percentile(of_10_000, _) => {
             let digits = format!("{}.{:02}", of_10_000 / 100, of_10_000 % 100);
             let digits = digits.trim_end_matches('0').trim_end_matches('.');
-            format!("p{digits} {}", words::time_text(ns))
+            format!("p{digits} {latency}")
         }
     }
 }

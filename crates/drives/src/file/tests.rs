@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use millrace_block::{
     Bio, Buffer, Channel, Disk, DiskConfig, Driver, DriverQueue, Error, HwQueues, OpFlags,
@@ -125,10 +126,10 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
-        Rig::with_timeout(30_000_000_000)
+        Rig::with_timeout(Duration::from_secs(30))
     }
 
-    fn with_timeout(timeout_ns: u64) -> Rig {
+    fn with_timeout(timeout: Duration) -> Rig {
         // The file lies beside the test binary: /tmp may be in memory, where direct I/O is
         // impossible.
         let place = std::env::current_exe().unwrap();
@@ -139,7 +140,7 @@ impl Rig {
         let unit = file.shared.transfer_unit;
         let script = Arc::new(Mutex::new(Script::default()));
         let driver = Box::new(ScriptedDriver(file, Arc::clone(&script)));
-        let disk = Disk::new(driver, DiskConfig { timeout_ns, ..DiskConfig::default() }).unwrap();
+        let disk = Disk::new(driver, DiskConfig { timeout, ..DiskConfig::default() }).unwrap();
         let mut context = IoContext::new(IoConfig::default()).unwrap();
         let volume = Volume::single(disk).unwrap();
         let channel = context.channel(&volume, 64, Stamp::Batch).unwrap();
@@ -276,7 +277,7 @@ fn a_short_transfer_goes_on_at_a_whole_unit_of_direct_io() {
 
 #[test]
 fn what_is_given_up_is_not_started_again() {
-    let mut rig = Rig::with_timeout(40_000_000);
+    let mut rig = Rig::with_timeout(Duration::from_millis(40));
     rig.script.lock().unwrap().held = Some(|op| matches!(op, Noted::Read(..)));
     rig.judge(|op| matches!(op, Noted::Read(..)).then_some(4096));
     let bio = Bio::read(0, Buffer::new(16384));

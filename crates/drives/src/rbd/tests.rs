@@ -27,11 +27,11 @@ struct Rig {
 
 impl Rig {
     fn new(pool: &str) -> Rig {
-        Rig::with(pool, 64, 30_000_000_000)
+        Rig::with(pool, 64, Duration::from_secs(30))
     }
 
-    fn with(pool: &str, queue_depth: u32, timeout_ns: u64) -> Rig {
-        Rig::on(drive(pool, |_| ()), queue_depth, timeout_ns)
+    fn with(pool: &str, queue_depth: u32, timeout: Duration) -> Rig {
+        Rig::on(drive(pool, |_| ()), queue_depth, timeout)
     }
 
     /// On an image that only these settings of a drive on it tell from others.
@@ -39,12 +39,12 @@ impl Rig {
         let (fake, mut config) = image(pool, state);
         settings(&mut config);
         let driver = open_by(functions(), config).unwrap();
-        Rig::on((fake, driver), 64, 30_000_000_000)
+        Rig::on((fake, driver), 64, Duration::from_secs(30))
     }
 
-    fn on((fake, driver): (Arc<Fake>, RbdDriver), queue_depth: u32, timeout_ns: u64) -> Rig {
+    fn on((fake, driver): (Arc<Fake>, RbdDriver), queue_depth: u32, timeout: Duration) -> Rig {
         let config =
-            DiskConfig { timeout_ns, queue_depth: Some(queue_depth), ..DiskConfig::default() };
+            DiskConfig { timeout, queue_depth: Some(queue_depth), ..DiskConfig::default() };
         let disk = Disk::new(Box::new(driver), config).unwrap();
         let mut context = IoContext::new(IoConfig::default()).unwrap();
         let volume = Volume::single(disk).unwrap();
@@ -227,7 +227,7 @@ fn operations_match_librbd_and_durable_writes_flush() {
 
 #[test]
 fn a_request_that_timed_out_keeps_its_tag_until_librbd_names_it() {
-    let mut rig = Rig::with("late", 1, 50_000_000);
+    let mut rig = Rig::with("late", 1, Duration::from_millis(50));
     rig.set(|state| state.holds = true);
     assert_eq!(rig.run(read()), Status::TimedOut);
     // The only tag is that of the request above.
@@ -586,7 +586,7 @@ fn holes_are_asked_for_in_objects_with_an_object_map_only() {
 
 #[test]
 fn queue_dropped_with_io_under_way_leaves_memory_to_librbd() {
-    let mut rig = Rig::with("dropped", 4, 50_000_000);
+    let mut rig = Rig::with("dropped", 4, Duration::from_millis(50));
     rig.set(|state| state.holds = true);
     assert_eq!(rig.run(read()), Status::TimedOut);
     let fake = Arc::clone(&rig.fake);

@@ -1,5 +1,7 @@
 //! Drives that fail: errors reach exactly their bios, nothing hangs, memory in doubt is kept.
 
+use std::time::Duration;
+
 use millrace_block::{Bio, Buffer, Completion, Op, OpFlags, Status};
 use millrace_drives::{Chance, Effect, FaultRule, Spec, fault_controls, open};
 use millrace_machine::{Machine, Native};
@@ -115,7 +117,7 @@ fn latency_is_kept_and_does_not_block_others() {
 #[test]
 fn owned_bio_on_a_stuck_drive_keeps_memory_until_release() {
     side_by_side(&FAULTY, |plan| {
-        let mut rig = Rig::new(&Plan { timeout_ns: 1_000_000_000, ..plan });
+        let mut rig = Rig::new(&Plan { timeout: Duration::from_secs(1), ..plan });
         rig.write(0, &pattern(0, 512, 1));
         let fault = rig.drives.faults[0].clone();
         fault.add_rule(FaultRule::always(Effect::Stick).within(0..8));
@@ -139,7 +141,7 @@ fn owned_bio_on_a_stuck_drive_keeps_memory_until_release() {
 #[test]
 fn foreign_bio_on_a_stuck_drive_is_answered_on_release_only() {
     side_by_side(&FAULTY, |plan| {
-        let mut rig = Rig::new(&Plan { timeout_ns: 1_000_000_000, ..plan });
+        let mut rig = Rig::new(&Plan { timeout: Duration::from_secs(1), ..plan });
         let fault = rig.drives.faults[0].clone();
         rig.write(0, &pattern(0, 4096, 3));
         fault.add_rule(FaultRule::always(Effect::Stick));
@@ -178,7 +180,7 @@ fn channel_dropped_with_io_in_flight_waits_for_it() {
 #[test]
 fn channel_dropped_with_a_stuck_request_leaks_only_its_memory() {
     for plan in plans(&[Kind::FaultRam, Kind::FaultVolatile]) {
-        let mut rig = Rig::new(&Plan { timeout_ns: 100_000_000, ..plan });
+        let mut rig = Rig::new(&Plan { timeout: Duration::from_millis(100), ..plan });
         rig.drives.faults[0].add_rule(FaultRule::always(Effect::Stick).within(0..8));
         rig.submit(Bio::read(0, Buffer::new(512)));
         rig.submit(Bio::read(64, Buffer::new(512)));

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::baseline::Stack;
 use millrace_block::{
@@ -73,7 +74,7 @@ pub struct Plan {
     pub block: u32,
     pub chunk_sectors: u32,
     pub queue_depth: Option<u32>,
-    pub timeout_ns: u64,
+    pub timeout: Duration,
     pub io_threads: u16,
     pub trace: Option<Arc<dyn TraceSink>>,
 }
@@ -90,7 +91,7 @@ impl Plan {
             block: 512,
             chunk_sectors: 0,
             queue_depth: None,
-            timeout_ns: 30_000_000_000,
+            timeout: Duration::from_secs(30),
             io_threads: 1,
             trace: None,
         }
@@ -162,7 +163,7 @@ impl Drives {
                 name: format!("d{number}"),
                 baseline: plan.stack.into(),
                 queue_depth: plan.queue_depth,
-                timeout_ns: plan.timeout_ns,
+                timeout: plan.timeout,
                 io_threads: plan.io_threads,
                 trace: plan.trace.clone(),
                 ..DiskConfig::default()

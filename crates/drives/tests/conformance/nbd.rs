@@ -22,16 +22,16 @@ fn config(server: &Server) -> NbdConfig {
     NbdConfig { reconnect, ..NbdConfig::new(uri.parse().unwrap(), uri) }
 }
 
-fn rig_of(driver: NbdDriver, backend: Backend, timeout_ns: u64) -> Rig {
-    let plan = Plan { timeout_ns, ..Plan::new(Kind::Nbd, Stack::Mq, backend) };
-    let config = DiskConfig { name: "d0".into(), timeout_ns, ..DiskConfig::default() };
+fn rig_of(driver: NbdDriver, backend: Backend, timeout: Duration) -> Rig {
+    let plan = Plan { timeout, ..Plan::new(Kind::Nbd, Stack::Mq, backend) };
+    let config = DiskConfig { name: "d0".into(), timeout, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(driver), config).unwrap();
     let volume = Volume::new("v", Layout::Linear, vec![disk]).unwrap();
     Rig::of(Arc::new(Drives::around(volume)), plan.backend, 0)
 }
 
 fn rig(server: &Server, backend: Backend) -> Rig {
-    rig_of(NbdDriver::open(config(server)).unwrap(), backend, 30_000_000_000)
+    rig_of(NbdDriver::open(config(server)).unwrap(), backend, Duration::from_secs(30))
 }
 
 fn backends() -> impl Iterator<Item = Backend> {
@@ -134,7 +134,7 @@ fn unanswered_request_times_out_with_its_memory_intact() {
         let server = Server::new(SIZE, ALL, &[Act::Silent(0), Act::Silent(0)]);
         server.state.data.lock().unwrap().fill(7);
         let driver = NbdDriver::open(config(&server)).unwrap();
-        let mut rig = rig_of(driver, backend, 200_000_000);
+        let mut rig = rig_of(driver, backend, Duration::from_millis(200));
         for place in 0..4 {
             rig.submit(Bio::read(place * 64, Buffer::new(32 << 10)));
         }
@@ -154,7 +154,7 @@ fn unanswered_request_times_out_with_its_memory_intact() {
 fn a_server_that_reads_nothing_makes_writes_time_out() {
     let server = Server::new(SIZE, ALL, &[Act::Deaf(0)]);
     let driver = NbdDriver::open(config(&server)).unwrap();
-    let mut rig = rig_of(driver, Backend::Epoll, 300_000_000);
+    let mut rig = rig_of(driver, Backend::Epoll, Duration::from_millis(300));
     for place in 0..8 {
         rig.submit(Bio::write(place * 1024, Buffer::new(512 << 10)));
     }
@@ -182,7 +182,8 @@ fn a_write_that_is_answered_before_it_was_sent_is_sent_again() {
 fn drive_without_its_server_waits_then_fails_then_returns() {
     let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0)]);
     let config = NbdConfig { reconnect: Duration::from_millis(300), ..config(&server) };
-    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 100_000_000);
+    let mut rig =
+        rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, Duration::from_millis(100));
     server.state.closed.store(true, Ordering::SeqCst);
     let begun = std::time::Instant::now();
     let done = rig.run(Bio::read(0, Buffer::new(4096)));
@@ -266,7 +267,7 @@ fn each_of_several_connections_names_its_own_resends() {
     let script = [Act::LoseAnswer(0), Act::Honest, Act::Honest];
     let server = Server::new(SIZE, ALL, &script);
     let config = NbdConfig { connections: Some(3), ..config(&server) };
-    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, Duration::from_secs(30));
     // The first three reads go to one connection each.
     (0..3).for_each(|place| rig.submit(Bio::read(place * 1024, Buffer::new(4096))));
     assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
@@ -285,7 +286,7 @@ fn loss_of_one_connection_ends_trust_in_all() {
         // The second one would keep its request for 30 s.
         let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0), Act::Silent(0), Act::Honest]);
         let config = NbdConfig { connections: Some(3), ..config(&server) };
-        let mut rig = rig_of(NbdDriver::open(config).unwrap(), backend, 30_000_000_000);
+        let mut rig = rig_of(NbdDriver::open(config).unwrap(), backend, Duration::from_secs(30));
         (0..3).for_each(|place| rig.submit(Bio::read(place * 1024, Buffer::new(4096))));
         assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
         rig.until("three new connections", |_| server.sessions() == 6);
@@ -300,7 +301,7 @@ fn requests_of_a_silent_server_time_out_unconnected() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
         let config = NbdConfig { reconnect: Duration::from_secs(8), ..config(&server) };
-        let mut rig = rig_of(NbdDriver::open(config).unwrap(), backend, 400_000_000);
+        let mut rig = rig_of(NbdDriver::open(config).unwrap(), backend, Duration::from_millis(400));
         rig.submit(Bio::read(0, Buffer::new(4096)));
         // The second one is younger by one look at the clock, which is after 200 ms.
         let later_ns = Native::now() + 250_000_000;
@@ -316,7 +317,7 @@ fn requests_of_a_silent_server_time_out_unconnected() {
 fn requests_that_timed_out_are_not_said_to_be_sent_again() {
     let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
     let driver = NbdDriver::open(config(&server)).unwrap();
-    let mut rig = rig_of(driver, Backend::Epoll, 200_000_000);
+    let mut rig = rig_of(driver, Backend::Epoll, Duration::from_millis(200));
     assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::TimedOut);
     assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
     let said = news(&rig);
@@ -327,7 +328,7 @@ fn requests_that_timed_out_are_not_said_to_be_sent_again() {
 fn request_that_kills_its_server_fails_in_time() {
     let server = Server::new(SIZE, ALL, &[Act::LoseRequest(0); 40]);
     let config = NbdConfig { reconnect: Duration::from_millis(500), ..config(&server) };
-    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, Duration::from_secs(30));
     assert_eq!(rig.run(Bio::write(0, Buffer::new(4096))).status, Status::Offline);
     let said = news(&rig);
     assert!(said.contains("accepts connections but answers no request"), "{said}");
@@ -385,7 +386,8 @@ fn drive_goes_on_with_one_connection_if_flush_covers_no_more() {
         // Each of two connections is lost.
         let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0); 2]);
         let config = NbdConfig { connections: Some(connections), ..config(&server) };
-        let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+        let mut rig =
+            rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, Duration::from_secs(30));
         *server.state.flags.lock().unwrap() = ALL.without(TransmissionFlags::MULTI_CONN);
         assert_eq!(rig.run(Bio::flush()).status, Status::Ok, "{connections} connections");
         work(&mut rig, &server, 3);
@@ -434,7 +436,7 @@ fn several_connections_of_one_queue_share_its_requests() {
     let script = [Act::Honest, Act::LoseAnswer(20), Act::Honest, Act::LoseRequest(3)];
     let server = Server::new(SIZE, ALL, &script);
     let config = NbdConfig { connections: Some(3), ..config(&server) };
-    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, Duration::from_secs(30));
     work(&mut rig, &server, 10);
     assert!(server.sessions() >= 4);
 }
@@ -443,7 +445,7 @@ fn several_connections_of_one_queue_share_its_requests() {
 fn write_through_forces_every_write_and_needs_no_flush() {
     let server = Server::new(SIZE, ALL, &[]);
     let config = NbdConfig { write_through: true, ..config(&server) };
-    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 0);
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, Duration::ZERO);
     assert!(!rig.drives.volume.limits().features.volatile_cache);
     rig.write(0, &[1; 512]);
     rig.run_ok(Bio::write(8, buffer_of(&[1; 512])).with_flags(OpFlags::FUA));

@@ -26,10 +26,10 @@ fn config(server: &Server) -> NbdConfig {
     NbdConfig { reconnect, ..NbdConfig::new(uri.parse().unwrap(), uri) }
 }
 
-fn drives_of(config: NbdConfig, timeout_ns: u64) -> Arc<Drives> {
+fn drives_of(config: NbdConfig, timeout: Duration) -> Arc<Drives> {
     let io_threads = config.io_threads;
     let driver = Box::new(NbdDriver::open(config).unwrap());
-    let disk = DiskConfig { name: "d0".into(), io_threads, timeout_ns, ..DiskConfig::default() };
+    let disk = DiskConfig { name: "d0".into(), io_threads, timeout, ..DiskConfig::default() };
     let disk = Disk::new(driver, disk).unwrap();
     Arc::new(Drives::around(Volume::new("v", Layout::Linear, vec![disk]).unwrap()))
 }
@@ -106,7 +106,8 @@ fn threads_without_a_connection_send_by_those_that_have_one() {
             println!("{backend}: {before} connections, then {after}");
             let server = Server::new(SIZE, ALL, &[]);
             server.state.limit.store(before, Ordering::SeqCst);
-            let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+            let drives =
+                drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, Duration::ZERO);
             on_threads(&drives, backend, |rig, number| {
                 work(rig, number, 1..4);
                 if number == 0 {
@@ -127,7 +128,8 @@ fn threads_without_a_connection_send_by_those_that_have_one() {
 fn export_without_multi_conn_has_one_connection_meanwhile() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[]);
-        let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+        let drives =
+            drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, Duration::ZERO);
         let restart_with = |flags| {
             server.state.closed.store(true, Ordering::SeqCst);
             server.hang_up();
@@ -175,7 +177,8 @@ fn server_that_ends_connections_is_retried_ever_more_slowly() {
     for backend in backends() {
         for act in [Act::ShutDown(0), Act::Garbage(0)] {
             let server = Server::new(SIZE, ALL, &[act; 10_000]);
-            let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+            let drives =
+                drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, Duration::ZERO);
             on_threads(&drives, backend, |rig, number| {
                 if number > 0 {
                     return;
@@ -206,7 +209,10 @@ fn server_that_ends_connections_is_retried_ever_more_slowly() {
 #[test]
 fn silent_server_holds_requests_no_longer_than_reconnect() {
     let server = Server::new(SIZE, ALL, &[]);
-    let drives = drives_of(NbdConfig { reconnect: Duration::from_secs(1), ..config(&server) }, 0);
+    let drives = drives_of(
+        NbdConfig { reconnect: Duration::from_secs(1), ..config(&server) },
+        Duration::ZERO,
+    );
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
     work(&mut rig, 0, 1..2);
     server.state.mute.store(true, Ordering::SeqCst);
@@ -233,7 +239,10 @@ fn server_that_keeps_further_clients_waiting_delays_start_once() {
     server.state.limit.store(1, Ordering::SeqCst);
     server.state.mute.store(true, Ordering::SeqCst);
     let begun = Instant::now();
-    let drives = drives_of(NbdConfig { io_threads: 1, connections: Some(4), ..config(&server) }, 0);
+    let drives = drives_of(
+        NbdConfig { io_threads: 1, connections: Some(4), ..config(&server) },
+        Duration::ZERO,
+    );
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
     assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     work(&mut rig, 0, 1..3);
@@ -247,7 +256,7 @@ fn forwarded_request_without_answer_times_out_and_others_go_on() {
         let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
         server.state.limit.store(1, Ordering::SeqCst);
         let config = NbdConfig { io_threads: THREADS, ..config(&server) };
-        let drives = drives_of(config, 400_000_000);
+        let drives = drives_of(config, Duration::from_millis(400));
         let turn = Barrier::new(THREADS.into());
         on_threads(&drives, backend, |rig, number| {
             let begun = Instant::now();
@@ -268,7 +277,7 @@ fn forwarded_request_without_answer_times_out_and_others_go_on() {
 #[test]
 fn a_refusal_is_said_at_the_first_try() {
     let server = Server::new(SIZE, ALL, &[]);
-    let drives = drives_of(config(&server), 0);
+    let drives = drives_of(config(&server), Duration::ZERO);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
     work(&mut rig, 0, 1..2);
     assert_eq!(disk(&drives).failures().trouble, None);
@@ -292,7 +301,7 @@ fn a_refusal_is_said_at_the_first_try() {
 /// Writes, restarts the server, and returns the statuses of two flushes, or of two writes with FUA.
 /// Each failure, and nothing else, must be explained once in the drive's messages.
 fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -> [Status; 2] {
-    let drives = drives_of(config, 0);
+    let drives = drives_of(config, Duration::ZERO);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
     (0..6).for_each(|place| rig.write(place * 64, &pattern(place * 64, 4096, 1)));
     if flushes {
@@ -336,7 +345,7 @@ fn next_flush_after_a_restart_fails_once_if_requested() {
 fn drive_on_a_hung_server_stops_at_once_if_flushed() {
     for (writes, flushes) in [(0, 0), (1, 1), (1, 0)] {
         let server = Server::new(SIZE, ALL, &[Act::Silent(writes + flushes)]);
-        let drives = drives_of(config(&server), 1_000_000_000);
+        let drives = drives_of(config(&server), Duration::from_secs(1));
         let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
         (0..writes).for_each(|_| rig.write(0, &[1; 4096]));
         (0..flushes).for_each(|_| drop(rig.run_ok(Bio::flush())));
@@ -358,7 +367,7 @@ fn drive_without_its_server_stops_at_once_if_flushed() {
     for (writes, flushes) in [(false, false), (true, true), (true, false)] {
         let server = Server::new(SIZE, ALL, &[]);
         let reconnect = Duration::from_secs(2);
-        let drives = drives_of(NbdConfig { reconnect, ..config(&server) }, 0);
+        let drives = drives_of(NbdConfig { reconnect, ..config(&server) }, Duration::ZERO);
         let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
         if writes {
             rig.write(0, &[1; 4096]);
@@ -387,7 +396,7 @@ fn reconnect_without_a_thread_is_tried_again() {
         std::fs::set_permissions(server.path.parent().unwrap(), Permissions::from_mode(0o755))
             .unwrap();
         std::fs::set_permissions(&server.path, Permissions::from_mode(0o777)).unwrap();
-        let drives = drives_of(config(&server), 0);
+        let drives = drives_of(config(&server), Duration::ZERO);
         let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
         rig.write(0, &[1; 4096]);
         if millrace_require::become_user().is_none() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Bio, Buffer, Status};
@@ -93,7 +94,7 @@ fn thread_without_a_queue_submits_to_the_owner_of_one() {
 #[test]
 fn timeout_of_a_bio_in_a_remote_queue_reaches_its_submitter() {
     for plan in plans(&[Kind::FaultFile]) {
-        let plan = Plan { timeout_ns: 30_000_000, ..plan };
+        let plan = Plan { timeout: Duration::from_millis(30), ..plan };
         two_threads(
             &plan,
             |_| (),

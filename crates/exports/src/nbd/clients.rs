@@ -82,7 +82,7 @@ fn report_of(conn: &Connection) -> ClientReport {
         protocol: "nbd",
         peer: name.map_or_else(|| peer.clone(), |name| format!("{peer}, {name}")),
         export,
-        connected_ns: Native::now().saturating_sub(conn.history.connected_ns),
+        connected: Duration::from_nanos(Native::now().saturating_sub(conn.history.connected_ns)),
         requests: conn.history.requests,
         bytes: conn.history.bytes,
         in_flight: conn.in_flight,

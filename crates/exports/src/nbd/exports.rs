@@ -357,6 +357,8 @@ fn change_flags(limits: &QueueLimits) -> TransmissionFlags {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -373,7 +375,8 @@ mod tests {
     }
 
     fn config(spec: &str, read_only: bool) -> ExportConfig {
-        ExportConfig { read_only, ..ExportConfig::new("x", crate::nbd::tests::volume(spec, 1, 0)) }
+        let volume = crate::nbd::tests::volume(spec, 1, Duration::ZERO);
+        ExportConfig { read_only, ..ExportConfig::new("x", volume) }
     }
 
     #[test]

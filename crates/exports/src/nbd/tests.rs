@@ -31,9 +31,9 @@ use millrace_nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request}
 pub(crate) const MIB: usize = 1 << 20;
 
 /// Opens a volume on the drive that a spec describes.
-pub(crate) fn volume(spec: &str, threads: u16, timeout_ns: u64) -> Arc<Volume<Native>> {
+pub(crate) fn volume(spec: &str, threads: u16, timeout: Duration) -> Arc<Volume<Native>> {
     let opened = millrace_drives::open(&spec.parse().unwrap(), threads).unwrap();
-    let config = DiskConfig { io_threads: threads, timeout_ns, ..DiskConfig::default() };
+    let config = DiskConfig { io_threads: threads, timeout, ..DiskConfig::default() };
     Volume::single(Disk::new(opened.driver, config).unwrap()).unwrap()
 }
 
@@ -108,23 +108,22 @@ pub(crate) struct Rig {
 impl Rig {
     /// Creates two listeners, each with one export for each spec.
     pub(crate) fn new(specs: &[&str], change: impl FnOnce(&mut ServerConfig)) -> Rig {
-        let timeout_ns = DiskConfig::<Native>::default().timeout_ns;
-        Rig::with_timeout(specs, timeout_ns, change)
+        let timeout = DiskConfig::<Native>::default().timeout;
+        Rig::with_timeout(specs, timeout, change)
     }
 
     pub(crate) fn with_timeout(
         specs: &[&str],
-        timeout_ns: u64,
+        timeout: Duration,
         change: impl FnOnce(&mut ServerConfig),
     ) -> Rig {
         let dir = tempfile::tempdir().unwrap();
         let mut config = ServerConfig { backend: Backend::Epoll, ..ServerConfig::default() };
         change(&mut config);
         for (index, spec) in specs.iter().enumerate() {
-            config.exports.push(ExportConfig::new(
-                index.to_string(),
-                volume(spec, config.threads, timeout_ns),
-            ));
+            config
+                .exports
+                .push(ExportConfig::new(index.to_string(), volume(spec, config.threads, timeout)));
         }
         for name in ["a", "b"] {
             let (listen, exports) = (Listen::Unix(dir.path().join(name)), 0..specs.len());
@@ -265,7 +264,10 @@ fn senseless_settings_are_refused_and_the_least_is_taken() {
     let good = || {
         let listen = Listen::Unix(dir.path().join("s"));
         ServerConfig {
-            exports: vec![ExportConfig::new("x", volume("null:size=1m", 1, 1_000_000_000))],
+            exports: vec![ExportConfig::new(
+                "x",
+                volume("null:size=1m", 1, Duration::from_secs(1)),
+            )],
             listeners: vec![ListenConfig::new(listen, vec![0])],
             memory_max_bytes: 1 << 20,
             ..ServerConfig::default()
@@ -325,9 +327,10 @@ fn more_threads_than_cpus_named_share_these() {
     let dir = tempfile::tempdir().unwrap();
     let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).take(2).collect();
     for count in 1..=cpus.len() {
-        let server = start(volume("null:size=1m", 3, 0), &dir.path().join("s"), |config| {
-            (config.threads, config.cpus) = (3, cpus[..count].to_vec());
-        });
+        let server =
+            start(volume("null:size=1m", 3, Duration::ZERO), &dir.path().join("s"), |config| {
+                (config.threads, config.cpus) = (3, cpus[..count].to_vec());
+            });
         let report = server.stop(Duration::from_secs(10));
         assert!(report.is_clean(), "{report:?}");
     }
@@ -336,7 +339,7 @@ fn more_threads_than_cpus_named_share_these() {
 #[test]
 fn server_that_is_dropped_has_let_go_of_its_clients_and_volumes() {
     let dir = tempfile::tempdir().unwrap();
-    let (volume, path) = (volume("null:size=1m", 1, 0), dir.path().join("s"));
+    let (volume, path) = (volume("null:size=1m", 1, Duration::ZERO), dir.path().join("s"));
     let server = start(Arc::clone(&volume), &path, |_| ());
     let mut client = UnixStream::connect(&path).unwrap();
     client.read_exact(&mut [0; 18]).unwrap();

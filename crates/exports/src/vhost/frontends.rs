@@ -3,6 +3,8 @@
 //! An export has one frontend at a time. The frontend's number marks the export's I/Os in the block
 //! layer and in traces (tenant number).
 
+use std::time::Duration;
+
 use millrace_block::SECTOR_SHIFT;
 use millrace_machine::{Machine, Native};
 
@@ -43,7 +45,7 @@ impl SharedExport {
             protocol: "vhost-user-blk",
             peer: frontend.peer.clone(),
             export: self.name.clone(),
-            connected_ns: Native::now().saturating_sub(frontend.since_ns),
+            connected: Duration::from_nanos(Native::now().saturating_sub(frontend.since_ns)),
             requests,
             bytes,
             in_flight: u32::try_from(queues.in_flight).unwrap_or(u32::MAX),

@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use crate::server_support::{
     BACKENDS, MIB, Running, order, pattern, read, serve, serve_groups, serve_volumes, volume,
@@ -160,12 +161,11 @@ fn a_group_with_a_limit_gets_its_holes_as_data_since_they_count() {
 
 #[test]
 fn dead_drive_fails_reads_of_holes_and_keeps_cached_writes() {
-    const TIMEOUT_NS: u64 = 30_000_000_000;
+    const TIMEOUT: Duration = Duration::from_secs(30);
     for backend in BACKENDS {
         let mut control = None;
         let open = |threads| {
-            let (dying, its_control) =
-                volume_with("fault:drive=(ram:size=7m)", threads, TIMEOUT_NS);
+            let (dying, its_control) = volume_with("fault:drive=(ram:size=7m)", threads, TIMEOUT);
             control = its_control;
             vec![dying, volume("fault:drive=(ram:size=16m),volatile=on", threads)]
         };

@@ -22,7 +22,7 @@ fn serve(backend: Backend, threads: u16, timeout: Duration) -> (Running, FaultCo
         (config.backend, config.threads, config.memory_max_bytes) = (backend, threads, MEMORY);
     };
     let running = serve_volumes(2, change, |threads| {
-        let (stuck, fault) = volume_with(STUCK, threads, timeout.as_nanos() as u64);
+        let (stuck, fault) = volume_with(STUCK, threads, timeout);
         control = fault;
         vec![volume("ram:size=64m", threads), stuck]
     });

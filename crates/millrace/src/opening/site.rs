@@ -10,7 +10,7 @@ use millrace_block::{
     TRACE_RING_EVENTS, Tracer,
 };
 use millrace_drives::{DataPlace, OpenOptions, Opened, Spec, controller_of, file_place};
-use millrace_machine::{Native, NodeId, nanoseconds};
+use millrace_machine::{Native, NodeId};
 
 use crate::assemble::places::Places;
 use crate::assemble::{SetupError, drive_device};
@@ -104,7 +104,7 @@ impl OpenSite {
             software_queues: options.software_queues,
             hardware_queues: options.hardware_queues,
             queue_depth: options.queue_depth,
-            timeout_ns: nanoseconds(options.timeout),
+            timeout: options.timeout,
             cost: options.cost,
             io_threads: self.io_threads.max(1),
             controller: controller.map_err(|cause| SetupError::of_drive(name, cause))?,

@@ -4,6 +4,7 @@
 //! follows the channels' numbers. The flusher starts before the channels and ends after them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume};
 use millrace_cache::{Cache, CacheDriver, Flusher, FlusherConfig, WriteLists};
@@ -28,7 +29,7 @@ pub(super) fn cached(scenario: &Scenario, below: Arc<Volume<Simulated>>) -> Mayb
     let config = DiskConfig {
         io_threads: scenario.channels.len() as u16,
         groups: below.groups().cloned(),
-        timeout_ns: 0,
+        timeout: Duration::ZERO,
         ..DiskConfig::default()
     };
     let disk =

@@ -2,12 +2,12 @@
 //!
 //! The choice of each bio's group, and the checks on groups, are in sharing.rs.
 
-use millrace_block::{GroupConfig, GroupId, GroupLimits, LatencyTarget, Priority};
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+use millrace_block::{GroupConfig, GroupId, GroupLimits, LatencyTarget, Priority};
+use serde::{Deserialize, Serialize};
+
 use super::random::Random;
-use super::time::NS_PER_US;
 
 /// Burst of a group's IOPS limit, as a time in nanoseconds. A limit accepts no shorter time.
 pub(super) const BURST_NS: u64 = 1_000_000;
@@ -45,7 +45,7 @@ impl GroupSpec {
             burst: Duration::from_nanos(BURST_NS),
             ..GroupLimits::default()
         };
-        let target = LatencyTarget::Percentile(9_900, u64::from(self.target_us) * NS_PER_US);
+        let target = LatencyTarget::Percentile(9_900, Duration::from_micros(self.target_us.into()));
         GroupConfig {
             weight: self.weight,
             parent: self.below.then_some(GroupId(1)),

@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use millrace_block::baseline::{BaselineConfig, Inside, Stack};
 use millrace_block::{
@@ -317,7 +318,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             software_queues: layer.software.into(),
             hardware_queues: layer.hardware.into(),
             queue_depth: None,
-            timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
+            timeout: Duration::from_micros(layer.timeout_us.into()),
             baseline: BaselineConfig {
                 // A thread waits 0, 1 or 2 us, depending on the seed, for a busy hardware queue.
                 inside: match layer.each {

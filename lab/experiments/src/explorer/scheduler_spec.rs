@@ -5,6 +5,7 @@
 //! scenario.rs and disturbance.rs call this file.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use millrace_block::{
     BioChain, ChainBatch, CompletedChain, Deadline, DeadlineConfig, Disk, GroupId, Leftover,
@@ -59,10 +60,10 @@ impl SchedulerSpec {
         let set = match self {
             SchedulerSpec::None => disk.set_scheduler(SchedulerKind::None),
             SchedulerSpec::Deadline(expire_us) => {
-                let read_expire_ns = u64::from(expire_us) * NS_PER_US;
+                let read_expire = Duration::from_micros(expire_us.into());
                 let config = DeadlineConfig {
-                    read_expire_ns,
-                    write_expire_ns: 4 * read_expire_ns,
+                    read_expire,
+                    write_expire: 4 * read_expire,
                     fifo_batch: 1 + expire_us % 16,
                     ..DeadlineConfig::default()
                 };

@@ -8,6 +8,7 @@
 mod limit_accuracy;
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use millrace_block::{
     CostModel, GroupConfig, GroupId, GroupLimits, LatencyTarget, Layout, OpCost, OpRates, Priority,
@@ -197,7 +198,7 @@ impl Point {
     }
 
     fn group(&self, load: &Load, name: String) -> GroupConfig {
-        let target = |us: u64| LatencyTarget::Percentile(9_900, us * 1_000);
+        let target = |us: u64| LatencyTarget::Percentile(9_900, Duration::from_micros(us));
         GroupConfig {
             weight: load.weight,
             priority: if load.idle { Priority::Idle } else { Priority::default() },

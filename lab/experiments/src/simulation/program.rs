@@ -9,6 +9,7 @@
 mod access;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume};
 use millrace_cache::{
@@ -171,7 +172,7 @@ fn over<M: Host>(
     threads: u32,
 ) -> Result<Arc<Volume<M>>, BenchError> {
     let io_threads = threads as u16;
-    let config = DiskConfig { io_threads, timeout_ns: 0, ..DiskConfig::default() };
+    let config = DiskConfig { io_threads, timeout: Duration::ZERO, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(CacheDriver::new(cache)), config)?;
     Ok(Volume::over(Arc::clone(below), disk)?)
 }

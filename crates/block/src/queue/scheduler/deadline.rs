@@ -15,8 +15,9 @@ pub(crate) mod sorted;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::time::Duration;
 
-use millrace_machine::{Lock, Machine, Stage, debug_fields};
+use millrace_machine::{Lock, Machine, Stage, debug_fields, nanoseconds};
 
 use crate::account::held::DriveWaits;
 use crate::bio::Op;
@@ -45,24 +46,24 @@ const PRIORITIES: usize = Priority::Idle as usize + 1;
 /// Settings that balance sector order against age in [`Deadline`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlineConfig {
-    /// Nanoseconds that a read may wait before it goes first; default 500 ms.
-    pub read_expire_ns: u64,
-    /// Nanoseconds that a write, discard or write-zeroes may wait before going first; default 5 s.
-    pub write_expire_ns: u64,
+    /// Time that a read may wait before it goes first; default 500 ms.
+    pub read_expire: Duration,
+    /// Time that a write, discard or write-zeroes may wait before it goes first; default 5 s.
+    pub write_expire: Duration,
     /// Largest number of bio chains (each becomes one request) of one direction that are dispatched
     /// in sector order before ages are checked, 1 or more; default 16.
     pub fifo_batch: u32,
     /// Number of batches of reads that may go before waiting writes; default 2.
     pub writes_starved: u32,
-    /// Nanoseconds that I/O of higher priorities may delay I/O of a lower priority; default 10 s.
-    pub ageing_ns: u64,
+    /// Time that I/O of higher priorities may delay I/O of a lower priority; default 10 s.
+    pub ageing: Duration,
 }
 
 impl DeadlineConfig {
     fn expire_ns(&self, way: IoDirection) -> u64 {
         match way {
-            IoDirection::Read => self.read_expire_ns,
-            IoDirection::Write => self.write_expire_ns,
+            IoDirection::Read => nanoseconds(self.read_expire),
+            IoDirection::Write => nanoseconds(self.write_expire),
         }
     }
 }
@@ -70,11 +71,11 @@ impl DeadlineConfig {
 impl Default for DeadlineConfig {
     fn default() -> Self {
         DeadlineConfig {
-            read_expire_ns: 500_000_000,
-            write_expire_ns: 5_000_000_000,
+            read_expire: Duration::from_millis(500),
+            write_expire: Duration::from_secs(5),
             fifo_batch: 16,
             writes_starved: 2,
-            ageing_ns: 10_000_000_000,
+            ageing: Duration::from_secs(10),
         }
     }
 }
@@ -176,13 +177,13 @@ impl<M: Machine> QueueChains<M> {
     }
 
     /// Finds the oldest bio chain in the priority classes below the highest class in which chains
-    /// wait. Returns the class and direction of that chain if it has waited for `ageing_ns`.
+    /// wait. Returns the class and direction of that chain if it has waited for `ageing`.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
         let oldest = lower.filter_map(|(number, class)| Some((number, class.oldest()?)));
         let (number, (way, came_ns)) = oldest.min_by_key(|(_, (_, came_ns))| *came_ns)?;
-        (came_ns.saturating_add(config.ageing_ns) <= now_ns).then_some((number, way))
+        (came_ns.saturating_add(nanoseconds(config.ageing)) <= now_ns).then_some((number, way))
     }
 }
 
@@ -197,7 +198,7 @@ struct DeadlineState<M: Machine> {
 impl<M: Machine> DeadlineState<M> {
     /// Returns the priority class that hardware queue `hctx` has to wait for: another queue has bio
     /// chains of this class, and all chains of queue `hctx` have lower priorities. `None` if a
-    /// chain of queue `hctx` has waited for `ageing_ns`.
+    /// chain of queue `hctx` has waited for `ageing`.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
@@ -208,7 +209,7 @@ impl<M: Machine> DeadlineState<M> {
         }
         let oldest = self.queues[hctx].classes[own..].iter().filter_map(PriorityClass::oldest);
         let came_ns = oldest.map(|(_, came_ns)| came_ns).min().unwrap_or(now_ns);
-        (came_ns.saturating_add(config.ageing_ns) > now_ns).then_some(first)
+        (came_ns.saturating_add(nanoseconds(config.ageing)) > now_ns).then_some(first)
     }
 }
 

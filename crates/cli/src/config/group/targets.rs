@@ -3,9 +3,12 @@
 //! All texts about such targets are here, so that a configuration, `ctl set` and a running daemon
 //! use the same words. All functions are pure.
 
+use std::time::Duration;
+
 use millrace::{GroupConfig, LatencyTarget, SchedulerKind};
 use millrace_block::Snapshot;
 use millrace_drives::{UsualTimes, Words as _};
+use millrace_machine::nanoseconds;
 
 use super::target_text;
 use crate::config::words;
@@ -33,9 +36,10 @@ pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
 }
 
 fn with_ns(target: LatencyTarget, ns: u64) -> LatencyTarget {
+    let latency = Duration::from_nanos(ns);
     match target {
-        LatencyTarget::Mean(_) => LatencyTarget::Mean(ns),
-        LatencyTarget::Percentile(of, _) => LatencyTarget::Percentile(of, ns),
+        LatencyTarget::Mean(_) => LatencyTarget::Mean(latency),
+        LatencyTarget::Percentile(of, _) => LatencyTarget::Percentile(of, latency),
     }
 }
 
@@ -50,6 +54,10 @@ pub struct TargetQuery<'a> {
 impl TargetQuery<'_> {
     fn begin(&self) -> String {
         format!("group {}: latency-target {}", self.group, target_text(self.target))
+    }
+
+    fn target_ns(&self) -> u64 {
+        nanoseconds(self.target.latency())
     }
 
     fn drive(&self) -> String {
@@ -80,7 +88,7 @@ impl TargetQuery<'_> {
 
     pub fn by_model(&self, usual: UsualTimes) -> Option<String> {
         let longest_ns = usual.read_ns.max(usual.write_ns);
-        (longest_ns > self.target.ns()).then(|| {
+        (longest_ns > self.target_ns()).then(|| {
             format!(
                 "{}: {} itself takes {} for a read of 4 KiB and {} for a write, by its model, \
                  which no scheduler can shorten; {}",
@@ -109,8 +117,8 @@ impl TargetQuery<'_> {
             }
         };
         let fastest_ns = times.quantile_ns(0.1);
-        (took_ns > self.target.ns()).then(|| {
-            let advice = match fastest_ns > self.target.ns() {
+        (took_ns > self.target_ns()).then(|| {
+            let advice = match fastest_ns > self.target_ns() {
                 true => format!("No scheduler makes the drive faster; {}", self.remedy(fastest_ns)),
                 false => "The drive can keep the target if less is at it, which the scheduler \
                           latency sees to; the log says so if the target is missed all the same"
@@ -196,7 +204,7 @@ mod tests {
 
     const ASKED: TargetQuery<'_> = TargetQuery {
         group: "gold",
-        target: LatencyTarget::Percentile(9_900, 50_000),
+        target: LatencyTarget::Percentile(9_900, Duration::from_micros(50)),
         drive: "d0",
         volume: "fast",
     };
@@ -237,7 +245,7 @@ mod tests {
                      p99 90us or more, or give the group a faster drive";
         assert_eq!(said, whole);
         assert!(ASKED.so_far(&times(40_000)).is_none(), "p99 is 160 us, the median is not");
-        let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
+        let mean = TargetQuery { target: LatencyTarget::Mean(Duration::from_micros(50)), ..ASKED };
         let said = mean.so_far(&times(60_000)).unwrap();
         let part = ": I/Os at drive d0 of volume fast took 66us on average since the drive";
         assert!(said.contains(part), "{said}");
@@ -264,7 +272,7 @@ mod tests {
                      takes p99 240us to serve the I/Os of this group (median 60us), which no";
         assert!(said.starts_with(start), "{said}");
         assert!(said.contains("set latency-target to p99 360us or more"), "{said}");
-        let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
+        let mean = TargetQuery { target: LatencyTarget::Mean(Duration::from_micros(50)), ..ASKED };
         let said = mean.missed(&times(60_000), (1.0, 7.0));
         let part = "takes mean 66us to serve the I/Os of this group (median 60us), and has \
                     7.0 I/Os of other groups at a time; limit those groups (`bandwidth`), or";

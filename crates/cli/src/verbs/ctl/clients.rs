@@ -10,6 +10,7 @@ use anyhow::Result;
 use millrace::ServedGroups;
 use millrace_console::{Side, TextGrid, visible};
 use millrace_exports::ClientReport;
+use millrace_machine::nanoseconds;
 use serde::{Deserialize, Serialize};
 
 use super::Daemon;
@@ -84,7 +85,7 @@ impl ConnectedClient {
             peer: report.peer,
             export: report.export,
             group: group.map(|group| group.name).unwrap_or_default(),
-            connected_ns: report.connected_ns,
+            connected_ns: nanoseconds(report.connected),
             requests: report.requests,
             bytes: report.bytes,
             in_flight: report.in_flight,

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use millrace_block::{Channel, GroupId, Volume};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Machine, Native, nanoseconds};
 
 use super::super::exports::ServedVolume;
 use super::ticket::{Ticket, TicketState};
@@ -134,7 +134,7 @@ const CACHE_TIMEOUTS: u64 = 20;
 
 /// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.
 fn longest_timeout(volume: &Volume<Native>) -> u64 {
-    let timeouts = volume.drives().iter().map(|disk| disk.timeout_ns());
+    let timeouts = volume.drives().iter().map(|disk| nanoseconds(disk.timeout()));
     let longest = timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0);
     match volume.below() {
         Some(_) => longest.saturating_mul(CACHE_TIMEOUTS),
@@ -144,6 +144,8 @@ fn longest_timeout(volume: &Volume<Native>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use millrace_block::{Disk, DiskConfig, Layout, Op};
 
     use super::super::ticket::TicketMemory;
@@ -178,8 +180,9 @@ mod tests {
 
     #[test]
     fn a_volume_has_the_timeout_of_its_drive() {
-        for timeout_ns in [0, 7_000_000_000] {
-            assert_eq!(longest_timeout(&volume("null:size=1m", 1, timeout_ns)), timeout_ns);
+        for timeout in [Duration::ZERO, Duration::from_secs(7)] {
+            let volume = volume("null:size=1m", 1, timeout);
+            assert_eq!(longest_timeout(&volume), nanoseconds(timeout));
         }
     }
 
@@ -190,7 +193,8 @@ mod tests {
         {
             let disk = |timeout_ns| {
                 let opened = millrace_drives::open(&"null:size=1m".parse().unwrap(), 1).unwrap();
-                let config = DiskConfig { timeout_ns, ..DiskConfig::default() };
+                let timeout = Duration::from_nanos(timeout_ns);
+                let config = DiskConfig { timeout, ..DiskConfig::default() };
                 Disk::new(opened.driver, config).unwrap()
             };
             let disks = timeouts.map(disk).to_vec();

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, Weak};
+use std::time::Duration;
 
 use millrace_block::{Disk, DiskConfig, Op, Status};
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
@@ -453,7 +454,7 @@ fn thread_sleeps_while_idle_and_serves_until_the_export_stops() {
 
 #[test]
 fn a_flush_that_no_drive_answers_fails_when_its_time_is_over() {
-    let config = DiskConfig { timeout_ns: 1_000_000, ..DiskConfig::default() };
+    let config = DiskConfig { timeout: Duration::from_millis(1), ..DiskConfig::default() };
     let (volume, control) = volume_with(FaultCache::Volatile, config);
     let mut bench = Bench::of(volume, control);
     bench.add(0, SIZE, |_| {});

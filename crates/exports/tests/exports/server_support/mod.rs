@@ -24,18 +24,18 @@ pub const MIB: u64 = 1 << 20;
 pub const BACKENDS: [Backend; 2] = [Backend::Auto, Backend::Epoll];
 
 pub fn volume(spec: &str, threads: u16) -> Arc<Volume<Native>> {
-    let timeout_ns = DiskConfig::<Native>::default().timeout_ns;
-    volume_with(spec, threads, timeout_ns).0
+    let timeout = DiskConfig::<Native>::default().timeout;
+    volume_with(spec, threads, timeout).0
 }
 
-/// A volume whose drive has a timeout of `timeout_ns`, and the controls of a fault drive.
+/// A volume whose drive has a timeout of `timeout`, and the controls of a fault drive.
 pub fn volume_with(
     spec: &str,
     threads: u16,
-    timeout_ns: u64,
+    timeout: Duration,
 ) -> (Arc<Volume<Native>>, Option<FaultControl>) {
     let opened = open(&spec.parse().unwrap(), threads).unwrap();
-    let config = DiskConfig { io_threads: threads, timeout_ns, ..DiskConfig::default() };
+    let config = DiskConfig { io_threads: threads, timeout, ..DiskConfig::default() };
     (Volume::single(Disk::new(opened.driver, config).unwrap()).unwrap(), opened.fault)
 }
 

@@ -13,7 +13,8 @@ use crate::queue::scheduler::QueueScheduler;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
-use millrace_machine::Native;
+use core::time::Duration;
+use millrace_machine::{Native, nanoseconds};
 use proptest::prelude::*;
 
 /// A chain to insert: operation, first sector, length, time of insertion.
@@ -21,11 +22,11 @@ use proptest::prelude::*;
 struct Io(Op, u64, u32, u64);
 
 const CONFIG: DeadlineConfig = DeadlineConfig {
-    read_expire_ns: 100,
-    write_expire_ns: 300,
+    read_expire: Duration::from_nanos(100),
+    write_expire: Duration::from_nanos(300),
     fifo_batch: 4,
     writes_starved: 2,
-    ageing_ns: 500,
+    ageing: Duration::from_nanos(500),
 };
 
 /// The first of two queues of a drive, with room for a fixed number of chains.
@@ -240,11 +241,11 @@ impl Waits {
     /// Counts that a chain of this priority, whose oldest bio was inserted at `came_ns`, goes
     /// before this bio.
     fn goes_by(&mut self, priority: Priority, came_ns: u64, now_ns: u64) {
-        let expire_ns = if self.is_read { CONFIG.read_expire_ns } else { CONFIG.write_expire_ns };
+        let expire = if self.is_read { CONFIG.read_expire } else { CONFIG.write_expire };
         let waited_ns = now_ns - self.came_ns;
-        self.passed += u32::from(priority == self.priority && waited_ns >= expire_ns);
+        self.passed += u32::from(priority == self.priority && waited_ns >= nanoseconds(expire));
         let is_above = priority < self.priority && came_ns > self.came_ns;
-        self.overtaken += u32::from(is_above && waited_ns >= CONFIG.ageing_ns);
+        self.overtaken += u32::from(is_above && waited_ns >= nanoseconds(CONFIG.ageing));
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use millrace::{GroupConfig, LatencyTarget, SchedulerKind, ServeConfig, ServedGroups};
 use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
 use millrace_drives::{UsualTimes, usual_times};
-use millrace_machine::Native;
+use millrace_machine::{Native, nanoseconds};
 
 use crate::config::group::targets::TargetQuery;
 
@@ -86,7 +86,7 @@ impl DriveTarget {
         let there = (at_a_time(window.sum_ns()), others);
         let figure_ns = judged_ns(self.target, &window);
         // `figure_ns` is the middle of a histogram bucket, so the true time may be 1/16 shorter.
-        if figure_ns - figure_ns / 16 <= self.target.ns() {
+        if figure_ns - figure_ns / 16 <= nanoseconds(self.target.latency()) {
             self.missed_since = None;
             return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
         }
@@ -261,7 +261,7 @@ fn service_of(disk: &Disk<Native>) -> Snapshot {
 mod tests {
     use super::*;
 
-    const TARGET: LatencyTarget = LatencyTarget::Percentile(9_900, 50_000);
+    const TARGET: LatencyTarget = LatencyTarget::Percentile(9_900, Duration::from_micros(50));
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Looks once per second, after so many I/Os that took so long at the drive.

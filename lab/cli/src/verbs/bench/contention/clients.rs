@@ -3,13 +3,14 @@
 //! This module owns the list of keys, and opens no groups. An error quotes the flag's text, the key
 //! and a valid value.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_block::{GroupConfig, GroupId, LatencyTarget, Priority};
 use millrace_console::words::{count, duration_ns, number, rate_bytes_per_s, size};
 use millrace_drives::nearest;
 use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
-use std::time::Duration;
 
 const CLIENT_KEYS: [&str; 11] = [
     "name",
@@ -195,15 +196,15 @@ fn target(text: &str) -> Result<LatencyTarget, String> {
     let wrong =
         || "write a percentile or mean, and a time: p99 2ms, p99.9 5ms, mean 1ms".to_owned();
     let (what, time) = text.split_once(' ').ok_or_else(wrong)?;
-    let ns = duration_ns(time)?;
+    let latency = Duration::from_nanos(duration_ns(time)?);
     if what == "mean" {
-        return Ok(LatencyTarget::Mean(ns));
+        return Ok(LatencyTarget::Mean(latency));
     }
     let percent: f64 = what.strip_prefix('p').and_then(|p| p.parse().ok()).ok_or_else(wrong)?;
     if !(50.0..=99.99).contains(&percent) {
         return Err("percentiles are p50 to p99.99".into());
     }
-    Ok(LatencyTarget::Percentile((percent * 100.0).round() as u16, ns))
+    Ok(LatencyTarget::Percentile((percent * 100.0).round() as u16, latency))
 }
 
 #[cfg(test)]
@@ -235,7 +236,10 @@ mod tests {
                     bandwidth=4k,read-bandwidth=8k,write-bandwidth=1m,burst=5ms,cpu=3,start=10us,thinktime=20ms";
         let (groups, clients) = of(&[text]).unwrap();
         let (group, limits) = (&groups[0], groups[0].limits);
-        assert_eq!(group.latency_target, Some(LatencyTarget::Percentile(9_990, 2_000_000)));
+        assert_eq!(
+            group.latency_target,
+            Some(LatencyTarget::Percentile(9_990, Duration::from_millis(2)))
+        );
         assert_eq!((group.priority, limits.burst), (Priority::Idle, Duration::from_millis(5)));
         let iops = (limits.iops, limits.read_iops, limits.write_iops);
         assert_eq!(iops, (Some(1), Some(2), Some(3)));

@@ -3,6 +3,8 @@
 //! On drives that are slow, so that nothing but the scheduler decides, and in virtual time, so that
 //! the figures are the same each time.
 
+use std::time::Duration;
+
 use millrace_block::{LatencyTarget, Priority};
 
 use super::*;
@@ -31,7 +33,8 @@ fn run(drive: &str, scheduler: SchedulerKind, clients: Vec<Client>) -> Contentio
     };
     (plan.phases.warm_up_ns, plan.phases.length_ns) = (times.0 * MS, times.1 * MS);
     if scheduler == SchedulerKind::Latency {
-        plan.groups[0].latency_target = Some(LatencyTarget::Percentile(9_900, 20 * MS));
+        plan.groups[0].latency_target =
+            Some(LatencyTarget::Percentile(9_900, Duration::from_millis(20)));
     }
     super::run(&plan)
 }
@@ -171,7 +174,8 @@ fn a_target_holds_for_a_group_of_idle_priority() {
     let mut plan = super::plan(SLOW, vec![reader(), client("bulk", 2, (4 * KIB, 64))]);
     plan.scheduler = SchedulerKind::Latency;
     (plan.phases.warm_up_ns, plan.phases.length_ns) = (3_000 * MS, 4_000 * MS);
-    plan.groups[0].latency_target = Some(LatencyTarget::Percentile(9_900, 20 * MS));
+    plan.groups[0].latency_target =
+        Some(LatencyTarget::Percentile(9_900, Duration::from_millis(20)));
     plan.groups[0].priority = Priority::Idle;
     let report = super::run(&plan);
     let (reads, bulk) = (row(&report, "reader").iops, row(&report, "bulk").iops);
@@ -186,7 +190,8 @@ fn a_target_holds_for_a_minute_beside_large_writes() {
     let mut plan = super::plan(SLOW, vec![reader(), writer]);
     plan.scheduler = SchedulerKind::Latency;
     (plan.phases.warm_up_ns, plan.phases.length_ns) = (5_000 * MS, 60_000 * MS);
-    plan.groups[0].latency_target = Some(LatencyTarget::Percentile(9_900, 20 * MS));
+    plan.groups[0].latency_target =
+        Some(LatencyTarget::Percentile(9_900, Duration::from_millis(20)));
     let p99 = p99_ms(&super::run(&plan));
     assert!(p99 <= 20.0, "{p99}");
 }

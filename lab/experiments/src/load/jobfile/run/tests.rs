@@ -161,7 +161,7 @@ fn a_drive_that_never_answers_ends_a_job_in_its_time() {
     for engine in ["psync", "libaio"] {
         let text = format!("[j]\nrw=randwrite\nsize=1m\niodepth=4\nioengine={engine}\n");
         let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
-        let config = DiskConfig { timeout_ns: 200_000_000, ..DiskConfig::default() };
+        let config = DiskConfig { timeout: Duration::from_millis(200), ..DiskConfig::default() };
         let volume = volume_with("fault:drive=(ram:size=16m),stuck=true", config);
         let start = std::time::Instant::now();
         let reports = run_jobs(&file, &[vec![volume]], &JobSetting::default(), &mut |_, _| ());

@@ -2,6 +2,8 @@
 
 extern crate std;
 
+use core::time::Duration;
+
 use super::*;
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
@@ -85,7 +87,7 @@ fn a_target_may_be_met_for_ever() {
         seen.counts.full = true;
         let mut counts = LatencyCounts::default();
         (0..300).for_each(|_| counts.count(100_000));
-        seen.count_target(GroupId(1), LatencyTarget::Mean(1_000_000), &mut counts);
+        seen.count_target(GroupId(1), LatencyTarget::Mean(Duration::from_millis(1)), &mut counts);
         depth.next(&seen, Policy::Targets, step * 50_000_000);
     }
     assert_eq!(depth.targets.ways(), [depth.most * HEAVIEST; 2]);
