@@ -343,7 +343,7 @@ mod tests {
             (target(LatencyTarget::Mean(Duration::from_nanos(5))), "latency-target of 5 ns"),
             (
                 target(LatencyTarget::Percentile(10_000, Duration::from_micros(5))),
-                "percentile 10000/100 is out of range",
+                "latency-target p100.00 is out of range",
             ),
         ] {
             assert!(text(groups.set(gold, config)).contains(part), "{part}");

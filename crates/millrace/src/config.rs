@@ -299,8 +299,8 @@ mod tests {
         let mut volume = volume("v", &["a", "b"]);
         assert_eq!(volume.serving.serving, Serving::Auto);
         volume.drives[1].options.stack = Stack::Raw;
-        let text =
-            "volume v: serving auto needs stack mq, not raw; set stack to mq, or serving to inline";
+        let text = "volume v: serving = auto requires stack = mq, not raw; set stack = mq, or \
+                    serving = inline";
         assert_eq!(wrong(vec![volume]), (ConfigPart::Volume(0), text.to_owned()));
     }
 }

@@ -33,7 +33,7 @@ pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), Error> {
     }
     let (serving, stack) = (serving.name(), stack.word());
     let text = format!(
-        "serving {serving} needs stack mq, not {stack}; set stack to mq, or serving to inline"
+        "serving = {serving} requires stack = mq, not {stack}; set stack = mq, or serving = inline"
     );
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
@@ -45,6 +45,9 @@ pub(crate) fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<
         return Ok(());
     }
     let (scheduler, stack) = (scheduler.word(), stack.word());
-    let text = format!("scheduler {scheduler} needs stack mq, not {stack}: use mq, or none");
+    let text = format!(
+        "scheduler = {scheduler} requires stack = mq, not {stack}; set stack = mq, or \
+         scheduler = none"
+    );
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }

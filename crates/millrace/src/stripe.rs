@@ -173,8 +173,8 @@ mod tests {
         let options = VolumeOptions { drive, serving, ..VolumeOptions::default() };
         let drives = specs(&["null:size=1g", "null:size=1g"]);
         let error = build_volume("v", Layout::Linear, &drives, &options).err().unwrap();
-        let text = "volume v: serving per-drive needs stack mq, not sq; set stack to mq, or \
-                    serving to inline";
+        let text = "volume v: serving = per-drive requires stack = mq, not sq; set stack = mq, or \
+                    serving = inline";
         assert_eq!(error.to_string(), text);
     }
 

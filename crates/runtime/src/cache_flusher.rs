@@ -74,7 +74,8 @@ impl CacheFlusher {
             JoinOutcome::Ended => return Ok(()),
             JoinOutcome::Panicked => PANICKED,
             JoinOutcome::Running => {
-                "a cache's flusher thread hangs because of a drive and was abandoned"
+                "a drive does not complete its I/O, so a cache's flusher thread was abandoned; \
+                 check the drive"
             }
         };
         Err(Error::new(ErrorKind::System, text))

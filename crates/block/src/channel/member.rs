@@ -303,7 +303,7 @@ impl<M: Machine> VolumeMember<M> {
 
     #[cold]
     fn count_merge(&mut self, kind: MergeKind) {
-        let last = self.plug.last.as_deref().expect("a merge adds a bio to a chain in the plug");
+        let last = self.plug.last.as_deref().expect("the plug must hold a bio after a merge");
         self.stats.count_merge(last.op());
         self.merged = Some(kind);
     }

@@ -136,7 +136,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         rq.state = RequestState::Idle;
         let mut list = self.disk.abandoned.lock();
         let place = list.iter().position(|a| a.tag == rq.tag() && a.hctx == self.hctx.number);
-        let entry = list.swap_remove(place.expect("the drive lists each abandoned request"));
+        let place = place.expect("the drive's list of abandoned requests must contain this one");
+        let entry = list.swap_remove(place);
         drop(entry.bio_sets);
     }
 }

@@ -68,7 +68,7 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     fn worker(&self) -> &WorkerState<M> {
-        self.disk.worker_state.as_ref().expect("a disk with a worker has its record")
+        self.disk.worker_state.as_ref().expect("a disk with a worker must have a `WorkerState`")
     }
 
     fn queue(&self) -> &HardwareQueue<M> {

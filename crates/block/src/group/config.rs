@@ -165,9 +165,12 @@ impl GroupConfig {
                 "a latency-target of {} ns is out of range; use 1us to 60s",
                 target.ns()
             )),
-            Some(LatencyTarget::Percentile(of, _)) if !(5_000..=9_999).contains(&of) => wrong(
-                format!("latency-target: percentile {of}/100 is out of range; use p50 to p99.99"),
-            ),
+            Some(LatencyTarget::Percentile(of, _)) if !(5_000..=9_999).contains(&of) => {
+                let (whole, part) = (of / 100, of % 100);
+                wrong(format!(
+                    "latency-target p{whole}.{part:02} is out of range; use p50 to p99.99"
+                ))
+            }
             _ => Ok(()),
         }
     }

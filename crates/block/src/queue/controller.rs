@@ -59,7 +59,7 @@ impl ControllerConfig {
         };
         if self.tags == 0 || self.tags > Self::TAGS_MAX {
             let (tags, most) = (self.tags, Self::TAGS_MAX);
-            return wrong(format!("{tags} tags are out of range; use 1 to {most}"));
+            return wrong(format!("tags = {tags} is out of range; use 1 to {most}"));
         }
         let nodes = topology.nodes() as u32;
         match self.node {
@@ -196,10 +196,10 @@ mod tests {
         };
         let fine = [said(1, None, 1), said(65_536, Some(0), 1), said(5, Some(2), 3)];
         assert_eq!(fine, ["fine"; 3]);
-        assert_eq!(said(0, None, 1), "controller hba: 0 tags are out of range; use 1 to 65536");
+        assert_eq!(said(0, None, 1), "controller hba: tags = 0 is out of range; use 1 to 65536");
         assert_eq!(
             said(65_537, None, 1),
-            "controller hba: 65537 tags are out of range; use 1 to 65536"
+            "controller hba: tags = 65537 is out of range; use 1 to 65536"
         );
         let alone = "controller hba: there is no NUMA node 1: this machine has only node 0";
         assert_eq!(said(1, Some(1), 1), alone);

@@ -119,7 +119,7 @@ pub(crate) fn group_word(time_ns: u64, group: u64) -> RingWord {
 pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     let (code, number) = step.parts();
     let what = u64::from(of.bytes) | u64::from(code) << 32 | u64::from(number) << 48;
-    const { assert!(STEP == 0, "STEP must be 0: `step_word` writes a sector without a kind") };
+    const { assert!(STEP == 0, "STEP must be 0: `step_word` leaves the bits of the kind 0") };
     [of.sector & VALUE, what]
 }
 

@@ -89,7 +89,7 @@ impl ServingConfig {
         for (low_name, low, high_name, high) in pairs {
             if !(1..=65_536).contains(&high) {
                 return wrong(format!(
-                    "{high_name} = {high} is out of range; use 1 to 65536 for each drive"
+                    "{high_name} = {high} is out of range; use 1 to 65536 requests per drive"
                 ));
             }
             if low > high {
@@ -546,11 +546,11 @@ mod tests {
         let wrong = |config: ServingConfig| format!("{}", config.validate().unwrap_err());
         assert_eq!(
             wrong(with(0, 0)),
-            "plug-high = 0 is out of range; use 1 to 65536 for each drive"
+            "plug-high = 0 is out of range; use 1 to 65536 requests per drive"
         );
         assert_eq!(
             wrong(with(0, 65_537)),
-            "plug-high = 65537 is out of range; use 1 to 65536 for each drive"
+            "plug-high = 65537 is out of range; use 1 to 65536 requests per drive"
         );
         assert_eq!(wrong(with(2, 1)), "plug-low = 2 is above plug-high = 1");
         let pressure = ServingConfig { pressure_low: 2000, ..ServingConfig::default() };

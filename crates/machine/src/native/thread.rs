@@ -137,7 +137,10 @@ pub fn thread_limits() -> String {
     }
     if limits.is_empty() {
         let most = std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap_or_default();
-        return format!("kernel.threads-max is {}; memory may be short as well", most.trim());
+        return format!(
+            "the cause may be the limit kernel.threads-max ({}) or a lack of memory",
+            most.trim()
+        );
     }
     limits.join("; ")
 }

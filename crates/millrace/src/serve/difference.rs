@@ -61,7 +61,10 @@ pub enum ReloadRefusal {
     #[error("export {export} is in use by {clients}")]
     ExportInUse { export: String, clients: String },
     /// A client of an export that stays is in a group to be removed.
-    #[error("group {group}: client {client} of export {export} is in it; end that client first")]
+    #[error(
+        "group {group} is in use by client {client} of export {export}; disconnect that client \
+         first"
+    )]
     GroupInUse { group: String, client: u16, export: String },
     /// A failing drive does not take cached data of a volume to be removed, and
     /// [`ReloadOptions::force`] is not set.
@@ -145,7 +148,8 @@ impl ConfigDifference {
         let found = ComparedSections::new(&served.controllers, &other.controllers, |one| &one.name);
         for (_, one) in found.both.iter().filter(|(before, now)| before != now) {
             self.refuse(format!(
-                "controller {}: it cannot change while drives use it: give the new one another name",
+                "controller {}: its settings cannot change while drives use it; add a controller \
+                 with another name instead",
                 one.name
             ));
         }

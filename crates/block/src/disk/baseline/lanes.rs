@@ -137,7 +137,10 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     fn refuses_scheduler(&self) -> &'static str {
         match self.is_raw {
             true => NO_SCHEDULER,
-            false => "a scheduler needs inside = one: one thread at a time serves a hardware queue",
+            false => {
+                "only one thread at a time may serve a hardware queue with a scheduler; use \
+                 inside = one"
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::disk::{DiskConfig, SubmitPath};
 use crate::queue::{HardwareQueue, HctxState};
 
 pub(crate) const NO_SCHEDULER: &str =
-    "only the stack mq supports a scheduler; set stack to mq, or scheduler to none";
+    "a scheduler requires stack = mq; set stack = mq, or scheduler = none";
 
 /// A design that a disk follows instead of multi-queue, which the default methods follow.
 pub(crate) trait BaselineStack<M: Machine>: Send + Sync {

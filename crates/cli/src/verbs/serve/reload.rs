@@ -558,8 +558,8 @@ mod tests {
             ),
             (
                 ReloadRefusal::GroupInUse { group, client: 7, export },
-                "group g: client 7 of export e is in it; end that client first: millrace ctl \
-                 disconnect 7",
+                "group g is in use by client 7 of export e; disconnect that client first: \
+                 millrace ctl disconnect 7",
             ),
             (
                 ReloadRefusal::Unwritten { volume, bytes: 4096, drives: "d0".to_owned() },

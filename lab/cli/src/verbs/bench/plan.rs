@@ -412,7 +412,7 @@ mod tests {
         let text = "--workers 4: this program may not use this CPU; it may use 0-3";
         assert_eq!(wrong.to_string(), text);
         let wrong = rows_on(&args("--stack mq,raw"), &[0]).unwrap_err().to_string();
-        assert!(wrong.contains("per-drive needs stack mq, not raw"), "{wrong}");
+        assert!(wrong.contains("serving = per-drive requires stack = mq, not raw"), "{wrong}");
         let alone = |text: &str| {
             let words = format!("bench --jobs 1 {text}");
             rows_on(&Command::try_parse_from(words.split_whitespace()).unwrap().bench, &[0])
