@@ -107,8 +107,7 @@ pub struct OptionReply<'a> {
 impl OptionReply<'_> {
     pub fn packet(&mut self, kind: u32, parts: &[&[u8]]) {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let len = u32::try_from(bytes)
-            .expect("two strings of at most 4096 bytes and some numbers fit 4 GiB");
+        let len = u32::try_from(bytes).expect("an option reply must be shorter than 4 GiB");
         self.out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
         for number in [self.option, kind, len] {
             self.out.extend_from_slice(&number.to_be_bytes());

@@ -142,7 +142,7 @@ fn path_text(name: &str) -> String {
         "is X.509 version 1, which has no names; make one of version 3 with openssl x509 -req \
          -extfile"
     } else if has("CaUsedAsEndEntity") {
-        "is a CA certificate; create one for the peer itself, signed by the CA"
+        "is a CA certificate; use an end-entity certificate signed by the CA instead"
     } else if has("PathLenConstraintViolated") {
         "has too many CAs in its chain: one of them has a path length that forbids further CAs"
     } else if has("NameConstraintViolation") {

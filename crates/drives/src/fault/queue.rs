@@ -152,7 +152,8 @@ impl DriverQueue<Native> for FaultQueue {
             self.tags[index].decided = (!queued).then_some(verdict);
             return outcome;
         }
-        let cache = self.state.cache.as_ref().expect("without a drive below there is a cache");
+        let cache = self.state.cache.as_ref();
+        let cache = cache.expect("a fault queue must have an inner queue or a simulated cache");
         self.tags[index].cuts = cache.run(rq);
         self.done(tag, Status::Ok);
         Dispatch::Queued

@@ -95,7 +95,7 @@ const PRO_950: ModelPreset = ModelPreset {
 /// Assumption: a flash page of 16 KiB, in two planes of 8 KiB.
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
-    about: "SATA III, MLC without a buffer: 120 GB, with the rates of the larger Intel SSD 520",
+    about: "SATA III, MLC, no write buffer: Intel SSD 520 120 GB class, IOPS of larger models",
     random_iops: (50_000, 42_000),
     depth: 32,
     bytes_per_s: (550 * MB, 520 * MB),
@@ -189,7 +189,7 @@ const PRESETS: [ModelPreset; 9] = [
     HDD_7200,
     ModelPreset {
         name: "ultrastar-36lzx",
-        about: "SCSI disk of 10,000 rpm, one command at a time: IBM Ultrastar 36LZX, of 2000",
+        about: "SCSI disk of 10,000 rpm, one command at a time: IBM Ultrastar 36LZX (year 2000)",
         // A random I/O takes 4.9 ms of seek and 3 ms of half a revolution, and the sustained rate
         // is 21 to 36 MB/s: Bryant, O'Hallaron, Computer Systems: A Programmer's Perspective, 2003,
         // figure 6.13. Seeks of writes and to the next track are assumptions.

@@ -391,7 +391,8 @@ impl NbdLink {
             Some(ReconnectOutcome::Changed(text)) => self.die(text, context.shared),
             Some(ReconnectOutcome::Late(text)) => {
                 context.shared.say(format!(
-                    "cannot open a connection with the new size of the export: {text}"
+                    "the export has grown, but a new connection for its new size cannot be \
+                     opened: {text}"
                 ));
             }
             None => {}

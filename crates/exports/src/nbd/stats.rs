@@ -9,7 +9,7 @@ pub struct ServerStats {
     connections_accepted counter "connections_accepted" "/connections/accepted"
         "Connections accepted.",
     connections_refused counter "connections_refused" "/connections/refused"
-        "Connections refused because the limit was reached.",
+        "Connections refused: a limit was reached, or the client is not allowed to connect.",
     protocol_errors counter "protocol_errors" "/connections/protocol_errors"
         "Connections closed for a protocol violation.",
     handshake_timeouts counter "handshake_timeouts" "/connections/handshake_timeouts"
@@ -19,7 +19,7 @@ pub struct ServerStats {
     requests counter "requests" "/requests" "Requests received.",
     errors counter "errors" "/errors" "Requests answered with an error.",
     copied_bytes counter "copied_bytes" "/copied_bytes" "Bytes of write payload that were copied.",
-    bounced counter "bounced" "/bounced" "Requests that began or ended within a block.",
+    bounced counter "bounced" "/bounced" "Requests that were not aligned to the block size.",
     memory_waits counter "memory_waits" "/memory_waits"
         "Requests that had to wait for payload memory.",
     receives counter "receives" "/receives" "Receives completed.",

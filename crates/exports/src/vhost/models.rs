@@ -18,6 +18,6 @@ pub(super) fn holds_but_for(name: &str, explorer: Explorer, bugs: &[Plant], body
         let found = plant::with(*bug, || explorer.find(&body));
         let failure = found.unwrap_or_else(|| panic!("{name}: {bug:?} is not found"));
         let (reason, executions) = (failure.reason, failure.executions);
-        println!("{name}: {bug:?} found by execution {executions}: {reason}");
+        println!("{name}: {bug:?} found in execution {executions}: {reason}");
     }
 }

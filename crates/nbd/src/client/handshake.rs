@@ -378,13 +378,18 @@ impl ClientHandshake {
             },
             Some(INFO_BLOCK_SIZE) => match (reader.u32(), reader.u32(), reader.u32()) {
                 (Some(min), Some(preferred), Some(max)) if reader.is_empty() => {
-                    if min.is_power_of_two() && preferred.is_power_of_two() && max >= min {
+                    if !min.is_power_of_two() {
+                        ("minimum block size", min.into())
+                    } else if !preferred.is_power_of_two() {
+                        ("preferred block size", preferred.into())
+                    } else if max < min {
+                        ("maximum block size", max.into())
+                    } else {
                         let session = &mut self.session;
                         (session.block_min, session.block_preferred) = (min, preferred);
                         session.block_max = max;
                         return Ok(());
                     }
-                    ("block sizes (the value is the minimum)", min.into())
                 }
                 _ => ("length of the block sizes", data.len() as u64),
             },

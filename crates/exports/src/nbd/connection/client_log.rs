@@ -43,7 +43,9 @@ pub(crate) fn connected(conn: &Connection, address: &str) {
 #[cold]
 pub(crate) fn granted(conn: &Connection, export: &str, style: ReplyStyle) {
     let (client, replies) = (conn.history.number, format!("{style:?}").to_lowercase());
-    tracing::debug!(%client, export, "client {client} uses export {export:?} with {replies} replies");
+    tracing::debug!(
+        %client, export, "client {client} uses export {export:?}; reply format: {replies}"
+    );
 }
 
 #[cold]
@@ -155,8 +157,9 @@ pub(crate) mod tests {
             ended(&conn, "it is bad");
             left(&conn);
         });
-        let expected = "client 3001 connected to unix:/s\nclient 3001 uses export \"x\" with \
-                        extended replies\nclient 3001 is disconnected: it is bad\nclient 3001 is gone\n";
+        let expected = "client 3001 connected to unix:/s\nclient 3001 uses export \"x\"; \
+                        reply format: extended\nclient 3001 is disconnected: it is bad\n\
+                        client 3001 is gone\n";
         assert_eq!(log, expected);
     }
 }

@@ -207,7 +207,7 @@ impl Worker {
                 self.core.counts.stalled += 1;
                 client_log::ended(
                     conn,
-                    "the client neither read nor sent anything until the stall timeout",
+                    "the client neither read nor sent anything during the stall timeout",
                 );
                 self.core.kill(conn);
             }

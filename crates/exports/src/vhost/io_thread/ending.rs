@@ -59,8 +59,8 @@ impl Service for IoThread {
             failures.push(error.to_string());
         }
         if left > 0 {
-            let what = if left == 1 { "guest request is" } else { "guest requests are" };
-            failures.push(format!("{left} {what} cut off: the drives did not answer"));
+            let what = if left == 1 { "guest request was" } else { "guest requests were" };
+            failures.push(format!("{left} {what} abandoned: the drives did not answer"));
         }
         self.publish();
         (failures, limit.left_ns())

@@ -393,7 +393,7 @@ fn endless_requests_are_reported_and_leave_memory_to_drives() {
     bench.played.offer_reads(0, SIZE, 0, 3);
     bench.settle();
     let (failures, memory) = finish(bench, 2, 0);
-    assert_eq!(failures, ["3 guest requests are cut off: the drives did not answer"]);
+    assert_eq!(failures, ["3 guest requests were abandoned: the drives did not answer"]);
     assert!(memory.upgrade().is_some());
 }
 

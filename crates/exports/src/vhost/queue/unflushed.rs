@@ -245,7 +245,7 @@ mod tests {
         unflushed.answer_writes();
         assert!(is_lost(&file));
         let first = unflushed.begin_flush().unwrap();
-        assert_eq!(unflushed.begin_flush(), None, "the first flush covers these writes already");
+        assert_eq!(unflushed.begin_flush(), None, "the first flush covers all earlier writes");
         unflushed.answer_writes();
         unflushed.end_flush(first, status::OK);
         assert!(is_lost(&file), "one was answered meanwhile");
