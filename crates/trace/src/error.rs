@@ -31,7 +31,7 @@ pub enum TraceError {
         file: PathBuf,
     },
     /// Standard input and files were named together.
-    #[error("-: standard input cannot be combined with other traces; name it alone")]
+    #[error("-: standard input must be the only trace")]
     PipeAndFiles,
     /// All files of the trace are empty.
     #[error("{}: the trace is empty: nothing was recorded", .first.display())]

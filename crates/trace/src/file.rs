@@ -14,7 +14,8 @@ use super::TraceError;
 /// Maximum bytes of data kept for one record; the reader skips the rest.
 pub const PDU_KEPT_MAX: usize = 1024;
 
-const CONVERT: &str = "; of a trace in another format, `millrace-lab trace convert` makes records";
+const CONVERT: &str =
+    "; if the trace has another format, convert it with `millrace-lab trace convert`";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TraceRecord {
@@ -112,7 +113,8 @@ impl<R: Read> CpuFile<R> {
         let want = record.act().map_or(0, |act| act.pdu_bytes_min());
         if let (Some(act), true) = (record.act(), data.len() < want) {
             let (letters, have) = (act.letters(), data.len());
-            let text = format!("a record {letters} has {have} bytes of data, but needs {want}");
+            let text =
+                format!("a record of event {letters} has {have} bytes of data, but needs {want}");
             return Err(self.broken(text));
         }
         Ok(data)
@@ -184,7 +186,7 @@ mod tests {
         let bytes = [record(EventCode::Plug.with(0), 0), other.into()].concat();
         let text = "a record of CPU 4 in the file of CPU 3: were files of several traces mixed?";
         assert_eq!(problem(&bytes), (48, text.to_owned()));
-        let text = "a record A has 8 bytes of data, but needs 16";
+        let text = "a record of event A has 8 bytes of data, but needs 16";
         let bytes = [record(EventCode::Remap.with(0), 8), vec![0; 8]].concat();
         assert_eq!(problem(&bytes), (0, text.to_owned()));
         let cgroup = record(EventCode::Remap.with(0) | CGROUP, 16);

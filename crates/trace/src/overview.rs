@@ -237,7 +237,7 @@ fn depths(spans: &Spans) -> String {
     let head = format!("{:>8} {:>8} {:>8} {:>8} {:>8}", "Avg", "P50", "P99", "Max", "Avg @ Q");
     drive_rows(
         spans,
-        ("Requests at the driver when one is issued (D), including that one", &head),
+        ("Queue depth after each issue (D): requests at the driver", &head),
         |drive| {
             let depth = &drive.depth;
             let at_q = drive.active_sum as f64 / drive.queued.max(1) as f64;

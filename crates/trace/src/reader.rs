@@ -330,7 +330,8 @@ impl<R: Read> Reader<R> {
             let stream = &mut self.streams[number];
             let Some(item) = stream.waiting.pop_front() else {
                 self.order.pop_front();
-                let error = stream.error.take().expect("a queued stream has an event or an error");
+                let error = stream.error.take();
+                let error = error.expect("each stream in `order` must have an event or an error");
                 let (offset, have) = (stream.file.offset(), error.bytes_seen());
                 let missing = |len: u64| len.saturating_sub(offset).max(have);
                 let missing_bytes = stream.len_bytes.map(missing);

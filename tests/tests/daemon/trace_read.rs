@@ -87,7 +87,7 @@ fn bad_traces_are_refused_with_file_and_byte() {
     for (name, words) in [
         ("foreign", "byte 0: the record has the opposite byte order"),
         ("new", "byte 0: the record has version 8"),
-        ("junk", "byte 0: no trace record"),
+        ("junk", "byte 0: not a blktrace record"),
         ("empty", "the trace is empty"),
         ("missing", "no such trace; a trace NAME is the files NAME.blktrace.0"),
     ] {

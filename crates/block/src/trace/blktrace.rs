@@ -225,7 +225,7 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecordError::Magic(word) => {
-                write!(f, "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}")
+                write!(f, "not a blktrace record: it begins with {word:#010x}, not {MAGIC:#010x}")
             }
             RecordError::ByteOrder => write!(
                 f,

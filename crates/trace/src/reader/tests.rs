@@ -76,8 +76,11 @@ fn a_damaged_file_ends_there_and_the_others_are_read_on() {
     let mut told: Vec<String> = reader.damage().iter().map(ToString::to_string).collect();
     told.sort();
     let file = |cpu| dir.path().join(format!("t.blktrace.{cpu}")).display().to_string();
-    assert!(told[0].starts_with(&format!("{}: byte 144: no trace record", file(0))), "{told:?}");
-    assert!(told[0].contains("`millrace-lab trace convert` makes records"), "{told:?}");
+    assert!(
+        told[0].starts_with(&format!("{}: byte 144: not a blktrace record", file(0))),
+        "{told:?}"
+    );
+    assert!(told[0].contains("convert it with `millrace-lab trace convert`"), "{told:?}");
     assert!(told[0].ends_with("; the 96 bytes from there on are left out"), "{told:?}");
     let cut =
         "the file ends inside a record (47 of 48 bytes); the 47 bytes from there on are left out";
@@ -88,7 +91,7 @@ fn a_damaged_file_ends_there_and_the_others_are_read_on() {
 fn where_nothing_can_be_read_the_damage_is_an_error() {
     let mut reader = from_inputs(vec![&[0; 48][..]]);
     let error = reader.read().unwrap_err().to_string();
-    assert!(error.starts_with("input.blktrace.0: byte 0: no trace record"), "{error}");
+    assert!(error.starts_with("input.blktrace.0: byte 0: not a blktrace record"), "{error}");
     assert!(reader.read().unwrap().is_none(), "an error is told once");
 }
 
@@ -189,7 +192,7 @@ fn a_pipe_without_anything_is_an_error() {
     assert!(reader.read().unwrap().is_none(), "told once");
     let names = ["-", "sda"].map(|name| TraceName::new(name, None));
     let error = Reader::open(&names).expect_err("two").to_string();
-    assert!(error.contains("name it alone"), "{error}");
+    assert!(error.contains("must be the only trace"), "{error}");
 }
 
 #[test]
