@@ -96,7 +96,7 @@ fn what_cannot_be_set_is_refused_and_changes_nothing() {
             "set v scheduler=deadlin",
             "choose none, deadline, fair or latency; did you mean \"deadline\"?",
         ),
-        ("set v schedular=none", "its setting is scheduler"),
+        ("set v schedular=none", "its only setting is \"scheduler\""),
         ("set v scheduler", "write KEY=VALUE"),
         ("set v", "<KEY=VALUE>"),
         ("set v scheduler=none scheduler=deadline", "scheduler is given twice"),

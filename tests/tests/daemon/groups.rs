@@ -282,7 +282,7 @@ fn change_is_refused_whole_and_the_current_one_can_be_pasted() {
             "set volume v scheduler=fair",
             "write the volume's name alone: millrace ctl set v KEY=VALUE",
         ),
-        ("set v wieght=7", "a volume has no setting \"wieght\"; its setting is scheduler"),
+        ("set v wieght=7", "a volume has no setting \"wieght\"; its only setting is \"scheduler\""),
     ] {
         let said = refused(&daemon, arguments);
         assert!(said.contains(text), "{arguments}: {said}");

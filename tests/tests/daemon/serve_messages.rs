@@ -78,7 +78,10 @@ fn wrong_configuration_is_explained_and_leaves_nothing() {
     let cases = [
         Case {
             config: ("", "", "[server]\ncpus = [0, 65535]\n"),
-            said: &["m.toml:11: cpus: 65535: this process may not run on this CPU; it may use 0"],
+            said: &[
+                "m.toml:11: cpus: 65535: this process is not allowed to run on this CPU; it is \
+                 allowed to use 0",
+            ],
             ..PLAIN
         },
         Case {

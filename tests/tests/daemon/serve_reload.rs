@@ -301,7 +301,7 @@ fn sighup_reads_the_file_again_and_a_dry_run_changes_nothing() {
     fs::write(daemon.dir().join("millrace.toml"), &both).unwrap();
     let said = succeed(&mut reload(&daemon, &["--dry-run"]));
     assert!(said.contains("+ export other\n"), "{said}");
-    assert!(said.contains("can be served; nothing was changed"), "{said}");
+    assert!(said.contains("can be loaded; nothing was changed"), "{said}");
     assert!(!daemon.dir().join("other.img").exists(), "what was made is removed");
     assert_eq!(names(&daemon)[0], ["kept"]);
     let said = succeed(&mut reload(&daemon, &["--dry-run", "--json"]));

@@ -187,7 +187,7 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
     refused("-o t --volume w", "there is no volume \"w\"");
     refused("-o t --action Z", "unknown action \"Z\"; choose from Q G I D C P U UT");
     refused("-o t --op swim", "unknown operation \"swim\"; choose read, write");
-    refused("-o t --sectors 9-3", "write two sectors");
+    refused("-o t --sectors 9-3", "write a range of sectors");
     refused("-o t --stamp never", "[possible values: batch, event]");
     let child = begin(&daemon, "-o t", "t");
     refused("-o u", "another recording is in progress");

@@ -99,7 +99,8 @@ impl<'a> DriveTable<'a> {
         if let Some(user) = self.users[place].replace(volume) {
             self.users[place] = Some(user);
             return Err(format!(
-                "drive \"{wanted}\" is in volume \"{user}\" already; a drive is in one volume, once"
+                "drive \"{wanted}\" is in volume \"{user}\" already; list each drive only once, in \
+                 one volume"
             ));
         }
         Ok(Some(&self.drives[place]))

@@ -210,7 +210,7 @@ fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
 fn iops(text: &str) -> Result<u64, String> {
     match words::count(text)? {
         number @ 1..=1_000_000_000 => Ok(number),
-        _ => Err("write a number of I/Os per second from 1 to 1000m".to_owned()),
+        _ => Err("write a number of I/Os per second from 1 to 1000m (1,000 million)".to_owned()),
     }
 }
 

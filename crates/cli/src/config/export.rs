@@ -208,7 +208,10 @@ fn threads(text: &str) -> Result<Threads, String> {
         "shared" => Ok(Threads::Shared),
         "queue" => Ok(Threads::PerQueue),
         _ => words::whole(1..=QUEUES_MAX.into())(text).map(Threads::Count).map_err(|_| {
-            format!("write \"shared\", \"queue\", or a number from 1 to {QUEUES_MAX}")
+            format!(
+                "write \"shared\" (one thread), \"queue\" (up to one thread for each queue), or \
+                 the number of threads, from 1 to {QUEUES_MAX}"
+            )
         }),
     }
 }

@@ -67,8 +67,7 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
     match bytes {
         MEMORY_BYTES_MIN.. => Ok(bytes),
         _ => {
-            let why =
-                "NBD clients may request 32m at a time, and other clients need memory in addition";
+            let why = "a single NBD request may need 32m, and other clients need memory, too";
             Err(format!("write a size of 64m or more, because {why}"))
         }
     }
@@ -78,7 +77,10 @@ pub fn cpu(text: &str) -> Result<u32, String> {
     let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
     number.ok_or_else(|| {
-        format!("this process may not run on this CPU; it may use {}", ranges(&cpus))
+        format!(
+            "this process is not allowed to run on this CPU; it is allowed to use {}",
+            ranges(&cpus)
+        )
     })
 }
 
@@ -281,7 +283,7 @@ mod tests {
         assert_eq!(cpu(&cpus[0].to_string()), Ok(cpus[0]));
         let error = cpu("65535").unwrap_err();
         assert!(
-            error.contains("may not run on this CPU") && error.ends_with(&ranges(&cpus)),
+            error.contains("not allowed to run on this CPU") && error.ends_with(&ranges(&cpus)),
             "{error}"
         );
     }

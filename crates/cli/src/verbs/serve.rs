@@ -232,7 +232,8 @@ fn serve(
 
 fn open_marks(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.daemon.state else { return Ok(DirtyMarks::default()) };
-    startup.step(format!("opening the directory of state = \"{}\"", state.display()))?;
+    startup
+        .step(format!("opening the state directory \"{}\" ([server] state)", state.display()))?;
     let is_dirtied =
         |one: &&VolumeConfig| one.cache.is_some_and(|cache| cache.mode == CacheMode::WriteBack);
     let volumes = plan.config.volumes.iter().filter(is_dirtied);

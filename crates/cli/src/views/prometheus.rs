@@ -32,7 +32,7 @@ const DRIVE_GAUGES: [Metric<Drive>; 5] = [
 /// one differs, and only drives merge.
 const OP_COUNTERS: [Metric<OpCounts>; 4] = [
     ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
-    ("bytes", "Bytes that completed I/Os covered, discards included.", |op| op.bytes),
+    ("bytes", "Bytes covered by completed I/Os, discards included.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
     ("merges", "I/Os merged into the request of another I/O.", |op| {
         op.stages.as_ref().map_or(0, |stages| stages.merges)
@@ -165,13 +165,13 @@ fn groups(page: &mut MetricsPage, report: &Report) {
     let help = "Weight of the group relative to its siblings.";
     let weights = groups.iter().map(|(labels, group)| (labels, group.weight));
     page.samples(("group_weight", "gauge", help), weights);
-    let help = "Seconds from now for which the group has used up its limits.";
+    let help = "Seconds until the group's limits allow it to issue I/O again.";
     let booked = groups.iter().map(|(labels, group)| (labels, seconds(group.booked_ns)));
     page.samples(("group_booked_seconds", "gauge", help), booked);
-    let help = "Drive time of the group's I/Os in seconds, by the drives' cost model.";
+    let help = "Drive time of the group's I/Os in seconds, as estimated by the drives' cost model.";
     let costs = on_volumes.iter().map(|(labels, on)| (labels, seconds(on.cost_ns)));
     page.samples(("group_cost_seconds", "counter", help), costs);
-    let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
+    let help = "Seconds for which the group's I/Os were held back, summed over I/Os, by reason.";
     let held = on_volumes.iter().flat_map(|(labels, on)| {
         let line = move |(reason, ns): (_, &u64)| (with(labels, "reason", reason), seconds(*ns));
         on.held_ns.iter().map(line)

@@ -67,7 +67,7 @@ impl ReloadReport {
         text.extend(self.warnings.iter().map(|warning| format!("warning: {warning}\n")));
         let became = match (self.changes.is_empty(), self.dry_run) {
             (true, _) => "no change to what the daemon serves",
-            (false, true) => "can be served; nothing was changed",
+            (false, true) => "valid, and can be loaded; nothing was changed (dry run)",
             (false, false) => "served from now on",
         };
         format!("{text}{}: {became}\n", self.file)

@@ -130,7 +130,8 @@ pub struct TraceStart {
 
 fn sector_range(text: &str) -> Result<(u64, u64), String> {
     let numbers = text.split_once('-').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));
-    numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
+    let numbers = numbers.filter(|(a, b)| a < b);
+    numbers.ok_or_else(|| "write a range of sectors, such as 0-2048".to_owned())
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]

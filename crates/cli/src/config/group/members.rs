@@ -77,7 +77,8 @@ impl<'a> GroupRules<'a> {
             next = self.find(one).and_then(|one| one.parent.as_deref());
         }
         Err(format!(
-            "this parent has the parent \"{top}\" itself, but groups have at most two levels; write parent = \"{top}\""
+            "group \"{parent}\" already has a parent, \"{top}\", and groups can be nested only two \
+             levels deep; write parent = \"{top}\""
         ))
     }
 

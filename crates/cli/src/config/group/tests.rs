@@ -183,8 +183,8 @@ fn a_circle_and_a_third_level_are_told_apart() {
         "{found}"
     );
     let found = tree(&[("a", "b"), ("b", "c"), ("c", "")]);
-    let said = "m.toml:12: parent = \"b\": this parent has the parent \"c\" itself, but groups have \
-                at most two levels; write parent = \"c\"";
+    let said = "m.toml:12: parent = \"b\": group \"b\" already has a parent, \"c\", and groups can \
+                be nested only two levels deep; write parent = \"c\"";
     assert_eq!(found, said);
 }
 

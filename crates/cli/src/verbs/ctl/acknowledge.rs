@@ -16,7 +16,7 @@ use crate::views::{Access, Refusal, Verb};
 pub const ACKNOWLEDGE: Verb<Acknowledge, NoAnswer> = Verb::new(
     "acknowledge",
     Access::Admins,
-    "clears the mark that a volume's cache was dirty when an earlier daemon ended",
+    "clears the warning that an earlier daemon may have lost a volume's cached writes",
 );
 
 const EXAMPLES: &str = "\

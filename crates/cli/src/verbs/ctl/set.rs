@@ -48,7 +48,7 @@ fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, Strin
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);
     }
-    bail!("a volume has no setting {key:?}; its setting is scheduler")
+    bail!("a volume has no setting {key:?}; its only setting is \"scheduler\"")
 }
 
 pub fn run(daemon: &Daemon, args: &SetArgs) -> Result<ExitCode> {

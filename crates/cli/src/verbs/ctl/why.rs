@@ -204,7 +204,7 @@ fn sentence(
         "back-pressure" => {
             let behind = group.causes.get(1).filter(|cause| cause.reason != DRIVE);
             let behind = behind.map_or_else(String::new, |cause| {
-                format!("; I/Os with tags wait mostly for: {}", reason(group, cause))
+                format!("; I/Os that already hold a tag mostly wait for: {}", reason(group, cause))
             });
             let accepted = accepted(now);
             format!(
@@ -214,7 +214,7 @@ fn sentence(
         }
         other => {
             let waits = match other {
-                "depth" => "waits because the drives have enough I/Os in flight",
+                "depth" => "waits because the drives have enough I/Os in flight to be busy",
                 "no-tag" => "waits for tags, which are all in use",
                 "drive-busy" => "waits because the drives accept no more requests",
                 "priority" => "waits because I/Os of higher priority are served first",
@@ -351,8 +351,8 @@ mod tests {
         let text = sentence((&explained(&[("drive", 88.0)]), &all), None, &Report::default());
         assert!(text.ends_with(" of that time, where 90 % of the work was for bulk."), "{text}");
         let text = "vm7 sends more than the block layer accepts, so its requests wait in their \
-                    sockets or rings: 70 % of the time of its I/Os; I/Os with tags wait mostly \
-                    for: limit (iops=500).";
+                    sockets or rings: 70 % of the time of its I/Os; I/Os that already hold a \
+                    tag mostly wait for: limit (iops=500).";
         assert_eq!(said(&[("back-pressure", 70.0), ("limit", 30.0)]), text);
         let reasons = [
             "weight",

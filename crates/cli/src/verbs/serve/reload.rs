@@ -445,13 +445,16 @@ fn log(report: &ReloadReport, notes: &[String]) {
 fn advised(refusal: &ReloadRefusal) -> String {
     match refusal {
         ReloadRefusal::ExportInUse { .. } => {
-            format!("{refusal}; `millrace ctl disconnect N` ends one, --disconnect all of them")
+            format!(
+                "{refusal}; disconnect one client with `millrace ctl disconnect N`, or all clients \
+                 with --disconnect"
+            )
         }
         ReloadRefusal::GroupInUse { client, .. } => {
             format!("{refusal}: millrace ctl disconnect {client}")
         }
         ReloadRefusal::Unwritten { .. } => {
-            format!("{refusal}; repair the drive, or lose them with --force")
+            format!("{refusal}; repair the drive, or discard the unwritten data with --force")
         }
         ReloadRefusal::ServerSetting(key) => {
             format!("[server] {key} cannot change while the daemon runs: restart it")
@@ -553,8 +556,8 @@ mod tests {
         for (refusal, text) in [
             (
                 ReloadRefusal::ExportInUse { export: export.clone(), clients },
-                "export e is in use by client 7 (1.2.3.4); `millrace ctl disconnect N` ends one, \
-                 --disconnect all of them",
+                "export e is in use by client 7 (1.2.3.4); disconnect one client with `millrace \
+                 ctl disconnect N`, or all clients with --disconnect",
             ),
             (
                 ReloadRefusal::GroupInUse { group, client: 7, export },
@@ -564,7 +567,7 @@ mod tests {
             (
                 ReloadRefusal::Unwritten { volume, bytes: 4096, drives: "d0".to_owned() },
                 "volume v: 4096 bytes are in its cache only, because drive d0 fails to write them; repair \
-                 the drive, or lose them with --force",
+                 the drive, or discard the unwritten data with --force",
             ),
             (
                 ReloadRefusal::ServerSetting("cpus"),

@@ -70,7 +70,7 @@ fn address(text: &str) -> Result<String, String> {
 
 fn export_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains(char::is_control) {
-        true => Err("write a name without control characters, such as disk".to_owned()),
+        true => Err("write a name such as \"disk\", without control characters".to_owned()),
         false => Ok(text.to_owned()),
     }
 }
