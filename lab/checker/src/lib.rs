@@ -106,7 +106,8 @@ unsafe impl Machine for Checked {
                 return hit;
             }
             let deadline = (deadline_ns != u64::MAX).then_some(deadline_ns);
-            with(|s| s.note(|| "waits until a word or lock that it read changes".to_string()));
+            let text = "waits until a word or lock that its condition uses changes";
+            with(|s| s.note(|| text.to_string()));
             session::wait(WaitReason::Change { set: touched, since, deadline_ns: deadline });
             if !with(|s| s.resume_await(touched, since, deadline_ns)) {
                 return false;

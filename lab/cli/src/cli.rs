@@ -89,7 +89,9 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
         && let Some(verb) =
             DAEMON_VERBS.iter().find(|verb| verb.rsplit(' ').next() == Some(word.as_str()))
     {
-        let tip = format!("`{verb}` is a command of the other program: millrace {verb} --help");
+        let tip = format!(
+            "`{verb}` is a command of millrace, not of millrace-lab: millrace {verb} --help"
+        );
         error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
@@ -131,7 +133,9 @@ mod tests {
         for verb in DAEMON_VERBS {
             let words = std::iter::once("millrace-lab").chain(verb.split(' '));
             let error = with_tip(command().try_get_matches_from(words).unwrap_err()).to_string();
-            let tip = format!("tip: `{verb}` is a command of the other program: millrace {verb} ");
+            let tip = format!(
+                "tip: `{verb}` is a command of millrace, not of millrace-lab: millrace {verb} "
+            );
             assert!(error.contains(&tip) && error.matches("tip:").count() == 1, "{error}");
         }
     }

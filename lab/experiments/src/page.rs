@@ -412,7 +412,7 @@ impl Page {
     /// Renders JSON: `{"checks": [...], "figures": [...], ...}`, with points as pairs of x and y.
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
-        text.expect("plain data with text for keys is always JSON")
+        text.expect("plain data with string keys must serialize to JSON")
     }
 }
 

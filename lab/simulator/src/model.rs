@@ -414,7 +414,7 @@ impl Model {
         })?;
         let board = self.sockets_per_board;
         check("sockets_per_board", board == 0 || sockets % board == 0, || {
-            format!("must divide the {sockets} sockets, is {board}")
+            format!("must be a divisor of {sockets}, the number of sockets, but is {board}")
         })?;
         check("ghz", (0.01..100.0).contains(&self.ghz), || {
             format!("must be at least 0.01 and below 100, is {:e}", self.ghz)

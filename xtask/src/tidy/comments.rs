@@ -11,8 +11,8 @@ use super::source::{Source, numbered};
 const LEANING: [(&str, &str); 4] = [
     ("The same", "name the thing"),
     ("That of", "name the thing"),
-    ("As above", "repeat the statement, or name its place"),
-    ("Who", "name the person or thing, or write `Whoever`"),
+    ("As above", "repeat what is meant, or name the item that says it"),
+    ("Who", "name the person or thing, or write `Whoever` if you mean anyone"),
 ];
 
 /// Words with which no comment may begin, because they do not name the subject.

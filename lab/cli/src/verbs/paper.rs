@@ -83,7 +83,8 @@ impl PaperSelection {
         let (name, word) = (self.paper.name, other.word());
         if known.is_empty() {
             bail!(
-                "--without {word}: {name} measures this machine, so no mechanism can be left out"
+                "--without {word}: only mechanisms of a simulated machine can be left out, and \
+                 {name} measures this machine"
             );
         }
         let known: Vec<&str> = known.iter().map(|mechanism| mechanism.word()).collect();

@@ -235,7 +235,7 @@ fn another_program_is_measured_in_turn_with_a_row() {
     assert_eq!(sides[1]["rounds"][2]["iops"], 7.5);
     assert_eq!(sides[0]["iops_ratio"], 1.0);
     let several = bench_of(&dir, "--drive null --iodepth 1,2 --ios 9 --beside x=true");
-    assert!(several.contains("2 rows are selected; choose one"), "{several}");
+    assert!(several.contains("the arguments select 2 measurements"), "{several}");
     let none = bench_of(&dir, "--drive null --ios 9 --beside x=true");
     assert!(none.contains("--beside: x") && none.contains("it printed no JSON report"), "{none}");
 }

@@ -273,7 +273,7 @@ fn stripe_is_served_as_told_and_one_list_waits_for_large_writes() {
     // The drives' own rate bounds it: 64 MiB at 520 MB/s each.
     assert!(ours > 0.9 * 0.032, "{ours}");
     let alone = ["--to", "model:preset=850evo", "--serving", "per-drive"];
-    assert!(refused(&replay(&trace, &alone)).contains("a stripe needs several drives"));
+    assert!(refused(&replay(&trace, &alone)).contains("only for a stripe of several drives"));
 }
 
 #[test]

@@ -119,7 +119,8 @@ fn switch(state: &RunState, mode: ModeSpec) {
     let mut oracle = lock_oracle(&state.oracle);
     if !switched && !oracle.may_keep_requests() {
         let text = format!(
-            "the volume is not drained {bound_ns} ns after a switch of its serving mode began"
+            "the volume still has requests in flight {bound_ns} ns after it began to change its \
+             serving mode"
         );
         oracle.accuse("starvation", text);
     }

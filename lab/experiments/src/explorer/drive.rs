@@ -199,7 +199,9 @@ impl ModelQueue {
             // SAFETY: the drive may access the memory, because it has not completed the tag yet.
             if unsafe { place.read_unaligned() } != *before {
                 let drive = self.drive;
-                let text = format!("the layer changed memory of a request that drive {drive} has");
+                let text = format!(
+                    "the block layer changed the memory of a request in flight on drive {drive}"
+                );
                 oracle.accuse("memory", text);
                 return Status::IoError;
             }

@@ -78,8 +78,8 @@ fn flush(cache: &Arc<Cache<Simulated>>, on: &IoThread<Simulated>, over: &SimWord
         disk.bring_up(on.number, on).expect("every thread has a queue of its own");
     }
     let config = ChannelConfig { thread: Some(on.clone()), ..ChannelConfig::default() };
-    let below = Channel::open(cache.below(), config)
-        .expect("opening a channel must succeed while all queues are served");
+    let below =
+        Channel::open(cache.below(), config).expect("Channel::open must succeed on an I/O thread");
     let mut flusher = Flusher::new(cache, (below, FLUSHER), &on.bell);
     up.store(1, Order::Release);
     while over.load(Order::SeqCst) == 0 {

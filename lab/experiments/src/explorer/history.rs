@@ -96,7 +96,9 @@ impl History {
         }
         match (legal, found) {
             (true, _) => None,
-            (false, true) => Some(format!("data that was overwritten before: {}", name(stamp))),
+            (false, true) => {
+                Some(format!("data that had already been overwritten: {}", name(stamp)))
+            }
             (false, false) => Some(format!("data that was never written there: {}", name(stamp))),
         }
     }

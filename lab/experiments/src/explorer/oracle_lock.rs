@@ -40,7 +40,10 @@ pub(crate) fn lock_oracle<O>(shared: &Mutex<O>) -> OracleGuard<'_, O> {
         Ok(oracle) => oracle,
         Err(TryLockError::Poisoned(oracle)) => oracle.into_inner(),
         Err(TryLockError::WouldBlock) => {
-            panic!("bug in the explorer: a thread held the oracle across a call to the machine")
+            panic!(
+                "bug in the explorer: a thread held the oracle's lock while it called the \
+                 simulated machine"
+            )
         }
     };
     OracleGuard { oracle, _still: Simulated::hold_still() }

@@ -274,7 +274,8 @@ fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
     });
     let config = ChannelConfig { depth: sectors.len() as u32, thread, ..ChannelConfig::default() };
     let channel = Channel::open(&state.volume, config);
-    let mut channel = channel.expect("opening a channel must succeed while all queues are served");
+    let mut channel = channel
+        .expect("Channel::open must succeed on an I/O thread, or if any thread may use the queues");
     for sector in sectors {
         let mut bio = Bio::read(*sector, Buffer::new(block_bytes));
         while let Err(Rejected { bio: back, reason: Reject::Full }) = channel.submit(bio) {

@@ -385,7 +385,7 @@ impl Scenario {
             ),
             (
                 self.is_scheduled() && self.layer.stack != StackSpec::Mq,
-                "stack mq, because a drive has a scheduler",
+                "stack mq, because a drive has a scheduler, and only mq supports schedulers",
             ),
             (
                 !self.has_sound_groups(),

@@ -81,7 +81,8 @@ impl ServingSpec {
         let sound = |[low, high]: [u32; 2]| low <= high && (1..=65_536).contains(&high);
         if !sound(self.plug) || !sound(self.pressure) {
             return Err(String::from(
-                "scenario: plug and pressure need low <= high, with high from 1 to 65536",
+                "scenario: plug and pressure are pairs of a low and a high number of requests; low \
+                 must not exceed high, and high must be 1 to 65536",
             ));
         }
         match self.workers.iter().any(|cpu| *cpu >= cpus) || self.workers.len() > 64 {

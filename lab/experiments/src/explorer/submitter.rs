@@ -147,7 +147,9 @@ impl Submitter {
         let Some(thread) = self.io_thread() else { return };
         for disk in self.state.volume.disks() {
             let up = disk.bring_up(thread.number, &thread);
-            up.expect("the queue belongs to this thread, and the driver opens every queue");
+            up.expect(
+                "the queue must open: no other thread owns it, and this driver never refuses",
+            );
         }
         let (up, all) = (&self.state.up, self.state.bells.len() as u64);
         up.fetch_add(1, Order::AcqRel);
@@ -157,8 +159,9 @@ impl Submitter {
     fn open(&self) -> Channel<Simulated> {
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread: self.io_thread() };
-        let mut channel = Channel::open(&self.state.volume, config)
-            .expect("opening a channel must succeed while all queues are served");
+        let mut channel = Channel::open(&self.state.volume, config).expect(
+            "Channel::open must succeed on an I/O thread, or if any thread may use the queues",
+        );
         channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
         channel
     }

@@ -81,9 +81,9 @@ fn work(state: &RunState, number: usize, up: &SimWord) {
         let bell = Arc::clone(&handle.bell);
         let mut worker = Worker::new(&IoThread { number: 0, owner, bell, turn: None });
         for disk in state.volume.drives().iter().skip(number).step_by(state.workers.len()) {
-            worker
-                .serve(disk)
-                .expect("no other worker serves the disk, and its driver opens every queue");
+            worker.serve(disk).expect(
+                "the queue must open: no other worker owns it, and this driver never refuses",
+            );
         }
         up.fetch_add(1, Order::AcqRel);
         worker.run(&handle.leave, WORKER_SPIN_NS);

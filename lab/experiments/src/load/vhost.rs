@@ -42,7 +42,7 @@ pub fn run_vhost_row(
     let queues = Mutex::new(client.into_queues().into_iter().map(Some).collect::<Vec<_>>());
     let connect = move |job: u32| {
         let mut queues = lock(&queues);
-        Ok(queues[job as usize].take().expect("each job takes its own queue, once"))
+        Ok(queues[job as usize].take().expect("each job takes only its own queue, and only once"))
     };
     let (mut row, results) = run_clients(plan, size_bytes, connect, progress)?;
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>() as f64;

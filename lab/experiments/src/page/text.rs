@@ -159,7 +159,8 @@ fn checks(page: &Page) -> String {
     }
     let tally = page.tally();
     text += &format!(
-        "\n\nchecks: {} hold, {} do not hold, {} not there yet (not run); {} inputs of the model",
+        "\n\nchecks: {} hold, {} do not hold, {} not run (\"not there yet\"); {} inputs of the \
+         model, not counted",
         tally.hold, tally.fail, tally.missing, tally.inputs
     );
     text

@@ -35,8 +35,8 @@ const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("atc17", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = FileCosts::linux_4_4()?;
-        let about =
-            "costs of file I/O in Linux 4.4, in addition to the block layer and the machine's work";
+        let about = "costs of file I/O in Linux 4.4, in addition to the costs of block I/O in the \
+                     machine's table";
         papers::repeat::<Point>(("atc17", &SHEET), wanted, tell, |mut page, parts| {
             page.add_machines(SHEET.given());
             if parts.iter().any(|part| OF_FILES.contains(part)) {

@@ -57,7 +57,7 @@ fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
     let other = DataTable {
         id: format!("{}-without", other.id),
         title: format!("{}, without {left_out}", other.title),
-        caption: "The table above, from the second run.".into(),
+        caption: format!("The same table, for the run without {left_out}."),
         ..other
     };
     vec![table, other]

@@ -60,7 +60,7 @@ pub(crate) fn of(model: &Model) -> MachineTable {
         ]
     });
     let near = (cache.near.turns > 0).then(|| {
-        turns("consecutive transfers of a contended cache line within one socket", &cache.near)
+        turns("most consecutive transfers of a contended cache line within a socket", &cache.near)
     });
     let siblings = model.hyper_threads.iter().map(|threads| Constant {
         name: format!("speed of a core with {} busy hyper-threads", threads.per_core),

@@ -138,7 +138,8 @@ impl Mechanism {
             Mechanism::AdapterCommand => "the time that an adapter takes for each command",
             Mechanism::AdapterBandwidth => "the bandwidth limit of the adapters",
             Mechanism::Crowd => {
-                "competition of processes for CPUs (without it, 7 processes run, one on each CPU)"
+                "competition of processes for CPUs (without it, only 7 processes run, one on each \
+                 CPU except the first, which takes the interrupts)"
             }
             Mechanism::DioCount => {
                 "the inode's count of direct I/Os, a cache line that all CPUs write"

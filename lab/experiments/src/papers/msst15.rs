@@ -28,7 +28,8 @@ static SHEET: LazyLock<Sheet> =
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("msst15", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = VmCosts::kvm_2015()?;
-        let about = "costs of KVM in Linux 3.17 and of QEMU 2.1, on either machine";
+        let about =
+            "costs of KVM in Linux 3.17 and of QEMU 2.1, the same on both simulated machines";
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         papers::repeat::<Point>(("msst15", &SHEET), wanted, tell, |mut page, _| {
             page.add_machines([costs.clone()]);

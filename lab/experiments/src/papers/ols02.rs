@@ -34,7 +34,8 @@ static SHEET: LazyLock<Sheet> =
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("ols02", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = KernelCosts::linux_2_4()?;
-        let about = "costs of Linux 2.4.17, in addition to the block layer and the machine's work";
+        let about = "costs of Linux 2.4.17, in addition to the costs of block I/O in the machine's \
+                     table";
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         let mut here = None;
         let finish = |mut page: crate::page::Page, parts: &[&str]| {
@@ -66,7 +67,8 @@ fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
 
 fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     let text = format!(
-        "submit_bh: {} and {} calls; make_request: as many; merges: {} and {}",
+        "with buffer heads of 512 bytes and 4 KiB: {} and {} calls of submit_bh, as many of \
+         make_request, {} and {} merges",
         small.submitted, pages.submitted, small.merged, pages.merged
     );
     let submitted = [small.submitted, pages.submitted];

@@ -41,7 +41,7 @@ impl FileCosts {
         let Costs { map, overwrite, page, write_back, name, change } = &self.file;
         vec![
             ("direct I/O to a file: mapping the offset to blocks of the volume", map),
-            ("direct write to a file: additional cost beside that of a read", overwrite),
+            ("direct write to a file: additional cost over a read", overwrite),
             ("copying a page of 4 KiB from or to the page cache", page),
             ("writing back a page, charged to the flusher's CPU", write_back),
             ("looking up a file name, or closing a file", name),

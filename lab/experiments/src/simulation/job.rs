@@ -111,7 +111,7 @@ impl<M: Host> RowState<M> {
         let apart = volumes.len() as u32;
         let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
         let channel = Channel::open(&volumes[at], config)
-            .expect("opening a channel must succeed while all queues are served");
+            .expect("Channel::open must succeed on an I/O thread");
         (channel, Offsets::new(&plan.workload, blocks, place))
     }
 

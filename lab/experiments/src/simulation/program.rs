@@ -218,8 +218,8 @@ fn flush<M: Host>(
     }
     let depth = FLUSHER.channel_depth(cache.below().disks().len());
     let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
-    let below = Channel::open(cache.below(), config)
-        .expect("opening a channel must succeed while all queues are served");
+    let below =
+        Channel::open(cache.below(), config).expect("Channel::open must succeed on an I/O thread");
     let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
     let mut charged = 0;
     while stop.load(Order::SeqCst) == 0 {

@@ -99,7 +99,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         memory: &vm.memory[number as usize % vm.memory.len()],
         queues,
         channel: Channel::open(&vm.volume, config)
-            .expect("opening a channel must succeed while all queues are served"),
+            .expect("Channel::open must succeed on an I/O thread"),
         pace: BatchPacer::new(served.wait_max_ns),
         polling: Polling::new(served.poll_max_ns),
         requests: Vec::new(),

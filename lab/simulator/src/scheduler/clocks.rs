@@ -51,10 +51,8 @@ impl Clocks {
         if position != TIMERS {
             return Some((time_ps, ClockEvent::Cpu(self.by_position[position])));
         }
-        let (_, thread) = self
-            .timers
-            .first()
-            .expect("the tree holds the earliest deadline, so a deadline is set");
+        let (_, thread) =
+            self.timers.first().expect("the tree has a deadline only if a thread has set one");
         Some((time_ps, ClockEvent::Deadline(thread as u32)))
     }
 

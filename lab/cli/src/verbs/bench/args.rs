@@ -200,10 +200,10 @@ fn is_not_buffered(value: &str) -> Result<String, &'static str> {
 /// and explains all of them.
 const COMMON: [(&str, &str); 14] = [
     ("drive", "Drive, as DRIVER:KEY=VALUE,... [default: null]"),
-    ("connect", "Server instead: NBD URI or vhost-user:SOCKET"),
+    ("connect", "Measure a server: NBD URI or vhost-user:SOCKET"),
     ("overwrite", "Allow a run to destroy what the target holds"),
-    ("cache", "Cache over the drives: its size, such as 256m"),
-    ("stack", "Designs: mq, sq, raw [default: mq]"),
+    ("cache", "Size of a cache over the drives, such as 256m"),
+    ("stack", "Block layer designs: mq, sq, raw [default: mq]"),
     ("scheduler", "none, deadline, fair or latency"),
     ("numjobs", "Number of submitting threads"),
     ("rw", "read, write, randread, randwrite or randrw"),

@@ -72,7 +72,10 @@ fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     ended?;
     if rows.len() > 1 {
         let count = rows.len();
-        bail!("{count} rows are selected; choose one, as with --stack mq --iodepth 32 --numjobs 1");
+        bail!(
+            "the arguments select {count} measurements instead of one; add, for example, --stack \
+             mq --iodepth 32 --numjobs 1"
+        );
     }
     Ok(serde_json::to_value(rows)?)
 }

@@ -53,7 +53,10 @@ impl Server {
     pub fn check_wait(&self, wait: Option<Wait>) -> Result<()> {
         match (self, wait) {
             (Server::Nbd(_), Some(_)) => {
-                bail!("--wait needs --connect {VHOST_USER}SOCKET; NBD clients always sleep")
+                bail!(
+                    "--wait works only with --connect {VHOST_USER}SOCKET; NBD clients cannot poll, \
+                     they sleep until a reply arrives"
+                )
             }
             _ => Ok(()),
         }

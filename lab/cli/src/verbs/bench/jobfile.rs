@@ -473,7 +473,7 @@ mod tests {
             ("--chunk 4k", "--chunk 4k: a stripe needs several drives"),
             (
                 "--serving per-drive",
-                "--serving per-drive: drive workers serve volumes of several drives",
+                "--serving per-drive: only volumes of several drives have drive workers",
             ),
             ("--stack sq --software-queues one", "--software-queues one: only --stack mq"),
             ("--stack sq --hardware-queues one", "--hardware-queues one: --stack sq has one queue"),

@@ -337,7 +337,7 @@ mod tests {
             ),
             (
                 "--drive null --serving auto",
-                "--serving auto: drive workers serve volumes of several drives",
+                "--serving auto: only volumes of several drives have drive workers",
             ),
             ("--drive null --workers 1", "--workers: none of these rows has workers"),
         ] {

@@ -143,7 +143,8 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
     if let Some(serving) = args.serving.serving.iter().find(with_workers) {
         let name = serving.name();
         bail!(
-            "--serving {name}: drive workers serve volumes of several drives; give --drive more than once"
+            "--serving {name}: only volumes of several drives have drive workers; give --drive \
+             more than once"
         );
     }
     Ok(())

@@ -120,7 +120,8 @@ fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     }
     let drives = args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>();
     let text = format!(
-        "{}: one op is one step of a server program, or 4 KiB of any other program\n{}\n",
+        "{}: an op is a file operation of a server, or 4 KiB that another program reads, writes or \
+         copies\n{}\n",
         drives.join("+"),
         grid.text()
     );

@@ -127,7 +127,7 @@ fn check_alone(stripes: &StripeArgs) -> Result<()> {
     }
     if let Some(serving) = stripes.serving {
         let name = serving.name();
-        bail!("--serving {name}: a stripe needs several drives; give several --to DRIVE");
+        bail!("--serving {name}: only for a stripe of several drives; give several --to DRIVE");
     }
     Ok(())
 }
@@ -252,7 +252,7 @@ mod tests {
         for alone in ["null:", "nbd://h/"] {
             let error = lanes(&parsed(&[alone]), &[], &told).unwrap_err().to_string();
             assert!(
-                error.contains("--serving per-drive: a stripe needs several drives"),
+                error.contains("--serving per-drive: only for a stripe of several drives"),
                 "{error}"
             );
         }

@@ -310,7 +310,7 @@ fn single(text: &str, noun: &str) -> Result<Option<String>, String> {
 
 fn latency_percent(text: &str) -> Result<f64, String> {
     let share = float(text)?;
-    let wrong = || format!("{text:?}: write a share of 0 to 100");
+    let wrong = || format!("{text:?}: write a percentage from 0 to 100");
     if (0.0..=100.0).contains(&share) { Ok(share) } else { Err(wrong()) }
 }
 

@@ -30,7 +30,7 @@ impl<'a, M: Host> Access<'a, M> {
         let thread = Some(thread.clone());
         let config = ChannelConfig { depth: shared.depth, thread, ..ChannelConfig::default() };
         let channel = Channel::open(&shared.volume, config)
-            .expect("opening a channel must succeed while all queues are served");
+            .expect("Channel::open must succeed on an I/O thread");
         Access { shared, channel }
     }
 

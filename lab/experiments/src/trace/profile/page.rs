@@ -100,10 +100,12 @@ impl TraceProfile {
 
     fn tables(&self, devices: &[String]) -> Vec<DataTable> {
         let mut tables = vec![self.workload(devices), self.mix()];
-        let caption = "number of reads and writes from this length to less than twice this length";
+        let caption = "number of reads and writes by length; a row covers lengths from the one \
+                       given to below twice that";
         let bins = [("reads", &self.sizes[0]), ("writes", &self.sizes[1])];
         tables.push(bins_table(("size", "Sizes"), caption, bins));
-        let caption = "number of strides from this distance to less than twice this distance";
+        let caption = "number of strides by distance; a row covers distances from the one given to \
+                       below twice that";
         let bins = [("forward", &self.strides.forward), ("backward", &self.strides.backward)];
         tables.push(bins_table(("stride", "Strides"), caption, bins));
         tables.push(self.by_device(devices));
