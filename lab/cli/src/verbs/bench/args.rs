@@ -466,10 +466,10 @@ impl FromStr for CpuRange {
 #[derive(Debug, Clone, Args)]
 pub struct WorkloadArgs {
     /// Kinds of I/O: read, write, randread, randwrite, randrw
-    #[arg(long, value_delimiter = ',', default_value = "randread")]
+    #[arg(long, alias = "readwrite", value_delimiter = ',', default_value = "randread")]
     pub rw: Vec<Rw>,
     /// Size of an I/O in bytes, with k or m [default: 512 on null, else 4k]
-    #[arg(long, value_delimiter = ',', value_name = "SIZE")]
+    #[arg(long, alias = "blocksize", value_delimiter = ',', value_name = "SIZE")]
     pub bs: Vec<String>,
     /// Share of reads in randrw, in percent [default: 50]
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(0..=100))]

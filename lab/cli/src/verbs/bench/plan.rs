@@ -376,6 +376,9 @@ mod tests {
         let first = &rows[0].plan;
         assert_eq!((first.size_bytes, first.runtime.as_secs(), first.jobs), (Some(1 << 30), 5, 2));
         assert_eq!(plan("--jobs 2 --iodepth 1")[0].plan.jobs, 2);
+        let long = plan("--readwrite write --blocksize 8k --iodepth 1 --jobs 1");
+        let workload = &long[0].plan.workload;
+        assert_eq!((long.len(), workload.rw, workload.bs_bytes), (1, Rw::Write, 8192));
         let args = Command::try_parse_from(["bench", "--rwmixread", "70"]).unwrap().bench;
         let wrong = super::rows(&args).unwrap_err().to_string();
         assert_eq!(wrong, "--rwmixread 70: only randrw has a share of reads; add --rw randrw");
