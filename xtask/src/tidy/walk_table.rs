@@ -38,7 +38,9 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
         let end = format!("/{file}");
         of_row.extend(sources.iter().filter(|source| source.path.ends_with(&end)));
         if of_row.len() == before {
-            wrong.push(format!("there is no file `{file}`; name the file of this row's functions"));
+            wrong.push(format!(
+                "no file is called `{file}`; name the file with the functions of its row"
+            ));
         }
     }
     if of_row.is_empty() {

@@ -367,7 +367,7 @@ impl Scenario {
             (!(1..=256).contains(&cpus), "a machine with 1 to 256 CPUs"),
             (
                 named.chain(self.disturbances.iter().map(|d| d.cpu)).any(|cpu| cpu >= cpus),
-                "the cpu of every channel and disturbance to be below the machine's number of CPUs",
+                "every channel and disturbance to name a CPU below the machine's number of CPUs",
             ),
             (
                 self.channels.iter().any(|c| c.depth == 0 || c.batch == 0 || c.blocks == 0),

@@ -190,7 +190,7 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
     share.extend(drives.iter().map(|one| percent(one.share())));
     rows.push(share);
     let mut beside =
-        vec!["share of Q2D, with D2C capped at the paper's D2C".to_owned(), percent(paper_share)];
+        vec!["share of Q2D if D2C is at most the paper's".to_owned(), percent(paper_share)];
     beside.extend(drives.iter().map(|one| percent(one.share_beside_paper())));
     rows.push(beside);
     let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
@@ -206,7 +206,7 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
         checks: vec![check(drives)],
         figures: vec![figure(drives)],
         tables: vec![DataTable::new(
-            ("spans", "Spans of 4 KiB reads at queue depth 1"),
+            ("spans", "Times between trace events of 4 KiB reads at queue depth 1"),
             "Q: I/O queued, G: request allocated, I: request inserted, D: request issued to the \
              driver, C: completed. Every step has a timestamp of its own.",
             head,
@@ -247,7 +247,7 @@ fn check(drives: &[DriveSpans]) -> Check {
     };
     let each = drives.iter().map(|one| {
         let (share, beside) = (percent(one.share()), percent(one.share_beside_paper()));
-        format!("{}: {share} ({beside} with D2C capped at the paper's D2C)", one.drive)
+        format!("{}: {share} ({beside} if D2C is at most the paper's)", one.drive)
     });
     let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
     let holds = nvme.share_beside_paper() < SHARE_MOST;

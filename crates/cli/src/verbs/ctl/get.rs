@@ -160,7 +160,7 @@ fn toml_lines(report: &Report) -> Result<String> {
     if !schedulers.is_empty() {
         let _ = write!(
             text,
-            "# Changed since the start; add these lines to the sections by hand:\n{schedulers}"
+            "# Schedulers changed since the daemon started; add these lines to the sections:\n{schedulers}"
         );
     }
     if text.is_empty() {
@@ -201,7 +201,7 @@ mod tests {
         };
         let expected = "# These replace all [[group]] sections of the configuration:\n\n\
                         [[group]]\nname = \"gold\"\nweight = 400\niops = \"20k\"\n\n\
-                        # Changed since the start; add these lines to the sections by hand:\n\
+                        # Schedulers changed since the daemon started; add these lines to the sections:\n\
                         #   in [[drive]] name = \"d0\": scheduler = \"deadline\"\n";
         assert_eq!(toml_lines(&report).unwrap(), expected);
         let nothing = toml_lines(&Report::default()).unwrap();

@@ -71,8 +71,16 @@ pub(super) const REFUSED: [Refused; 31] = [
         "remove this option, and start millrace-lab in a cgroup of this weight",
     ),
     instead("create_only", "0", "files are created when their jobs begin; remove this option"),
-    instead("exec_postrun", "", "remove this option, and run its command after millrace-lab"),
-    instead("exec_prerun", "", "remove this option, and run its command before millrace-lab"),
+    instead(
+        "exec_postrun",
+        "",
+        "remove this option, and run its command when millrace-lab has ended",
+    ),
+    instead(
+        "exec_prerun",
+        "",
+        "remove this option, and run its command before you start millrace-lab",
+    ),
     instead("file_append", "0", "set offset to the size of the file"),
     instead("filename_format", "", "name the file with filename"),
     instead("gid", "", "remove this option, and start millrace-lab with this group ID"),

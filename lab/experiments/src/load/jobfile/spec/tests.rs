@@ -144,7 +144,7 @@ fn error_names_its_line_and_word_and_the_correction() {
             "rw=randwrite\nba=512\nverify=crc32c",
             "t.fio:1: verify: blocks of 4096 bytes would overlap",
         ),
-        ("latency_percentile=101", "t.fio:2: latency_percentile=\"101\": write a share of 0 to"),
+        ("latency_percentile=101", "t.fio:2: latency_percentile=\"101\": write a percentage"),
         ("verify=md6", "t.fio:2: verify=\"md6\": write crc32c, or 0 for none"),
         ("nrfiles=2", "t.fio:2: nrfiles: this fio option is not supported; write"),
         ("ioengine=", "t.fio:2: ioengine: it needs a value; write ioengine=..."),
