@@ -149,7 +149,7 @@ fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
 
 /// Prints the rows; returns true if an I/O failed.
 fn print(args: &BenchArgs, rows: &[Row]) -> Result<bool> {
-    if args.workload.json {
+    if args.json() {
         say_json(rows)?;
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };

@@ -25,7 +25,7 @@ use millrace_reactor::Backend;
 use super::beside_args::BesideArgs;
 use super::connect::Server;
 use super::contention::ContentionArgs;
-use super::jobfile_args::JobFileArgs;
+use super::jobfile_args::{JobFileArgs, OutputFormat};
 use super::linux24::Linux24Args;
 use super::program_args::ProgramArgs;
 use super::row_flags::rows_only;
@@ -226,6 +226,11 @@ pub fn with_short_help(bench: clap::Command) -> clap::Command {
 }
 
 impl BenchArgs {
+    /// Returns whether to print JSON instead of tables.
+    pub fn json(&self) -> bool {
+        self.workload.json || self.jobfile.output_format != OutputFormat::Normal
+    }
+
     /// Refuses a flag without the flag that it needs. clap does not detect this if a third flag
     /// excludes the needed one.
     pub fn check_needs(&self) -> Result<()> {

@@ -52,7 +52,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
         rounds.push(samples.into_iter().flatten().collect::<Vec<RunFigures>>());
     }
     if !rounds.is_empty() {
-        match args.workload.json {
+        match args.json() {
             true => say_json(&report(&names, &rounds))?,
             false => millrace_console::say(&format!("{}\n", table(&names, &rounds))),
         }

@@ -56,7 +56,7 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
         let first = row.outcome.first_error.as_deref().unwrap_or("no detail");
         bail!("drive {drive}: {} I/Os failed ({}): {first}", row.outcome.errors, row.rw);
     }
-    match args.workload.json {
+    match args.json() {
         true => millrace_console::say(&format!("{}\n", json_text(drive, &rows)?)),
         false => {
             millrace_console::say(&format!("drive {drive}, measured {place}\n\n{}\n", text(&rows)))

@@ -68,7 +68,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
             plans.iter().map(contend).collect::<Result<_, _>>()?
         }
     };
-    if args.workload.json {
+    if args.json() {
         super::say_json(&contests)?;
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };

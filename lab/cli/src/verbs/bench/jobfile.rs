@@ -62,9 +62,8 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     drop(news);
     bar.clear();
     let detail = match args.jobfile.output_format {
-        OutputFormat::Json => Some(JobDetail::Plain),
         OutputFormat::JsonPlus => Some(JobDetail::Bins),
-        OutputFormat::Normal => args.workload.json.then_some(JobDetail::Plain),
+        _ => args.json().then_some(JobDetail::Plain),
     };
     let text = match detail {
         Some(detail) => serde_json::to_string_pretty(&report(&file, &reports, detail))?,
@@ -428,8 +427,8 @@ mod tests {
             let error = parse(&format!("--jobfile a.fio {flag}")).unwrap_err().to_string();
             assert!(error.contains("cannot be used with"), "{error}");
         }
-        let error = parse("--output-format json").unwrap_err().to_string();
-        assert!(error.contains("--jobfile"), "{error}");
+        let is_json = |words| parse(words).unwrap().json();
+        assert!(is_json("--drive null --output-format json") && !is_json("--drive null"));
         let args = parse("--jobfile a.fio --output-format json+ --drive ram:size=1m").unwrap();
         assert_eq!(args.jobfile.output_format, OutputFormat::JsonPlus);
     }

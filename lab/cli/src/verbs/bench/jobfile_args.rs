@@ -20,9 +20,9 @@ pub struct JobFileArgs {
     /// docs/lab/bench.md lists the options that have an effect here
     #[arg(long, value_name = "FILE.fio", conflicts_with_all = rows_only(IN_THE_FILE))]
     pub jobfile: Option<PathBuf>,
-    /// With --jobfile, the form of the report: normal (a table), json (fio's keys), json+ (with the
-    /// bins of latencies)
-    #[arg(long, value_name = "FORMAT", requires = "jobfile", default_value = "normal")]
+    /// Form of the report: normal (a table), json (fio's keys; the same as --json), or json+ (with
+    /// --jobfile, also the bins of latencies)
+    #[arg(long, value_name = "FORMAT", default_value = "normal")]
     pub output_format: OutputFormat,
 }
 

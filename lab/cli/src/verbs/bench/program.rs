@@ -98,7 +98,7 @@ fn run_one(
 }
 
 fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
-    if args.workload.json {
+    if args.json() {
         let rows: Vec<serde_json::Value> = lines.iter().map(|line| json(args, line)).collect();
         return super::say_json(&rows);
     }

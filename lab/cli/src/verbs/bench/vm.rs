@@ -25,7 +25,7 @@ const RUNTIME_NS: u64 = 50_000_000;
 /// Simulates the virtual machines and prints a table. The exit code is 0, or 130 after Ctrl-C.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
-    if args.workload.json {
+    if args.json() {
         super::say_json(&reports)?;
     } else {
         millrace_console::say(&format!("{}\n", table(&reports)));
