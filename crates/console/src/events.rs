@@ -1,7 +1,7 @@
 //! `for_each_event`: reads a trace event by event, with an optional progress bar.
 //!
-//! The verbs of `trace` call this function with a closure for each event. Messages about the trace,
-//! such as missing files, go to standard error. So do, at the end, files that are damaged.
+//! The verbs of `trace` call this function with a closure for each event. Standard error gets
+//! messages about the trace, such as missing files, and at the end the list of damaged files.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -46,7 +46,8 @@ pub fn for_each_event(
 pub struct EventWalk {
     /// Names of the processes and devices in the trace.
     pub names: TraceNames,
-    /// Notes of the reader, already printed to standard error.
+    /// Messages of the reader about the trace, such as missing files; already printed to standard
+    /// error.
     pub notes: Vec<String>,
     /// Files that could not be read to the end, a line of text for each.
     pub damage: ReadDamage,

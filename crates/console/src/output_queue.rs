@@ -94,8 +94,8 @@ fn spawn(
     // The queue is leaked on purpose, because its thread uses it as long as the process lives.
     let queue: &'static OutputQueue = Box::leak(Box::new(OutputQueue::new()));
     Native::try_spawn(name, None, move || queue.run(write, what))?;
-    // The queue is published after its thread has started, because only the thread empties the
-    // queue.
+    // The queue is published only after its thread has started: without the thread, nothing would
+    // empty the queue.
     place.get_or_init(|| queue);
     Ok(())
 }

@@ -71,7 +71,8 @@ pub fn ranges(numbers: &[u32]) -> String {
     runs.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// Names the stack and scheduler of a drive: `mq`, or `mq/deadline` with a scheduler.
+/// Names the block layer design and the scheduler of a drive: `mq`, or `mq/deadline` with a
+/// scheduler.
 pub fn design(stack: Stack, scheduler: SchedulerKind) -> String {
     match scheduler {
         SchedulerKind::None => stack.word().to_owned(),

@@ -109,7 +109,7 @@ impl Args {
 }
 
 /// If there are many volumes, removes the rows of the volumes without I/O in the interval. Returns
-/// the number of idle volumes, including those that the daemon left out.
+/// the number of idle volumes, including those that the daemon left out of its report.
 fn leave_out_idle(rows: &mut Vec<columns::StatRow>, left_out: usize) -> usize {
     let volumes = rows.iter().filter(|row| row.kind == "volume").count();
     if volumes + left_out <= VOLUMES_SHOWN {

@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, (&mut client, args.query()), &mut model);
     give_back();
-    // Dropping `terminal` would print an error if the terminal is gone, so `terminal` is leaked.
+    // `terminal` is leaked, because dropping it prints an error if the terminal is gone.
     std::mem::forget(terminal);
     shown.map(|()| ExitCode::SUCCESS)
 }

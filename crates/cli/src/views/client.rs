@@ -110,7 +110,8 @@ impl Client {
             Err(error) => return Err(self.gone(&error)),
         };
         match begins.first() {
-            // If the daemon has closed the connection, reading the greeting line reports that.
+            // An empty answer means that the daemon has closed the connection. Reading the greeting
+            // line then reports that.
             None | Some(b'{') => Ok(()),
             _ if begins.starts_with(b"NBD") => {
                 let why = "this is the NBD socket of an export, not a control socket";
@@ -128,7 +129,8 @@ impl Client {
         (&self.version, self.pid, &self.path)
     }
 
-    /// Asks the daemon for its I/O history of the last `seconds`; empty if none is kept.
+    /// Asks the daemon for its I/O history of the last `seconds`. Returns an empty history if the
+    /// daemon is too old to know the verb.
     pub fn history(&mut self, seconds: usize) -> anyhow::Result<History> {
         match self.knows(HISTORY.name) {
             true => self.ask(&HISTORY, &HistoryRange { seconds: Some(seconds) }),

@@ -1,7 +1,7 @@
 //! Converts a table of counters to JSON and back, for serde's attributes `with` and `flatten`.
 //!
-//! Each row of the table has a JSON pointer that gives the place of its counter in the JSON. A
-//! counter that another version does not have is read as 0.
+//! Each row of the table has a JSON pointer to the place of its counter in the JSON. A counter that
+//! is missing, because another version wrote the JSON, is read as 0.
 
 use millrace_exports::CounterTable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -40,8 +40,8 @@ pub struct OnVolume {
 }
 
 impl OnVolume {
-    /// Converts a volume's counters of a group. Returns `None` if the group did nothing on the
-    /// volume.
+    /// Converts the counters of one group on one volume. Returns `None` if the group did nothing
+    /// there.
     pub fn new(
         volume: &str,
         stats: &TenantSnapshot,

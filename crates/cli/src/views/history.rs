@@ -6,14 +6,14 @@
 use serde::{Deserialize, Serialize};
 
 pub const KEPT_S: usize = 3600;
-/// Maximum number of series each for volumes, drives and groups. The busiest ones are kept.
+/// Maximum number of series of each kind (volumes, drives, groups). The busiest ones are kept.
 pub const SERIES_MAX: usize = 32;
 /// Number of rows of [`Sample::heat`]. Row n counts latencies from 2^n us on; the first row also
 /// counts shorter latencies, the last row also longer ones.
 pub const HEAT_ROWS: usize = 22;
 
 /// Answer to `history`: totals of each second, and I/O rates of each busy volume, drive and group.
-/// The newest value of each list comes last, and is of the same second.
+/// All lists are in order of time, and end with the same second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {

@@ -10,7 +10,7 @@ use super::history::KEPT_S;
 use super::requests::{HISTORY, STATS};
 use super::{Answers, StatsQuery};
 
-/// URL query strings that ask for idle volumes in addition.
+/// URL query strings by which a client asks for all volumes, idle ones included.
 const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
 
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -90,8 +90,8 @@ fn json(answers: &dyn Answers, verb: &str, arguments: Map<String, Value>) -> Vec
     }
 }
 
-/// Returns the health page. A daemon that answers is healthy even if a drive is in trouble;
-/// `degraded` is the HTTP status for that case.
+/// Returns the health page. `degraded` is the HTTP status if a drive is in trouble: 200 by default,
+/// because a daemon that answers counts as healthy, or 503 in strict mode.
 fn health(problems: &[String], degraded: &str) -> Vec<u8> {
     match problems {
         [] => response("200 OK", PLAIN, "ok\n"),

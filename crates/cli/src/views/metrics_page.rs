@@ -95,7 +95,8 @@ impl MetricsPage {
         }
     }
 
-    /// Writes one histogram. A bucket has its upper bound, and the number of values in it.
+    /// Writes one histogram in Prometheus's cumulative form. An item of `buckets` is a bucket's
+    /// upper bound, and the number of values in that bucket alone.
     fn histogram(
         &mut self,
         (name, labels): (&str, &Labels),

@@ -28,8 +28,8 @@ const DRIVE_GAUGES: [Metric<Drive>; 5] = [
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
 ];
 
-/// Counters of the I/Os of drives, and of volumes, clients and groups. Only the help of the first
-/// one differs, and only drives merge.
+/// Counters of the I/Os of drives, and of volumes, clients and groups. All but drives have another
+/// help text for `ios` (`SENT_IOS`) and no `merges`.
 const OP_COUNTERS: [Metric<OpCounts>; 4] = [
     ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
     ("bytes", "Bytes covered by completed I/Os, discards included.", |op| op.bytes),
@@ -196,7 +196,7 @@ fn volumes(page: &mut MetricsPage, report: &Report) {
         .map(|one| (labels([("volume", &one.name), ("serving", &one.serving)]), one.size_bytes));
     page.samples(("volume_size_bytes", "gauge", "Size of the volume."), sizes);
     let errors = report.exports.iter().map(|one| {
-        // Exports on different listeners may have the same name, so the label has the volume, too.
+        // Exports on different listeners may have the same name, so a label names the volume, too.
         let access = if one.read_only { "read-only" } else { "read-write" };
         let names = [("export", &*one.name), ("volume", &*one.volume), ("access", access)];
         (labels(names), one.errors)

@@ -34,8 +34,8 @@ pub struct Report {
     /// Counters of the groups, in the order of `groups`.
     pub group_counts: Vec<GroupCounts>,
     pub caches: Vec<CacheCounts>,
-    /// Volumes whose caches were dirty when an earlier daemon died, until a user acknowledges the
-    /// loss.
+    /// Volumes whose caches held unwritten data when an earlier daemon died. A volume is listed
+    /// until a user acknowledges the loss.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unacknowledged: Vec<String>,
     pub processor: ProcessorTime,
@@ -141,7 +141,7 @@ pub struct OpCounts {
     pub errors: u64,
     /// Total latency (btt's Q2C).
     pub total: TimeHistogram,
-    /// Merges, and the times in btt's stages. Only drives count them.
+    /// Merges, and the times in btt's stages. `None` except for drives.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub stages: Option<OpStages>,
 }

@@ -41,7 +41,8 @@ pub struct Session {
     owed_since: Option<Instant>,
     /// True if the session reads no further request, and ends as soon as its output is sent.
     last: bool,
-    /// Refusal to send if the client asks for a change; `None` if the client may make changes.
+    /// Refusal that is sent if the client asks for a change; `None` for a client that may make
+    /// changes.
     read_only: Option<Refusal>,
     peer: String,
     pending: Option<PendingAnswer>,
@@ -154,8 +155,8 @@ impl Session {
                 break;
             }
         }
-        // A request that is already in the input buffer causes no event of the socket, so the
-        // request is taken now, or once the pending reply is sent.
+        // poll(2) reports no event for a request that is already in the input buffer. So the
+        // request is taken now, or, while a reply is pending, once that reply is sent.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(true);
@@ -269,7 +270,8 @@ impl Session {
         self.answer_later(answer)
     }
 
-    /// Starts a thread that computes an answer. Returns a refusal if it cannot be started.
+    /// Computes an answer on a thread of its own. Returns a reply (the answer, or a refusal) only
+    /// if the system lacks a descriptor or a thread.
     fn answer_later(
         &mut self,
         answer: impl FnOnce() -> Vec<u8> + Send + 'static,

@@ -23,7 +23,7 @@ use super::metrics_listener::MetricsListener;
 use super::session::{Session, turn_away};
 
 const CLIENTS_MAX: usize = 32;
-/// Time for which the listeners are not polled after the system ran out of descriptors.
+/// Time for which no clients are accepted after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -145,7 +145,7 @@ impl ViewLoop {
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Some(vec![false; fds.len() - 1]),
-            // Any other error of poll(2) ends this thread, but not the daemon.
+            // Errors of poll(2) other than EINTR end this thread, but not the daemon.
             Err(_) => return None,
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();

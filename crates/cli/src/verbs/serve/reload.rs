@@ -1,8 +1,8 @@
 //! Switches a daemon to another configuration: `millrace ctl reload`, and SIGHUP.
 //!
-//! This module reads the file, refuses changes that need a restart, lets the library do the rest
-//! (`millrace::Server::reload`), and replaces the lists that the views read. One reload runs at a
-//! time, on the thread of the control socket or of signals.
+//! This module reads the file, refuses changes that need a restart, lets `millrace::Server::reload`
+//! apply the others, and replaces the lists of volumes and exports that reports are made of. One
+//! reload runs at a time, on the signal thread or on a thread that answers one control request.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub struct ConfigReloader {
     running: Mutex<RunningText>,
     /// Locked while a thread changes the configuration.
     change: Mutex<()>,
-    /// Base directory of relative paths when the daemon was started.
+    /// Directory of relative paths in the configuration with which the daemon was started.
     base: PathBuf,
     flags: StartFlags,
     fixed: DaemonConfig,
@@ -64,7 +64,8 @@ impl StartFlags {
     }
 }
 
-/// Returns the keys that differ between two plans and take effect only after a restart.
+/// Returns the keys of `[server]` that differ between two configurations and cannot change without
+/// a restart.
 fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
     let keys = [
         ("control", one.control != other.control),
@@ -229,8 +230,8 @@ impl ConfigReloader {
         })
     }
 
-    /// Returns the differences between the served configuration and its file, except addresses and
-    /// paths of sockets, which only admins may see.
+    /// Returns the differences between the served configuration and the file that it was read from.
+    /// Addresses and paths of sockets are left out, because only admins may see them.
     fn changes_since_file(&self, daemon: &LiveDaemon) -> Result<Vec<ReloadChange>, Refusal> {
         let source = self.source(None)?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
@@ -373,8 +374,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Replaces each path by its spelling in the served configuration, if both spellings, such as
-/// `./a.img` and `a.img`, lead to the same file.
+/// Replaces the path of each drive in `config` by its spelling in `served`, if both spellings, such
+/// as `./a.img` and `a.img`, lead to the same file.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();
@@ -441,7 +442,7 @@ fn log(report: &ReloadReport, notes: &[String]) {
     notes.iter().for_each(|text| tracing::info!("{text}"));
 }
 
-/// Returns the text of a refusal with the commands or flags that remove the obstacle.
+/// Returns the text of a refused reload, with the user's next step: a command, a flag or a restart.
 fn advised(refusal: &ReloadRefusal) -> String {
     match refusal {
         ReloadRefusal::ExportInUse { .. } => {

@@ -1,7 +1,8 @@
-//! Starts a daemon: configuration text, drives, threads, signals, and the report.
+//! Starts a daemon: reads the configuration, opens drives, starts threads and signal handling, and
+//! prints a report.
 //!
-//! `start` opens and creates the objects that `check` has examined. It uses `check`, and `live` at
-//! the end of the start.
+//! This module opens and creates the drives, sockets and files that `check` has examined. It calls
+//! `check`, and `live` (the running daemon) at the end of the start.
 
 pub mod drives;
 pub mod images;

@@ -26,8 +26,8 @@ const NAME_WIDTH: usize = 12;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheRow {
-    /// Increases of the cache's counters since the earlier report; for dirty data, the current
-    /// amount.
+    /// Increases of the cache's counters since the earlier report. The dirty bytes are the current
+    /// amount, not an increase.
     pub cache: CacheCounts,
     seconds: f64,
 }

@@ -153,7 +153,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
     rows
 }
 
-/// Operations that a row is about, now and in the earlier report.
+/// Operation counters of one row's volume, drive, queue or client, now and in the earlier report.
 struct RowOps<'a> {
     now: &'a [OpCounts],
     before: &'a [OpCounts],

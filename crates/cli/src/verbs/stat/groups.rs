@@ -96,7 +96,8 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Total wait, in nanoseconds, of the I/Os that were held when the earlier report was made.
+    /// Sum, in nanoseconds, of the waits so far of the I/Os that were held when the earlier report
+    /// was made.
     pub waited_ns: u64,
 }
 
@@ -190,8 +191,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// Costs of I/Os, summed over the volumes that a group used. `wanted`: the group's share by weight.
-/// `got`: the group's own I/Os. `all`: the I/Os of all groups.
+/// Costs of I/Os, summed over the volumes that a group used. `wanted`: part of `all` that the group
+/// is due by its weight. `got`: cost of the group's own I/Os. `all`: cost of all groups' I/Os.
 #[derive(Debug, Clone, Copy, Default)]
 struct CostShares {
     wanted: f64,
@@ -437,8 +438,8 @@ pub mod tests {
         let rows = rows(&report(1, vec![both, group("one", 300, 10, 0)]), None);
         let shares: Vec<[f64; 2]> =
             rows.iter().map(|row| [row.wanted_percent.round(), row.got_percent.round()]).collect();
-        // Group `both` is due a quarter of the cost 40 on volume v, and all of the cost 30 on
-        // volume w: 40 of 70 in sum. The group has used 30 on each volume.
+        // The I/Os on volume v cost 40, and group `both` is due a quarter; those on volume w cost
+        // 30, all due to `both`. So the group is due 40 of 70, and has used 60: 30 on each volume.
         assert_eq!(shares, [[57.0, 86.0], [75.0, 25.0]]);
     }
 

@@ -108,7 +108,7 @@ impl ListedRow for CacheRow {
 #[derive(Default)]
 pub struct TopModel {
     pub report: Report,
-    /// Server counters of the previous report, and the seconds between both reports.
+    /// Server counters of the previous report, and the seconds between that report and `report`.
     before: (Server, f64),
     rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
@@ -144,7 +144,7 @@ impl LowerTable {
         LowerTable::Caches,
     ];
 
-    /// Returns the kind of the table's rows.
+    /// Returns the kind of the rows that this table shows.
     pub fn kind(self) -> &'static str {
         ["drive", "queue", "client", "group", "cache"][self as usize]
     }
@@ -269,8 +269,8 @@ impl TopModel {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
-    /// Returns the length of the longest name of a volume, and of a row in the lower table that is
-    /// not a cache.
+    /// Returns the length of the longest name in the volume table and the lower table, in
+    /// characters. Caches are left out, because they have their volumes' names.
     pub fn longest_name(&self) -> usize {
         let is_shown = |row: &&dyn ListedRow| {
             let kind = row.key().0;

@@ -2,8 +2,8 @@
 //!
 //! The verb uses the control socket; the daemon writes the files, as its own user. This program
 //! shows the progress and ends the recording after the given time or at Ctrl-C; if this program
-//! dies, the daemon ends the recording by itself. If the daemon fails (a full disk, a directory
-//! that it may not write), so does this verb. `trace::run` calls it.
+//! dies, the daemon ends the recording by itself. If the daemon cannot write the files (a full
+//! disk, a directory without write permission), the verb fails. `trace::run` calls this module.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;

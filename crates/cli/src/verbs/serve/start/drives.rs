@@ -1,7 +1,8 @@
-//! Opens the drives of a plan and creates its volumes. The first failure undoes everything.
+//! Opens the drives of a configuration and creates its volumes. The first failure undoes
+//! everything.
 //!
-//! In addition to `millrace::Opening`, this module records created files, and logs which drive
-//! waits for a file that another process has locked.
+//! `millrace::Opening` opens the drives. This module also records created files, which a failed
+//! start removes, and logs which drive waits for a file that another process has locked.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -15,8 +16,8 @@ use super::startup::StartProgress;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
-/// Time between two checks of the drive being opened. A drive found by two checks in a row is
-/// logged, with the process or cluster that its opening waits for.
+/// Interval at which the drive being opened is checked. A drive that is found twice in a row is
+/// logged, with the process or cluster that it waits for.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 pub fn open(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<Opened> {
@@ -51,8 +52,8 @@ pub fn open(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<Opened>
     Ok(opening.finish().map_err(problem)?)
 }
 
-/// Logs the process or cluster for which the opening of a drive waits longer than `PATIENCE`. Ends
-/// when `open` drops the other end of `waiting`.
+/// Logs a drive whose opening takes longer than `PATIENCE`, with the process or cluster that it
+/// waits for. Returns when `open` drops the sender of the channel `waiting`.
 fn watch(
     current: &Mutex<Option<&DriveConfig>>,
     waiting: &mpsc::Receiver<()>,
@@ -69,7 +70,7 @@ fn watch(
     }
 }
 
-/// Logs the process or cluster that a drive waits for. Returns false if that is unknown.
+/// Logs the process or cluster that a drive waits for. Returns false if none is known.
 fn say(drive: &DriveConfig, startup: &StartProgress) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);

@@ -150,8 +150,8 @@ fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
-        // The default control socket lies beside a Unix socket of clients. If there is none, the
-        // control socket's path is written into the configuration.
+        // The default control socket has the path of a Unix socket for clients with `.control`
+        // appended. Without such a socket, the configuration must name the control socket.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
         let _ = writeln!(server, "control = {control}");
     }
@@ -223,7 +223,8 @@ fn is_nbd_url(text: &str) -> bool {
     matches!(scheme, Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }
 
-/// Returns the drive for a spec. A Ceph image's drive is named like the image.
+/// Returns the drive that a spec describes. The drive of a Ceph image gets the image's name, any
+/// other drive the name of its driver.
 fn drive(mut spec: Spec, args: &ImageArgs) -> ImageDrive {
     if args.read_only {
         spec.set_default("read-only", "on");
@@ -264,8 +265,8 @@ const URL_ADVICE: &str = "no driver opens this kind of URL; name a file, a block
                           nbd://HOST/NAME for the export of an NBD server (nbdkit makes one of \
                           https, S3 and others) or rbd:POOL/IMAGE for a Ceph image";
 
-/// Returns advice on how to create a disk at a path where nothing exists. Below /dev, `truncate`
-/// would create a file in memory that is named like a disk.
+/// Returns advice on how to create a disk at a path where nothing exists. Does not advise
+/// `truncate` below /dev, where it would create a file in memory that is named like a disk.
 fn to_make(file: &Path) -> String {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -1,7 +1,7 @@
 //! Reports that `serve` prints: volumes and drives, commands to paste, and the outcome of the stop.
 //!
 //! Commands to paste work in the directory in which the daemon was started: paths are as in the
-//! plan, quoted for a shell, and names and sockets are percent-encoded for NBD URIs.
+//! configuration, quoted for a shell, and names and sockets are percent-encoded for NBD URIs.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ use crate::config::words::{bytes_for_people, design};
 use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::CheckFindings;
 
-/// Number of bytes of an export that the suggested fio command accesses at most.
+/// Maximum number of bytes of an export that the suggested fio command accesses.
 const TRY_BYTES: u64 = 256 << 20;
 const TRY_BLOCK: u32 = 4096;
 
@@ -255,8 +255,8 @@ fn drives(plan: &ServePlan, opened: &Opened) -> String {
     table.text()
 }
 
-/// Describes a drive's queues: design, software and hardware queues, and the threads that run them,
-/// as in `mq 2 -> 2, I/O threads`.
+/// Describes a drive's queues: design and scheduler, numbers of software and hardware queues, and
+/// the threads that may run the queues, as in `mq 2 -> 2, I/O threads`.
 fn queues(disk: &Disk<Native>, design: &str) -> String {
     let (software, hardware) = disk.queue_count();
     let runner = match disk.kind() {

@@ -32,8 +32,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads the configuration that the arguments select, or generates it. `files` are files to
-    /// serve, or one configuration; `data_dir` is the directory of the default volume.
+    /// Reads or generates the configuration that the arguments select. `files` are the files to
+    /// serve, or one configuration file; `data_dir` is where the default volume keeps its data.
     pub fn read(
         files: &[PathBuf],
         config: Option<&Path>,

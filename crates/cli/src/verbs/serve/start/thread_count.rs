@@ -1,8 +1,9 @@
-//! Computes the number of threads that a configuration needs, and tries to start as many before
-//! anything is served, so that a system limit that is too low ends the start.
+//! Computes the number of threads that a configuration needs, and starts as many for a moment, so
+//! that a start fails before anything is served if a limit of the system is too low.
 //!
-//! The helpers of file drives count, too: with io_uring a kernel worker for each I/O thread,
-//! otherwise the threads of the process's pool. docs/operations.md has the same sum.
+//! Helper threads of file drives count, too: with io_uring a kernel worker for each I/O thread,
+//! otherwise the process's pool of threads for file operations. docs/operations.md has the same
+//! sum.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,8 +21,8 @@ const RUNNING: usize = 4;
 struct ThreadCount {
     io: usize,
     workers: usize,
-    /// Number of threads for vhost-user control (one per export), for the control socket and
-    /// metrics page, and for certificates.
+    /// Number of threads that serve vhost-user control messages (one thread per export), the
+    /// control socket and metrics page, and checks of certificates.
     others: usize,
     helpers: usize,
 }
@@ -81,7 +82,8 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();
-    // One thread serves control socket and metrics page. With TLS, one more checks certificates.
+    // One thread serves the control socket and the metrics page. With TLS, one more checks
+    // certificates.
     needed.others += 1 + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
     let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
     let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));
@@ -100,7 +102,8 @@ fn on_ring(drive: &DriveConfig) -> bool {
     is_file(drive) && drive.spec.innermost().get("aio") != Some("threads")
 }
 
-/// Returns true for a drive that needs threads of the process's pool even with io_uring.
+/// Returns true for a drive that needs the process's pool of threads for file operations even with
+/// io_uring.
 fn on_threads(drive: &DriveConfig) -> bool {
     let inner = drive.spec.innermost();
     let is_block = || {

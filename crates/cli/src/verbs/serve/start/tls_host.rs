@@ -12,8 +12,8 @@ use crate::config::ListenerPlan;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
-    /// Host for clients' URIs in place of the listener's address. `None` if the URI has the address
-    /// itself.
+    /// Host name for clients' URIs in place of the listener's address. `None` if the URI has the
+    /// address itself.
     pub host: Option<String>,
     pub remark: String,
 }
@@ -22,13 +22,13 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
     };
-    // A certificate that cannot be read, which was reported earlier, has no names. Clients' URIs
-    // then contain the listener's address.
+    // A certificate that cannot be read has no names, so clients' URIs contain the listener's
+    // address. The error was reported earlier.
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
-/// Chooses a certificate name for clients' URIs: the listener's IP address, a loopback name of that
-/// address, or else the first name that a URI can contain.
+/// Chooses a certificate name for clients' URIs: the listener's IP address, a loopback name if the
+/// listener accepts loopback connections, or else the first name that a URI can contain.
 fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
     let local: &[&str] = match address.ip() {
