@@ -79,8 +79,8 @@ impl FaultDriver {
     }
 
     /// Returns true if the fault drive may report the wrapped drive's holes. Clients do not read
-    /// holes, so injected read errors would have no effect there. With a simulated cache, the data
-    /// are not on the wrapped drive.
+    /// reported holes, so rules could not inject errors into such reads. With a simulated cache,
+    /// the wrapped drive holds no data, so its holes mean nothing.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }
@@ -144,8 +144,8 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
-    /// Returns false, because a rule may delay a completion. An immediate drive would complete
-    /// every request at the next `poll`.
+    /// Returns false, because a rule may delay a completion. The block layer requires that a poll
+    /// of an immediate drive completes every request.
     fn is_immediate(&self) -> bool {
         false
     }

@@ -196,8 +196,8 @@ impl NbdDriver {
         &self.shared.target.config
     }
 
-    /// Returns a new connection for a queue. Makes no connection if another one has failed before,
-    /// so that opening the drive waits only once.
+    /// Makes a connection for a queue. After a failed attempt, further calls return without a
+    /// connection, so that opening the drive waits for the server only once.
     fn connect(&self) -> Result<NextConnection, Error> {
         let shared = &self.shared;
         // The connection made when the drive was opened has generation 0.
@@ -352,7 +352,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn is_reconnecting(&self) -> bool {
-        // Relaxed: an old value of `searching` does no harm, because the caller asks again.
+        // Relaxed: `searching` is only reported to operators, so an old value does no harm.
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 

@@ -135,7 +135,7 @@ impl<M: Machine> Driver<M> for NullDriver {
     }
 }
 
-/// Contents of a drive that executes a request as soon as it is queued.
+/// Storage of a drive that executes each request as soon as it is queued.
 pub(crate) trait RequestStore {
     fn run<M: Machine>(&self, rq: &Request<M>);
 }

@@ -1,6 +1,7 @@
-//! `open_on`: opens drives that need no operating system, also on simulated machines.
+//! `open_on`: opens drives that need no operating system, on a real or simulated machine.
 //!
-//! A row of the driver table cannot be generic over the machine, so the drivers are listed here.
+//! A row of the driver table opens drives on the real machine only, because it cannot be generic
+//! over the `Machine`. So the drivers for all machines are listed here.
 
 use millrace_block::{Driver, Error, ErrorKind};
 use millrace_machine::Machine;
@@ -10,8 +11,8 @@ use crate::null;
 use crate::ram::{self, RamDriver};
 use crate::spec::{Spec, SpecError};
 
-/// Opens the drive of a spec on any machine. Supports `null`, `ram` and `model`, which need no
-/// operating system.
+/// Opens the drive of a spec on a real or simulated machine. Supports `null`, `ram` and `model`,
+/// which need no operating system.
 ///
 /// # Errors
 /// Fails as [`crate::open`] does. Returns `Open` with `InvalidSetting` for other drivers.

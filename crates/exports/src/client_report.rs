@@ -9,7 +9,7 @@ use millrace_block::GroupId;
 /// State of one client at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientReport {
-    /// Number of the client. The block layer marks the client's I/Os with it (tenant number).
+    /// Number of the client, with which the block layer marks the client's I/Os (tenant number).
     /// Virtual machines that use an export one after another have the same number.
     pub number: u16,
     /// `nbd` or `vhost-user-blk`.

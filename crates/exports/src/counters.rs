@@ -90,7 +90,7 @@ macro_rules! counter_table {
     };
 }
 
-/// Counters that one thread writes, alone on their cache lines.
+/// Counters that one thread writes, on cache lines without other data.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct PublishedCounters<const N: usize>([AtomicU64; N]);

@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, RawFd};
 
 /// Number of descriptors for drives, rings, sockets and timers, but not connections.
 const OTHERS: u32 = 256;
-/// Maximum number of descriptors for which the table is grown. The table then takes 512 KiB of
-/// kernel memory.
+/// Number of descriptors up to which the table is grown. The table then takes 512 KiB of kernel
+/// memory.
 const MOST: u32 = 1 << 16;
 /// Number of free descriptors below which a shortage is reported: 8 for one message of a frontend,
 /// and a margin of 32.

@@ -15,7 +15,8 @@ use millrace_block::{Error, ErrorKind};
 use millrace_machine::{CpuId, Native, NativeThread};
 use millrace_runtime::{JoinOutcome, join_within};
 
-/// Maximum time for threads to end after their final report. Their rings wait up to 5 s for drives.
+/// Maximum time for threads to end after their final report; longer than the 5 s for which their
+/// rings wait for drives.
 const LET_GO: Duration = Duration::from_secs(6);
 
 pub(crate) trait Service {

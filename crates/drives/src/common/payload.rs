@@ -36,7 +36,8 @@ pub fn copy_from_request<M: Machine>(rq: &Request<M>, into: &mut [u8]) {
     });
 }
 
-/// Calls `each` with each segment of a request, and the range of the request's data in it.
+/// Calls `each` once per segment of a request, with the segment's address and its byte range in the
+/// request's data.
 fn for_segments<M: Machine>(
     rq: &Request<M>,
     len_bytes: usize,

@@ -43,8 +43,8 @@ pub fn marked_process(mark: &str) -> Option<Holder> {
     is_it.then(|| Holder::of(pid))
 }
 
-/// Returns when a process was started, in clock ticks after boot, or `None` if it is no longer
-/// running.
+/// Returns the time at which a process was started, in clock ticks after boot, or `None` if the
+/// process is no longer running.
 fn started(pid: u32) -> Option<u64> {
     started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -87,7 +87,8 @@ pub fn flock_holder(file: &File) -> Option<Holder> {
     let meta = file.metadata().ok()?;
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
     let name = format!("{major:02x}:{minor:02x}:{}", meta.ino());
-    // On some file systems, /proc/locks shows another device number than stat does.
+    // On some file systems, /proc/locks shows another device number than stat does. A second search
+    // therefore compares only the inode number.
     let by_inode = format!(":{}", meta.ino());
     let pid = (0..LOOKS).find_map(|_| {
         // The table is read in large pieces, because reading it line by line would make it more

@@ -39,7 +39,8 @@ impl SimulatedCache {
         Ok(SimulatedCache { images: Mutex::new(images) })
     }
 
-    /// Executes a request. Returns the number of power cuts so far, to detect later ones.
+    /// Executes a request. Returns the number of power cuts so far, by which the caller detects a
+    /// later cut.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
         let mut images = lock_unpoisoned(&self.images);
         match rq.op() {

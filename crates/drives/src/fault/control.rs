@@ -111,7 +111,8 @@ pub(crate) struct FaultState {
     name: Mutex<String>,
     rules: Mutex<RuleSet>,
     is_dead: AtomicBool,
-    /// Number of calls of `release_stuck`. Each call frees the requests that are stuck then.
+    /// Number of calls of `release_stuck`. Each call releases the requests that are stuck at that
+    /// time.
     releases: AtomicU64,
     pub(crate) cache: Option<SimulatedCache>,
     struck: AtomicU64,

@@ -1,9 +1,9 @@
 //! `FileFlight`: one request to a file, from preparation to completion.
 //!
-//! Each tag has a preallocated flight with a list of memory segments. A flight handles short
-//! transfers, bounce buffers, and the fall-back from zeroing a range to writing zeroes; the queue
-//! starts its operations. Invariant: `done` of `len` bytes are transferred, and `memory[first..]`
-//! is the memory of the remaining bytes.
+//! Each tag has a preallocated flight with a list of memory segments. The flight handles short
+//! transfers, bounce buffers, and the fall-back from zeroing a range to writing zeroes. The queue
+//! starts the flight's operations. Invariant: `done` of `len` bytes are transferred, and
+//! `memory[first..]` is the memory of the remaining bytes.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -37,7 +37,7 @@ pub(crate) struct FileFlight {
     pub(crate) done: u64,
     pub(crate) memory: Vec<iovec>,
     pub(crate) first: usize,
-    /// Memory segments of the request while the data go through `bounce`.
+    /// Memory segments of the request, set aside while the data go through `bounce`.
     scattered: Vec<iovec>,
     pub(crate) bounce: Option<Buffer>,
     /// Number of uses of this tag, to recognise completions of earlier uses.
@@ -109,8 +109,8 @@ impl FileFlight {
         }
     }
 
-    /// Counts `bytes` as transferred. Before the end of the request, only whole multiples of `unit`
-    /// count. Returns false if there is no progress.
+    /// Counts `bytes` more as transferred, rounded down to a multiple of `unit` unless the request
+    /// is complete now. Returns false if there is no progress.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
         let done = (self.done + bytes).min(self.len);

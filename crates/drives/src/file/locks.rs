@@ -49,8 +49,8 @@ pub(super) fn lock(
     // background.
     let until = match (dry_run, &config.opened_at) {
         (Some(dry_run), _) => dry_run.until,
-        // A file that is opened through `opened_at`, a path other than its own, is refused at once
-        // if another process has locked it.
+        // `opened_at` is set for exports that are opened when a client asks for them. The client
+        // must not wait, so a file that another process has locked is refused at once.
         (None, Some(_)) => Instant::now(),
         (None, None) => Instant::now() + PATIENCE,
     };

@@ -196,7 +196,7 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
             (size_bytes, logical)
         }
         // Without unnamed files (O_TMPFILE), a dry run cannot examine the file that would be
-        // created.
+        // created. The block size is then assumed.
         (Err(error), Some(size_bytes))
             if !config.path.exists()
                 && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>

@@ -140,7 +140,8 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: `allocating` is a hint; an old value only delays a query about holes.
+            // Relaxed: `allocating` only keeps hole queries from waiting for the file's lock in the
+            // kernel. A thread that reads an old value waits.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());

@@ -1,10 +1,10 @@
 //! `ModelController`: a number of tags and a link that several simulated drives share.
 //!
-//! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Tags
-//! are shared fairly: while a drive with less than an equal share waits, drives with more get no
-//! further tags. A spec refers to a controller by name, and a controller exists as long as a drive
-//! uses it. The mutexes here come last in the lock order and are never held while other code is
-//! called.
+//! The controller stands for an AHCI controller, an SCU (Intel's SAS controller), or an HBA as in
+//! the test bed of \[FALCON\]. Tags are shared fairly: while a drive with less than an equal share
+//! waits, drives with more get no further tags. A spec refers to a controller by name, and a
+//! controller exists as long as a drive uses it. The mutexes here come last in the lock order and
+//! are never held while other code is called.
 
 use millrace_machine::lock_unpoisoned;
 use std::sync::{Arc, Mutex, Weak};
@@ -63,9 +63,8 @@ impl ModelController {
         })
     }
 
-    /// Returns the controller with this name, and creates it if there is none. `set` sets the
-    /// limits that the spec gives. If they differ from those of the existing controller, returns
-    /// the existing controller as the error.
+    /// Returns the controller `name`, which is created if there is none. `set` sets the limits that
+    /// the spec gives. A controller that exists with other limits is returned as the error.
     pub(crate) fn named(
         name: &str,
         set: impl FnOnce(&mut ControllerLimits),
@@ -125,7 +124,8 @@ impl ControllerPort {
         let mut ports = lock_unpoisoned(&self.controller.ports);
         let busy = ports.list.iter().filter(|port| port.in_flight > 0 || port.waiting).count();
         let share = (tags / busy.max(1) as u32).max(1);
-        // If this is only the calling drive itself, it has less than its share and gets the tag.
+        // If only the calling drive itself waits with less than its share, `own` is below `share`,
+        // and the drive gets the tag.
         let others_wait = ports.list.iter().any(|port| port.waiting && port.in_flight < share);
         let own = ports.list[self.index].in_flight;
         let granted = ports.in_flight < tags && !(others_wait && own >= share);

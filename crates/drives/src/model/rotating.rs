@@ -65,7 +65,8 @@ impl ModelDisk {
 pub(super) struct RotatingDisk {
     disk: ModelDisk,
     free_ns: u64,
-    /// Sector after the last one that passed the head.
+    /// Sector after the last one transferred. An I/O that starts here needs no seek and no
+    /// rotation.
     end: u64,
 }
 

@@ -53,7 +53,8 @@ impl ServiceTiming {
         let now_ns = controller.map_or(now_ns, |controller| controller.book_command(now_ns));
         let shared = controller.map_or(BookedTransfer::default(), |c| c.book_transfer(now_ns, io));
         if let Some(disk) = &mut self.disk {
-            // The disk buffers the data while they cross the controller's link.
+            // The disk has a buffer, so it seeks and rotates while data cross the controller's
+            // link.
             return shared.end_ns(disk.submit(now_ns, io));
         }
         let transfer = self.link.book(now_ns, io).with(shared);

@@ -37,7 +37,8 @@ pub(crate) struct ReconnectBackoff {
     limit: LogLimit,
     /// True if the last connection was lost because its server did not answer.
     pub(crate) was_silent: bool,
-    /// True if neither the last loss nor the reconnect after it is logged.
+    /// True if the log limit suppresses the messages about the last loss and the reconnect after
+    /// it.
     is_quiet: bool,
 }
 
@@ -57,7 +58,8 @@ impl ReconnectBackoff {
         self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
-    /// Records that failing requests were logged, so that the next reconnect is logged, too.
+    /// Records that failing requests were logged. The next reconnect is then logged, too, so that
+    /// the log shows the end of the failures.
     pub(crate) fn requests_fail(&mut self) {
         self.is_quiet = false;
     }

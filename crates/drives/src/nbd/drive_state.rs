@@ -133,7 +133,7 @@ pub(crate) struct NbdState {
     pub(crate) target: ServerTarget,
     /// Properties of the export when the drive was opened. Later connections must keep them.
     pub(crate) session: ClientSession,
-    /// Size that later connections must have at least, in bytes.
+    /// Minimum size that the server must report on later connections, in bytes.
     pub(crate) size_bytes: AtomicU64,
     /// True from the end of the time limit for reconnecting until a new connection is made.
     pub(crate) late: AtomicBool,
@@ -186,7 +186,8 @@ impl NbdState {
     /// Returns an error if the export no longer has the properties that the drive has reported to
     /// the block layer.
     pub(crate) fn is_kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows, and a connection with a smaller size is replaced.
+        // Relaxed: the size only grows. A connection that was compared with an older size is
+        // replaced later (`epoch_of`).
         let had_bytes = self.size_bytes.load(Ordering::Relaxed);
         let is_lost = |flag| self.has(flag) && !session.flags.contains(flag);
         let lacks = PROMISED.iter().filter(|(flag, _)| is_lost(*flag));
@@ -239,8 +240,8 @@ impl NbdState {
         }
     }
 
-    /// Returns how many connections in a row were short-lived, for the log line about a lost
-    /// connection. `None` if that loss is not logged.
+    /// Returns the number of connections in a row that were short-lived, for the log line about the
+    /// last loss. Returns `None` if that loss is not logged.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short)
@@ -249,8 +250,8 @@ impl NbdState {
     pub(crate) fn came_back(&self, connected: &NegotiatedConnection, generation: u32) {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
-            // Another connection was lost while this one was made. After a loss, all connections
-            // are given up, so this one is, too.
+            // Another connection was lost while this one was made. A loss ends all connections of
+            // the drive, so this one is given up.
             return;
         }
         *trouble = ReconnectTrouble::default();

@@ -95,8 +95,9 @@ impl ReplyReceiver {
             }
         };
         // SAFETY: the buffer, the message header and its list belong to this `ReplyReceiver`.
-        // `NbdLink` keeps it until the receive operation has ended. The payload's memory belongs to
-        // a request in flight, which does not complete before the operation has ended.
+        // `NbdLink` keeps the `ReplyReceiver` until the receive operation has ended. The payload's
+        // memory belongs to a request in flight, which does not complete before the operation has
+        // ended.
         unsafe { ring.push(op) };
     }
 

@@ -52,8 +52,8 @@ pub(crate) struct NbdLink {
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
-    /// Epoch, that is, number of times that the drive had grown (`NbdState::epoch`) when it had the
-    /// size that the server reported on this connection.
+    /// Value of `NbdState::epoch` (number of times that the drive has grown) for the size that the
+    /// server reported on this connection.
     epoch: u32,
     generation: u32,
     answers: Answers,
@@ -61,8 +61,8 @@ pub(crate) struct NbdLink {
     outbound: RequestSender,
     redial: Arc<ReconnectThread>,
     next: NextConnection,
-    /// Deadline of requests while the server accepts connections but answers nothing. `None` once
-    /// it has answered a request of this queue, on this or another connection.
+    /// Deadline of requests at a server that accepts connections but answers nothing. `None` once
+    /// the server has answered a request of this queue, on this or another connection.
     pub(crate) fruitless: Option<Deadline<Native>>,
     /// True if the last receive acknowledged a write that is not durable.
     has_written: bool,
@@ -229,8 +229,8 @@ impl NbdLink {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // Another connection was lost before this write was acknowledged. `end` has handled
-            // that loss without this write, so the loss is recorded again.
+            // Another connection was lost before this write was acknowledged. `end` looked for
+            // unflushed writes without finding this one, so the check is repeated.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
@@ -336,7 +336,7 @@ impl NbdLink {
         };
         let all = if self.place.name.is_some() { " all connections" } else { "" };
         let next = match shared.is_late() {
-            // The time limit for reconnecting has already passed.
+            // The time limit for reconnecting has already passed, so requests no longer wait.
             true => "requests fail until the server is back".to_owned(),
             false => {
                 let limit_s = shared.target.config.reconnect.as_secs();
@@ -352,7 +352,8 @@ impl NbdLink {
     }
 
     pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
-        // Each query of the deadline also detects whether the process was suspended.
+        // A deadline that is queried in each call detects that the process was suspended, and is
+        // then postponed.
         self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
             LinkState::Up if self.is_over(context.shared) => self.follow(context),

@@ -138,7 +138,7 @@ impl RequestSender {
         self.first == self.iov.len()
     }
 
-    /// Records that this many bytes of the batch were sent, or encrypted.
+    /// Records that this many bytes of the batch were sent or, with TLS, encrypted.
     pub(crate) fn advance(&mut self, mut bytes: usize) {
         while let Some(piece) = self.iov.get_mut(self.first) {
             let part = bytes.min(piece.iov_len);

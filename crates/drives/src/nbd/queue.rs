@@ -65,8 +65,8 @@ pub(crate) struct NbdQueue {
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// Pointers of the connections lead to buffers that the `NbdQueue` owns. Its ring refuses calls from
-// threads other than its own.
+// Pointers of the connections lead to buffers that the `NbdQueue` owns. `ThreadBound` refuses calls
+// of the ring from threads other than the ring's own.
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
@@ -373,8 +373,8 @@ impl DriverQueue<Native> for NbdQueue {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // Another queue of the drive is sending this forwarded request, or no queue has taken
-            // it before its timeout.
+            // A forwarded request has timed out: another queue is sending the request, or no queue
+            // has taken it yet.
             FlightState::Forwarded => {
                 flight.expired = true;
                 if let Some(request) = self.shared.siblings.expire(flight.forwarding) {

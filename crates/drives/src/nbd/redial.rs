@@ -47,7 +47,8 @@ struct ReconnectState {
     outcome: Option<ReconnectOutcome>,
     /// Serial number of the latest order to connect. Threads with older orders end.
     wish: u64,
-    /// Reason why the latest order has no thread, and the time to ask again.
+    /// Reason why the system refused a thread for the latest order to connect, and the time to ask
+    /// again.
     refused: Option<(String, Deadline<Native>)>,
 }
 
@@ -156,7 +157,8 @@ impl ReconnectThread {
     }
 }
 
-/// Returns the outcome of a new connection, or `None` if it may not be used beside open ones.
+/// Returns the outcome of a new connection, or `None` if the drive may not use it beside the open
+/// connections.
 fn outcome(
     shared: &NbdState,
     connected: NegotiatedConnection,

@@ -1,6 +1,6 @@
-//! `Ring`: a queue's inbox on its thread's reactor.
+//! `Ring`: a queue's list of completions on the reactor of its thread.
 //!
-//! The sending and receiving sides of a connection push operations, each through its own
+//! The sending and receiving sides of the queue's connections push operations, each through its own
 //! `ConnectionRing`; the queue takes the completions.
 #![allow(unsafe_code)]
 
@@ -38,7 +38,8 @@ impl Drop for Ring {
     }
 }
 
-/// The ring as one side of a connection uses it, which has one operation in flight at a time.
+/// The ring as the sending or receiving side of a connection uses it. Each side has one operation
+/// in flight at a time.
 pub(crate) struct ConnectionRing<'a> {
     pub(crate) ring: &'a Ring,
     pub(crate) fd: RawFd,

@@ -93,7 +93,7 @@ pub(crate) enum ConnectionSharing {
 
 #[derive(Debug, Default)]
 pub(crate) struct SiblingQueues {
-    /// Number of connections that are up, without those of earlier connection generations.
+    /// Number of connections that are up, not counting those of earlier connection generations.
     up: AtomicUsize,
     /// Number of connections that the open queues need.
     all: AtomicUsize,
@@ -125,7 +125,7 @@ impl SiblingState {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Wakes the queue's thread; `None` while the queue is not open.
+    /// Eventfd that wakes the queue's thread; `None` while the queue is not open.
     wake: Option<Arc<OwnedFd>>,
     up: usize,
     /// Number of the queue's open sockets, including those of earlier connection generations.
@@ -187,7 +187,8 @@ impl SiblingQueues {
         }
         state.generation = generation;
         state.queues.iter_mut().for_each(|queue| queue.up = 0);
-        // Relaxed here and below: a thread that reads an old value is woken and reads again.
+        // Relaxed here and below: a thread that reads an old value is woken afterwards and reads
+        // again.
         self.up.store(0, Ordering::Relaxed);
         state.queues.iter().for_each(QueueState::wake);
     }

@@ -23,8 +23,8 @@ pub(crate) struct ReconnectTrouble {
 }
 
 impl ReconnectTrouble {
-    /// Records that the server gave a reason for refusing the connection. Returns a log line if the
-    /// reason is new, and no connection is up.
+    /// Records the server's reason for refusing a connection. Returns a log line if the reason is
+    /// new and no connection is up.
     pub(crate) fn refused(&mut self, why: &str, up: usize, now: Instant) -> Option<String> {
         self.why = Some(why.to_owned());
         if up > 0 || self.said.as_deref() == Some(why) || !self.limit.allows(now) {

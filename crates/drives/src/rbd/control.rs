@@ -26,20 +26,22 @@ pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
 /// Interval between two checks of an image with a watch. librbd reports changes of such an image,
 /// but the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time that a client that changes an image waits until this drive has checked it.
+/// Maximum time for which this drive's check of an image holds up the client that has changed it.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the closing of all drives together waits for clusters that do not answer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// Feature bit `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(super) const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
-/// Time that is left of [`CLOSE_PATIENCE`]; reset once a cluster has answered.
+/// Rest of [`CLOSE_PATIENCE`] for the drives that are still to be closed; reset once a cluster has
+/// answered.
 static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 
 /// Byte ranges with data, in order; `None` if unknown.
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
-/// Work for the control thread. `Weak::new` in place of the drive's state ends the checks.
+/// Work for the control thread, which passes its reference to the drive's state. Replacing that by
+/// `Weak::new` ends the checks of the image.
 pub(super) type ControlOrder = Box<dyn FnOnce(&mut Weak<RbdState>) + Send>;
 
 /// Sends an order to a control thread and returns the receiver of its answer. If the control thread
@@ -67,8 +69,8 @@ impl ControlThread {
         let theirs = Arc::downgrade(shared);
         let is_told = {
             let sender = sender.clone();
-            // A thread of librbd makes this call when the image has changed. If the check takes
-            // longer than `UPDATE_PATIENCE`, librbd lets the client that changes it continue.
+            // A thread of librbd makes this call when the image has changed. The client that has
+            // changed the image waits for the end of the call, at most for `UPDATE_PATIENCE`.
             let wait_for_look = move || drop(order(&sender, look).recv_timeout(UPDATE_PATIENCE));
             // If the callback cannot be set, librbd reports no changes. The image is then checked
             // as often as an image without a watch.

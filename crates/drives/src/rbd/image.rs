@@ -65,8 +65,8 @@ impl Drop for RbdImage {
 }
 
 impl RbdImage {
-    /// Opens the image or its snapshot. A read-only image gets a watch, too, if the Ceph user may
-    /// write, because setting a watch needs that permission.
+    /// Opens the image or its snapshot. Setting a watch needs write permission: if the Ceph user
+    /// has it, a read-only image gets a watch, too.
     pub(crate) fn open(cluster: CephCluster, config: &RbdConfig) -> Result<RbdImage, io::Error> {
         let functions = cluster.functions;
         let name = c_text(&config.image.image);

@@ -28,7 +28,8 @@ use crate::open::Opened;
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
 const DISCARD_BYTES: u64 = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(250);
-/// Additional time after the time limit, for the cluster to report why connecting failed.
+/// Time that is added to the limit for connecting, so that the cluster can report why connecting
+/// failed.
 const GRACE: Duration = Duration::from_secs(2);
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 const SIZE_PATIENCE: Duration = Duration::from_secs(30);

@@ -113,7 +113,7 @@ impl Server {
         RemovedVolumes(before.volumes.iter().filter(is_gone).cloned().collect())
     }
 
-    /// Hands new exports to all I/O threads and waits until they serve them.
+    /// Hands new exports to all I/O threads, and waits for a limited time until they are served.
     pub(super) fn replace(&self, exports: Arc<ExportTable>) {
         let version = self.shared.served.replace(exports);
         self.shared.note_change();

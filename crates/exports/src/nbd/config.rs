@@ -14,8 +14,8 @@ use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
-/// Default limit of polling before a thread sleeps, in nanoseconds. On a virtual machine, a client
-/// may need this long to wake up and send its next request.
+/// Default time for which an I/O thread polls before it sleeps, in nanoseconds. On a virtual
+/// machine, a client may need this long to wake up and send its next request.
 const SPIN_NS: u64 = 100_000;
 
 /// Settings of one export: a volume under a name.
@@ -104,9 +104,9 @@ pub struct ServerConfig {
     pub handshake_timeout: Duration,
     /// Maximum payload memory of all connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest time for which a thread polls before it sleeps; zero disables polling. A thread
-    /// whose last waits exceeded this time does not poll. A polling thread lets others use its CPU.
-    /// `None` means up to 100 us, as long as polling raises throughput.
+    /// Longest time for which an I/O thread polls before it sleeps; zero disables polling. A thread
+    /// whose last waits exceeded this time does not poll. A polling thread yields its CPU to other
+    /// threads. `None` means up to 100 us, as long as polling raises throughput.
     pub spin: Option<Duration>,
 }
 

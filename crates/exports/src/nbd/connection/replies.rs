@@ -116,8 +116,8 @@ pub(crate) struct ReplyQueue {
     /// Number of reply bytes sent since the server last waited for the client to read replies.
     pub(crate) backlog_bytes: usize,
     pub(crate) backlog_replies: u32,
-    /// Reports when the client has read most replies. `None` if no file descriptor was free for
-    /// this.
+    /// Descriptor that becomes readable when the client has read most replies. `None` if no file
+    /// descriptor was free.
     pub(crate) backlog: Option<SendBacklog>,
     /// Time, in nanoseconds, at which the server began to wait for the client to read its replies,
     /// before the next receive. 0 if the server does not wait.
