@@ -45,6 +45,7 @@ pub(crate) enum UnplugReason {
     /// The batch ended or the plug was full (U in traces).
     #[default]
     Explicit,
-    /// The plug's owner is about to wait (UT in traces, as in the kernel for such a task).
+    /// The plug's owner is about to wait (UT in traces, as in the kernel for a task that goes to
+    /// sleep with plugged I/O).
     ToWait,
 }

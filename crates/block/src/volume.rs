@@ -43,8 +43,8 @@ use crate::volume::stripe::Stripe;
 
 /// Maximum number of lookups in one query of a volume's extents. Limits the query's time.
 const EXTENT_STEPS: u32 = 4096;
-/// Maximum number of a channel's bio slots (128 bytes each) for parts of split bios. A channel
-/// whose depth or number of drives requires more gets more.
+/// Usual maximum of a channel's bio slots (128 bytes each) for parts of split bios. Exceeded if the
+/// channel's depth, or four slots for each drive, require more.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -118,7 +118,8 @@ pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
 }
 
 impl Arena {
-    /// Announces to a volume's drives, before queues are opened, that requests will use this arena.
+    /// Announces to a volume's drives, before queues are opened, that requests will use memory of
+    /// this arena.
     pub fn lend_to<M: Machine>(self: &Arc<Self>, volume: &Volume<M>) {
         volume.disks.iter().for_each(|disk| disk.driver.lend(self));
     }
@@ -539,7 +540,8 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// Returns the extent at a drive's sector `place`, from its last answer `known`, or a new query.
+/// Returns the extent at sector `place` of a drive: from `known`, the last answer of the drive, if
+/// it contains the sector; else from a new query, which replaces `known`.
 fn lookup(
     known: &mut (Sector, Vec<Extent>),
     place: Sector,

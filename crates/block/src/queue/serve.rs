@@ -1,5 +1,5 @@
-//! `ServeLock`: a try-lock whose holder serves the queue. A thread that finds the lock held leaves
-//! a flag, and the holder then serves again.
+//! `ServeLock`: a try-lock whose holder serves a hardware queue. A thread that finds the lock held
+//! sets a flag and leaves, and the holder then serves the queue once more.
 //!
 //! The lock consists of one word (free, held, held and flagged) and the value that it protects.
 //! Threads that run a hardware queue take the lock. Entering and leaving take one atomic operation

@@ -70,7 +70,7 @@ pub(crate) enum TraceStep {
     QueueGet,
     RemapQueue,
     RemapQueueGet,
-    /// Inserted and dispatched (I and D), with the nanoseconds between both.
+    /// Inserted and dispatched (I and D), with the nanoseconds between the two events.
     InsertIssue(u16),
 }
 

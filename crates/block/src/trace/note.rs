@@ -13,7 +13,8 @@ use crate::bio::group_id::GroupId;
 /// The content of a trace message, with the group that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceMessage {
-    /// An I/O of the group starts to wait, for [`TraceNote::time_ns`] as expected; 0 if unknown.
+    /// An I/O of the group starts to wait. [`TraceNote::time_ns`] is the expected length of the
+    /// wait; 0 if unknown.
     Waits(GroupId, WaitReason),
     /// An I/O of the group continues. [`TraceNote::time_ns`] is the length of the wait.
     GoesOn(GroupId, WaitReason),

@@ -226,7 +226,8 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Events dropped in this recording, minus the drop counters of the present `rings`. Wraps.
+    /// Number that makes, added to the drop counters of the present `rings`, the number of events
+    /// dropped in this recording. Wraps around.
     dropped: M::Word,
     /// 1 if the clock is read for each event.
     exact: M::Word,

@@ -11,8 +11,9 @@ pub(crate) trait SectorMapping {
     /// Returns the drive and sector of a range that is contiguous on one drive; else `None`.
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)>;
 
-    /// Returns the first drive that a range touches, and the number of drives that it touches, in
-    /// round-robin order. `last` is the range's last sector.
+    /// Returns the first drive that a range touches, and the number of drives that it touches. The
+    /// range continues on the next drive of the volume, and after the last drive on drive 0. `last`
+    /// is the range's last sector.
     fn span(&self, sector: Sector, last: Sector) -> (u16, u16);
 
     /// Returns the first and last chunk of a range, from which [`SectorMapping::part_of`] computes

@@ -110,8 +110,8 @@ fn raise<W: Word>(word: &W, size: Sector) {
     // Relaxed: the old size is only compared with `size`. The exchange fails if it has changed.
     let mut old = word.load(Order::Relaxed);
     while old < size {
-        // Release pairs with the Acquire of readers of the size: a thread that sees the size also
-        // sees the driver's size. Relaxed: a failed exchange is retried.
+        // Release pairs with the Acquire of each reader of `word`: a thread that sees the new size
+        // also sees the size that the driver has stored. Relaxed: a failed exchange is retried.
         match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,
@@ -123,7 +123,7 @@ impl<M: Machine> Volume<M> {
     /// Returns the volume's size in sectors, which [`Volume::resize`] can increase.
     #[must_use]
     pub fn capacity(&self) -> Sector {
-        // Acquire pairs with `raise`.
+        // Acquire pairs with the Release of `raise`, which stores a new size.
         self.size.now.load(Order::Acquire)
     }
 

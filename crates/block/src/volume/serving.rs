@@ -21,7 +21,8 @@ pub enum Serving {
     /// The submitting thread serves its I/O to completion.
     #[default]
     Inline,
-    /// A worker for each drive serves batches from the low watermark on (Kumar et al., ATC 2017).
+    /// A worker thread for each drive serves batches that reach the low watermark; the submitting
+    /// thread serves smaller batches (Kumar et al., ATC 2017).
     PerDrive,
     /// The submitting thread serves the drives one after the other, from one list of requests for
     /// all drives. A request takes its tag when it enters the list, and later bios can merge with
@@ -129,13 +130,15 @@ const WINDOW_ROUNDS: u64 = 4;
 /// Smallest number of batches that pass unmeasured after a change of the serving mode, while I/O of
 /// the old mode completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Smallest number of bios unmeasured after a change of mode, as a multiple of those in flight.
+/// Smallest number of bios that pass unmeasured after a change of the serving mode, as a multiple
+/// of the number of bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
 /// Number of measuring windows before `auto` first tries the slower serving mode again.
 const STAY_FIRST: u32 = 32;
 /// Maximum number of measuring windows between two trials of the slower serving mode.
 const STAY_MOST: u32 = 1024;
-/// A trial of the slower mode ends early after this many times the time that the faster would need.
+/// Factor that ends a trial of the slower serving mode early: the trial may take at most this many
+/// times as long as the faster mode would need for the same bios.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers, which use extra CPUs, must be faster than submitters to be chosen.
 const MARGIN_PERCENT: u64 = 3;
@@ -280,7 +283,8 @@ impl ServingChoice {
         self.channels = [0, self.channels[0]];
     }
 
-    /// Begins a new window after a long enough one, or after the unmeasured time (`settling`).
+    /// Begins a new measuring window once the present window is long enough, or once the unmeasured
+    /// time after a change of mode (`settling`) is over.
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {
@@ -305,7 +309,7 @@ impl ServingChoice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // Changes to the faster mode: the other was only on trial, or has become slower.
+            // Changes to the faster mode. The present mode was only on trial, or has become slower.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);

@@ -73,8 +73,9 @@ impl SectorMapping for Stripe {
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let (shift, width) = (self.chunk_shift, self.width);
         let ((first_row, first), (last_row, last)) = (range.first, range.last);
-        // A row is one chunk of each drive. Drives before that of the first chunk begin their part
-        // of the range one row later; drives after that of the last chunk end it one row earlier.
+        // A row is one chunk of each drive. Drives before the first chunk's drive begin their part
+        // of the range one row later. Drives after the last chunk's drive end their part one row
+        // earlier.
         let row = first_row + u64::from(member < first);
         let end_row = last_row + u64::from(member <= last);
         if row >= end_row {

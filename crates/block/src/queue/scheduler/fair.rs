@@ -58,7 +58,7 @@ pub struct Latency<M: Machine>(Arc<SharedDrive<M>>);
 debug_fields!(Latency<M: Machine>);
 
 impl<M: Machine> Latency<M> {
-    /// Creates a scheduler for a drive that these groups share.
+    /// Creates a scheduler for a drive that all groups in `groups` share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
         let drive = DriveParts::of_no_drive(cost, tags);

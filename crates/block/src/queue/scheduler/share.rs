@@ -49,12 +49,13 @@ use crate::queue::scheduler::{
     ChainBatch, CompletedChain, DriveMark, DriveTags, Leftover, Scheduler, SchedulerPick,
 };
 
-/// Nanoseconds between two reports that a hardware queue posts to its mailbox about its I/O.
+/// Nanoseconds between two reports of a hardware queue about its I/O. The queue posts them to its
+/// mailbox, from which an allocation (a division of the drive among groups) reads them.
 const PERIOD_NS: u64 = 500_000;
-/// Shortest time, in nanoseconds, between two allocations of the drive among groups. A hardware
-/// queue that its budgets hold back also reports at most this often.
+/// Shortest time, in nanoseconds, between two allocations of the drive among groups, and between
+/// two reports of a hardware queue whose groups have used up their budgets.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
-/// Nanoseconds after which a group of a lower priority gets an I/O although higher ones wait.
+/// Nanoseconds after which a waiting group gets an I/O even if groups of higher priority wait.
 const STARVED_NS: u64 = 100_000_000;
 
 pub(crate) struct SharedDrive<M: Machine> {
@@ -65,8 +66,8 @@ pub(crate) struct SharedDrive<M: Machine> {
     weights: DepthWeights,
     /// Length of the longest request, in sectors. Channels split longer reads and writes.
     pub(crate) piece_sectors: Arc<M::Word>,
-    /// Number of times that the drive was divided anew among groups and queues. A queue that sees a
-    /// new number takes its new limits from its mailbox.
+    /// Number of allocations (divisions of the drive among groups and queues) so far. A queue that
+    /// sees a new number takes its new limits from its mailbox in `mails`.
     pub(crate) epoch: M::Word,
     pub(crate) due_ns: M::Word,
     pub(crate) mails: Box<[M::Lock<QueueMailbox>]>,
@@ -111,7 +112,8 @@ pub(crate) struct DriveParts<M: Machine> {
 }
 
 impl<M: Machine> DriveParts<M> {
-    /// Creates drive state for a scheduler inside a program's own scheduler, without a disk.
+    /// Creates the drive state for a scheduler that a program calls from a scheduler of its own, so
+    /// that no disk exists to provide the state.
     pub(crate) fn of_no_drive(cost: CostModel, tags: DriveTags) -> Self {
         DriveParts {
             holds: Arc::new(DriveWaits::new(tags.queues)),
@@ -126,8 +128,8 @@ pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
-    /// Waiting bio chains and state of each group at this queue (a flow), in the order of the
-    /// mailbox's entries. Flows are never removed.
+    /// Waiting bio chains and state of each group at this queue (a flow). A flow has the same index
+    /// as the group's entry in the queue's mailbox. Flows are never removed.
     flows: Vec<GroupFlow<M>>,
     /// Two indices in `flows` (queues of groups) for each group number: reads, and other
     /// operations. Without `Policy::Targets`, the first is for all operations. `u16::MAX` if there
@@ -288,9 +290,9 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // Long requests of other groups may use up the depth limit. Two requests may exceed it: any
-        // request while `counted` (depth in use) is 0, and the first request of a group whose usual
-        // demand fits into the group's part of the depth.
+        // Long requests of other groups may use up the depth limit. Two kinds of requests may
+        // exceed the limit: any request while `counted` (depth in use) is 0, and the first request
+        // of a group whose usual demand fits into the group's part of the depth.
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -379,8 +381,9 @@ impl<M: Machine> ShareQueue<M> {
         let next = ReportedWaits::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
-        // Charges the waiting time up to now to the reason why the queue has stopped. Bio chains
-        // inserted since the last report wait from now on.
+        // `settle` adds the waiting time up to now to the counter of the reason why the queue
+        // dispatches nothing. `say` counts bio chains inserted since the last report as waiting
+        // from now on.
         account.settle(now_ns);
         account.say(&mut flow.said, next, now_ns);
     }

@@ -1,7 +1,8 @@
 //! `SortedChains`: waiting bio chains (each becomes one request), indexed by sector and by age.
 //!
-//! Owned by a queue of deadline.rs, under its lock. Chains that are adjacent on the drive merge at
-//! either end. Kernel counterpart: `sort_list` and `fifo_list` of `struct dd_per_prio`.
+//! The scheduler `Deadline` (deadline.rs) has two for each priority and hardware queue, under the
+//! lock that all queues of the drive share. Chains that are adjacent on the drive merge at either
+//! end. Kernel counterpart: `sort_list` and `fifo_list` of `struct dd_per_prio`.
 
 use alloc::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub(crate) type SortKey = (Sector, u64);
 
 pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: BioChain<M>,
-    /// Time in nanoseconds at which its group's limits let the bio chain through; of several chains
+    /// Time in nanoseconds at which the bio chain passed the limits of its group; of several chains
     /// merged here, the time of the oldest.
     pub(crate) came_ns: u64,
     /// Time in nanoseconds at which the bio chain, or the oldest one merged, was inserted.
@@ -35,7 +36,7 @@ impl<M: Machine> SortedChains<M> {
         SortedChains { chains: BTreeMap::new(), ages: BTreeMap::new(), head: 0 }
     }
 
-    /// Merges `chain` with an adjacent bio chain that waits here, or returns it.
+    /// Merges `chain` with an adjacent bio chain that waits here, or returns `chain` unmerged.
     pub(crate) fn merge(
         &mut self,
         chain: BioChain<M>,
@@ -56,7 +57,8 @@ impl<M: Machine> SortedChains<M> {
             return Err(chain);
         };
         let Some(mut found) = self.chains.remove(&place) else { return Err(chain) };
-        // The waiting bio chain keeps its arrival number. A merge in front changes its sort key.
+        // A merge in front lowers the first sector of the waiting bio chain, and so changes its
+        // sort key. Its arrival number stays, so the merged chain is as old as before.
         let merged = batch.merge(&mut found.chain, chain);
         let sector = found.chain.sector();
         self.ages.insert(place.1, sector);

@@ -30,16 +30,17 @@ use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
 use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::class_of;
 
-/// Maximum age, in nanoseconds, of a queue's report that a group's bios wait for dispatch.
+/// Age, in nanoseconds, from which a queue's report that a group's bios wait is ignored.
 const STALE_NS: u64 = 5_000_000;
-/// Maximum age, in nanoseconds, of a queue's report of requests in flight; long, because a request
-/// may take seconds. [`STALE_NS`] applies if the queue has become empty since its report.
+/// Age, in nanoseconds, from which a queue's report of its demand is ignored; long, because I/O may
+/// take seconds. [`STALE_NS`] applies if the queue has become empty since its report.
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive still counts as shared after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
 /// Lead that a group may have over waiting groups, in nanoseconds of the drive's service.
 const WINDOW_NS: u64 = 2_000_000;
-/// Lead that a group may always have over waiting groups, in largest I/Os per active group.
+/// Minimum of the lead that a group may have over waiting groups: the cost of this many of the
+/// largest I/Os, for each active group.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two updates of the groups' average demand and average service.
@@ -247,7 +248,7 @@ impl<M: Machine> SharedAllocation<M> {
         // Relaxed: only the maximum request length itself is read; no other data depends on it.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // A probe must measure the shortest service time of requests of the new maximum length.
+            // Probe soon: the shortest service time of requests of the new length may be unknown.
             self.depth.look_soon(now_ns);
         }
     }
@@ -497,22 +498,22 @@ impl<M: Machine> SharedAllocation<M> {
         // Allowed lead in virtual time, from the larger of two costs: `cost` and `largest`.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
-        // Groups of idle priority get what is left: nothing while other groups wait or fill the
-        // drive.
+        // Groups of idle priority get the service that other groups leave: none while other groups
+        // wait or fill the drive.
         let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // While one group uses the drive, its budget is unlimited: `make` may return without new
-        // budgets.
+        // While one group uses the drive, its budget is unlimited, because `make` may then return
+        // without granting new budgets, and a limited one would be used up.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
             // A group that does not wait cannot save service for later: its virtual time rises to
-            // that of the waiting group furthest behind. Service that no other group wanted is
-            // mostly forgiven: no virtual time is more than two allowed leads ahead.
+            // that of the waiting group furthest behind. A group that used service while no other
+            // group wanted it owes little: no virtual time is more than two allowed leads ahead.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }

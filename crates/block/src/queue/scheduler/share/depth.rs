@@ -45,8 +45,9 @@ const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
 /// Service time, relative to the shortest known one, up to which the depth always grows while no
 /// group has less than its share: 1.6 times. Unit: 64 times log2 of the ratio.
 const DEEP: i64 = 43;
-/// Assumed ratio of present to shortest service time while the shortest is unknown: 16, so that the
-/// depth falls. For groups without waiting requests. Unit: 64 times log2 of the ratio.
+/// Ratio of present to shortest service time assumed for a request class whose shortest time is
+/// unknown: 16, so that the depth falls. Used only for requests of groups without waiting requests.
+/// Unit: 64 times log2 of the ratio.
 const UNKNOWN: u64 = 256;
 /// Divisor that turns a wanted change of the service time (64 times log2 of the ratio) into a
 /// relative change of the depth. A decision lowers the depth by at most a fifth, and raises it by
@@ -198,7 +199,8 @@ impl DriveDepth {
         self.due.probe_ns = self.due.probe_ns.min(now_ns + FIRST_PROBE_NS);
     }
 
-    /// Forgets the drive's capacity, which was measured with other settings, and schedules a probe.
+    /// Forgets the drive's capacity after a change of group settings, and schedules a probe (a
+    /// short measurement).
     pub(crate) fn forget(&mut self, now_ns: u64) {
         (self.capacity, self.due.load_ns) = (0, 0);
         self.look_soon(now_ns);
@@ -245,8 +247,8 @@ impl DriveDepth {
         let light = if seen.shallow { self.counts.light.ios() } else { 0 };
         let elapsed_ns = self.elapsed_ns(now_ns);
         let is_known = ios >= DECIDE_IOS;
-        // Requests of groups without further waiting requests can decide alone. A group with many
-        // requests delays mainly itself, so its service times do not count.
+        // Enough requests of groups without further waiting requests decide the depth alone. A
+        // group with many requests delays mainly itself, so its service times do not count.
         let is_light = light >= LIGHT_IOS;
         let is_enough = is_light || is_known && (light == 0 || elapsed_ns >= PROBE_HALF_NS);
         if !is_enough || elapsed_ns < DECIDE_NS {
@@ -255,7 +257,8 @@ impl DriveDepth {
         if is_known && now_ns >= self.due.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.due.probe_ns = now_ns + PROBE_NS;
-            // Time for `DECIDE_IOS` requests, the fewest for a measurement of the drive's capacity.
+            // Time that `DECIDE_IOS` requests take at the present rate. A measurement of the
+            // drive's capacity needs at least so many requests.
             let needs_ns = now_ns.saturating_sub(self.since_ns) * DECIDE_IOS / ios;
             let is_measurable = needs_ns <= PROBE_HALF_NS;
             self.capacity = if is_measurable { self.capacity } else { 0 };
@@ -306,8 +309,8 @@ impl DriveDepth {
         by.min(SLOWNESS / 8)
     }
 
-    /// Returns true if the capacity is unknown, and the last decision raised the depth, and the
-    /// throughput in about the same ratio.
+    /// Returns true if the capacity is unknown, and the last decision raised both the depth and, in
+    /// about the same ratio, the throughput.
     fn grows_with_depth(&self, elapsed_ns: u64) -> bool {
         let (bound, rate) = self.last;
         let grown = |now: u64, before: u64| (now * 64).checked_div(before).unwrap_or(64);

@@ -1,7 +1,8 @@
 //! `GroupFlow`: the waiting I/O of a group at one hardware queue of a shared drive.
 //!
 //! A flow holds the group's waiting bio chains (each becomes one request) in order of arrival, and
-//! the group's virtual time for fair queueing. Called by share.rs under the queue's serve lock.
+//! the group's virtual time for fair queueing. Called by share.rs under the queue's serve lock,
+//! which lets one thread at a time serve the queue.
 
 use alloc::boxed::Box;
 

@@ -4,7 +4,7 @@
 //! into `SchedulerMessages` for the trace, and not repeated within 10 ms, because a group that uses
 //! exactly its share starts and stops waiting thousands of times a second. A queue has a
 //! `ReportedDecisions` only while a trace is recorded. Called by share.rs under the queue's serve
-//! lock.
+//! lock, which lets one thread at a time serve the queue.
 
 use alloc::collections::BTreeMap;
 
