@@ -88,7 +88,7 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// Sets the doorbell of the flusher's thread. `None` means that the flusher has ended.
+    /// Sets the doorbell that wakes the flusher's thread. `None` means that the flusher has ended.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }

@@ -1,9 +1,9 @@
 //! `FirstDirty`: a callback that runs before a cache acknowledges its first write that is in memory
 //! only.
 //!
-//! A program that must know after a crash whether a cache may have lost data makes a durable mark
-//! in the callback. No such write is answered before the callback has returned. No shard is locked
-//! while the callback runs.
+//! A program can leave a durable mark in the callback, and so know after a crash if the cache may
+//! have lost data. No write is answered from memory before the callback has returned. No shard is
+//! locked while the callback runs.
 
 use alloc::sync::Arc;
 

@@ -1,9 +1,10 @@
-//! `QueueSignal`: wakes a queue with blocked jobs after an event that these jobs may wait for.
+//! `QueueSignal`: wakes a cache queue whose requests wait (blocked jobs), after an event that may
+//! let one of them continue.
 //!
-//! Each queue has one signal. A queue that is about to wait sets a flag and then checks its
-//! condition once more. A thread that changes a condition checks the flags afterwards. So either
-//! the queue sees the change, or the thread sees the flag and wakes the queue. While no queue
-//! waits, a change costs one load for each queue.
+//! Each queue of a cache has one signal. A queue that is about to wait sets a flag and then retries
+//! its blocked jobs once more. A thread that changes a condition checks the flags afterwards. So
+//! either the queue sees the change, or the thread sees the flag and wakes the queue. While no
+//! queue waits, a change costs one load for each queue.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

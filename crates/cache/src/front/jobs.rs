@@ -1,5 +1,5 @@
-//! `CacheJob` and `VolumeRead`: requests of a queue that could not be answered at once, and the
-//! queue's reads of the volume below.
+//! `CacheJob` and `VolumeRead`: requests of a cache queue that could not be answered at once, and
+//! the queue's reads of the volume below.
 //!
 //! One queue owns these jobs and reads, and uses them on a single thread.
 #![allow(unsafe_code)]

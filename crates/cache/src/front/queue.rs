@@ -2,8 +2,8 @@
 //!
 //! Hits are answered at once, with a shard locked. A request that must wait becomes a `CacheJob`
 //! (read.rs, write.rs, sync.rs). A job that waits for another thread is retried when the queue is
-//! woken (signal.rs). The block layer calls the queue on one thread at a time, under the queue's
-//! serve lock.
+//! woken (signal.rs). The block layer calls the queue on one thread at a time, the holder of the
+//! queue's serve lock.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Reads of a queue: copies pages that are in memory, and reads missing pages from the volume
+//! Reads of a cache queue: copies pages that are in memory, and reads missing pages from the volume
 //! below.
 //!
 //! A missing page is read into a free frame (memory of one page). Valid data are tracked in eighths

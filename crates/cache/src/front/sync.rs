@@ -1,4 +1,4 @@
-//! Flushes, durable writes, discards and writes of zeroes of a queue.
+//! Flushes, durable writes, discards and writes of zeroes of a cache queue.
 //!
 //! A flush ends an epoch (epochs count flushes). All data that became dirty in that epoch or before
 //! are written to the volume, by this queue if the amount is small, otherwise by the flusher. Then

@@ -1,4 +1,4 @@
-//! Writes of a queue: blocks are copied to memory and are dirty from then on.
+//! Writes of a cache queue: blocks are copied to memory and are dirty from then on.
 //!
 //! A write to a page whose frame is being written to a drive goes to a new frame. A write to a
 //! clean page waits while the dirty limit is reached or no frame is free. The write fails instead

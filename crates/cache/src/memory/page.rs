@@ -84,7 +84,7 @@ impl PageSize {
         start / sectors..=(end - 1) / sectors
     }
 
-    /// Returns first sector and length of each run of sectors. Bits in `mask` select page eighths.
+    /// Returns the first sector and the length of each run of page eighths that `mask` selects.
     pub(crate) fn sector_runs(self, page: u64, mask: u8) -> impl Iterator<Item = (u64, u64)> {
         let start = self.start_of(page);
         runs(mask).map(move |(first, len)| {

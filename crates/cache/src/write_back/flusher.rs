@@ -33,11 +33,11 @@ const LOOK_NS: u64 = 10_000_000;
 /// other pages.
 const HURRY_NS: u64 = 500_000_000;
 const RATE_NS: u64 = 50_000_000;
-/// Limit, in nanoseconds, up to which a pause without a completed write counts when the write-back
-/// rate is measured.
+/// Maximum time, in nanoseconds, that a pause without a completed write adds to the time from which
+/// the write-back rate is computed.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Number of written bytes after which a rate of more than four times the last rate is used at
-/// once, before `RATE_NS` have passed. After the drives have paused, the last rate is far too low
+/// Number of written bytes that suffice to use a new rate before `RATE_NS` have passed, if it is
+/// more than four times the last rate. After a pause of the drives, the last rate is far too low
 /// and would slow down the writers.
 const FASTER_BYTES: u64 = 1 << 20;
 const PROBE_EXTENTS: usize = 8;
@@ -271,7 +271,8 @@ impl<M: Machine> Flusher<M> {
         self.writeout.start(cache, items);
     }
 
-    /// Returns true if there is work. Call it once more after arming the doorbell, before sleeping.
+    /// Returns true if there is work for `turn`. Call `has_work` again after arming the doorbell
+    /// and before sleeping: work that arrived before the arming does not wake the thread.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.cache.flusher.is_rung() || self.below.has_work()
@@ -292,9 +293,9 @@ impl<M: Machine> Flusher<M> {
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards.iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {
-                // Pages that are overdue wait for writes in flight, whose completions ring the
-                // doorbell. So the thread may sleep; without a sleep of at least 1 ms, the thread
-                // would loop until the pages are written.
+                // Overdue pages wait for writes in flight, whose completions ring the doorbell. The
+                // thread sleeps for at least 1 ms, because the due time has passed already and the
+                // thread would otherwise loop until the pages are written.
                 let due_ns = oldest_ns.saturating_add(nanoseconds(self.cache.config.dirty_age));
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }

@@ -182,10 +182,10 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if the flusher should look for more dirty pages: no write is ready, the last
-    /// search added no write, or a drive has sent its writes of that search and uses at most half
-    /// of its slots for writes in flight. Earlier searches would find fewer adjacent pages, which
-    /// makes shorter writes.
+    /// Returns true if the flusher should look for more dirty pages. Reasons: no write is ready;
+    /// the last search added no write; or a drive has sent all writes of the last search and uses
+    /// at most half of its slots for writes in flight. An earlier search would find fewer adjacent
+    /// pages, and so make shorter writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2
