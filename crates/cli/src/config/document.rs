@@ -46,8 +46,9 @@ impl TomlDocument<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Records the name of a section that could not be read. The section's name may have been
-    /// refused for control characters that a reference lacks, so both forms are recorded.
+    /// Records the name of a section that could not be read. The name may have been refused for its
+    /// control characters, so it is also recorded without them: references to the section may be
+    /// spelled so.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
@@ -240,8 +241,9 @@ impl<'a> Section<'a> {
 
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // If another section has exactly this key, the error suggests that section. Otherwise,
-            // and for a sub-section, the error suggests the most similar key.
+            // If sections of another kind have a key of this name, the error names them. Otherwise,
+            // and if the unknown key holds a sub-section, the error suggests the most similar known
+            // key.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,

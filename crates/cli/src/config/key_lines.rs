@@ -1,8 +1,8 @@
 //! `KeyLines`: line numbers of a section's keys, stored apart from the settings, which therefore
 //! need not know the file.
 //!
-//! document.rs fills in the line numbers while it reads a section. Later checks, and errors of a
-//! start, use them to name the line of a key.
+//! document.rs fills in the line numbers while it reads a section. Later checks, and errors while
+//! the daemon starts, use them to name the line of a key.
 
 #[derive(Debug, Clone, Default)]
 pub struct KeyLines {

@@ -65,9 +65,9 @@ impl ServePlan {
 #[derive(Debug)]
 pub struct ListenerPlan {
     pub address: Listen,
-    /// Line of the first export that names this address.
+    /// Line of the first export that names the listener's address.
     pub line: usize,
-    /// Indexes in `ServeConfig::exports` of the exports served at this address.
+    /// Indexes in `ServeConfig::exports` of the exports served at the listener's address.
     pub exports: Vec<usize>,
     pub tls: Option<TlsConfig>,
     pub tls_line: usize,

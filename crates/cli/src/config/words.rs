@@ -92,8 +92,8 @@ pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Re
     Err(unknown_word(noun, text, &names))
 }
 
-/// Puts a setting, such as `mode = "x"`, in front of an error text. Returns an error text that
-/// begins with "unknown" as it is, because that text already names the value.
+/// Puts a setting, such as `mode = "x"`, in front of an error text. An error text that begins with
+/// "unknown" already names the value, and is returned unchanged.
 pub fn refusal(setting: &str, error: &str) -> String {
     match error.starts_with("unknown ") {
         true => error.to_owned(),

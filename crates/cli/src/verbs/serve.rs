@@ -2,9 +2,9 @@
 //! stopped.
 //!
 //! This module owns the order of a start: configuration checked, drives opened, volumes created,
-//! workers started, sockets bound, views started, `ready` printed. On a stop signal it drains,
-//! flushes, stops the workers, and exits. Nothing is served before everything is ready, and a
-//! failed start removes the files that it created.
+//! workers started, sockets bound, control socket and metrics page started, `ready` printed. On a
+//! stop signal the daemon drains, flushes, stops the workers, and exits. Nothing is served before
+//! everything is ready, and a failed start removes the files that it created.
 
 mod check;
 pub mod live;

@@ -1,8 +1,9 @@
-//! Checks that everything a plan needs is available, without changing anything: for `--check`, and
-//! before a start.
+//! Checks that everything a configuration needs is available, without changing anything: for
+//! `--check`, and before a start.
 //!
 //! This module finds the drives, sockets and files that a start would refuse, and access that a
-//! plan opens to others. It depends on `live` for the marks of dirty caches; `start` depends on it.
+//! configuration opens to others. The module depends on `live` for the marks of dirty caches;
+//! `start` depends on this module.
 
 pub mod exposure;
 pub mod findings;

@@ -134,8 +134,8 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
 fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
-    // Schedulers hold each part of a split I/O separately, so their time is divided by the number
-    // of parts. All other times are counted once per I/O.
+    // Schedulers hold each part of a split I/O separately, so the time that I/Os spend in
+    // schedulers is divided by the number of parts. All other times are counted once per I/O.
     let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);

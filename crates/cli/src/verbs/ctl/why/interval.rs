@@ -49,7 +49,8 @@ impl<'a> ObservedInterval<'a> {
 }
 
 impl DriveInterval<'_> {
-    /// Returns the growth of a number, summed over the drive's operations.
+    /// Returns the growth of a counter in the interval, summed over the drive's kinds of
+    /// operations. `of` reads the counter of one kind.
     pub fn added(&self, of: impl Fn(&OpCounts) -> u64) -> u64 {
         let sum = |drive: &Drive| drive.ops.iter().map(&of).sum::<u64>();
         sum(self.now).saturating_sub(self.before.map_or(0, sum))
@@ -64,7 +65,8 @@ impl DriveInterval<'_> {
         self.added(|op| if op.op == FLUSH { 0 } else { op.ios })
     }
 
-    /// Returns the time of all I/Os except flushes in the stages that `of` adds up.
+    /// Returns the time in nanoseconds that I/Os other than flushes spent in certain stages of
+    /// their processing. `of` adds up these stages for one kind of operation.
     pub fn time_ns(&self, of: impl Fn(&OpStages) -> u64) -> u64 {
         let stages = |op: &OpCounts| op.stages.as_ref().map_or(0, &of);
         self.added(|op| if op.op == FLUSH { 0 } else { stages(op) })

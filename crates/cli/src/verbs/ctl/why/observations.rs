@@ -72,7 +72,7 @@ impl<'a> ObservedInterval<'a> {
         })
     }
 
-    /// Reports the slowest drive, if an I/O took at least twice as long there as at the others.
+    /// Reports the slowest drive, if an I/O took at least twice as long there as at other drives.
     fn slow_drive(&self) -> Option<String> {
         let drives: Vec<_> = self.drives().filter(|drive| drive.ios() >= SLOW_IOS).collect();
         let slowest =

@@ -31,7 +31,7 @@ pub struct CheckFindings {
 }
 
 /// Examines the drives and sockets of a plan. Logs the warnings and notes that a start would log.
-/// Files in the directory `made`, which a start would create, are not examined.
+/// `made` is a directory that a start would create; files in it are not examined.
 pub fn measure(
     plan: &ServePlan,
     made: Option<&Path>,

@@ -1,8 +1,8 @@
 //! Finds out why a socket cannot be created or a port cannot be used, without creating anything.
 //!
-//! `--check` must report everything that a start would report but change nothing. A start names the
-//! socket at fault or the process that locked a drive by the same functions. Locks are tried and
-//! released at once; a daemon that starts meanwhile retries by itself.
+//! `--check` must report everything that a start would report but change nothing. After a failed
+//! start, the same functions find the socket at fault or the process that locked a drive. A check
+//! releases each lock at once after trying it; a daemon that starts at that moment retries.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -1,4 +1,5 @@
-//! Converts errors of a start to problems at the line of the drive, key, listener or export.
+//! Converts errors of a daemon's start to problems that name the configuration line of the drive,
+//! key, listener or export.
 //!
 //! Pure functions. findings.rs, start/drives.rs and `serve` call them, so that `--check` and a
 //! start agree.

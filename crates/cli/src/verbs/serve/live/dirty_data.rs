@@ -1,7 +1,8 @@
 //! Messages about data that exists only in a cache's memory: how much, on which drives, why, and
 //! the remedy.
 //!
-//! watch.rs calls this module when a write-back has failed, while the daemon stops, and at its end.
+//! watch.rs calls this module when a write-back has failed, while the daemon stops, and before it
+//! exits.
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 

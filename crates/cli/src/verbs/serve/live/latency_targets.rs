@@ -19,8 +19,9 @@ use crate::config::group::targets::TargetQuery;
 
 const MISSED_MIN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
-/// Minimum number of I/Os in a time window that is compared with a target. `LEAST_ABOVE`: minimum
-/// number of I/Os above the percentile that is compared; otherwise a lower percentile is compared.
+/// Minimum number of I/Os in a time window whose latency is compared with a target. `LEAST_ABOVE`:
+/// minimum number of I/Os slower than the compared percentile; with fewer, a lower percentile is
+/// compared.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of I/Os from which a drive's measured times replace the times of its model.

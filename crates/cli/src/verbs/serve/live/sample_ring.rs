@@ -10,8 +10,8 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// A volume, drive or group without a history (series) replaces the least busy one that has a
-/// history if the ratio of their loads, smaller to larger, is below this value.
+/// Ratio of two loads, below which the least busy volume, drive or group with a history (series)
+/// gives up its place to the busiest one without a history.
 const LAZY: f64 = 0.5;
 
 /// I/Os of a volume, drive or group at one time: name, I/Os per second, I/Os in flight.

@@ -16,8 +16,8 @@ pub const VOLUMES_SHOWN: usize = 64;
 
 pub struct ShownVolumes<'a> {
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Number of volumes that the report leaves out, and of their drives. The number of exports is
-    /// 0 here, and is set by the caller.
+    /// Numbers of volumes that the report leaves out, and of drives of these volumes. The number of
+    /// exports is 0 here; the caller sets it.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }
