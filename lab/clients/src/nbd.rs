@@ -80,8 +80,9 @@ impl Client {
         Client::connect_as(uri, ReplyStyle::Structured)
     }
 
-    /// Connects and negotiates replies of this style or a simpler one. Also negotiates block
-    /// status, unless the replies are simple or the server does not offer it.
+    /// Connects and negotiates replies of this style, or of a simpler style if the server lacks
+    /// this one. Also negotiates block status, unless the replies are simple or the server does not
+    /// offer it.
     ///
     /// # Errors
     /// Fails like [`Client::connect`].

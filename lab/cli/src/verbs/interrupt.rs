@@ -85,7 +85,8 @@ pub fn exit_code(interrupt: &Interrupt, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints a message if the run does not end soon: I/Os in flight wait for a drive's timeout.
+/// Prints a message if the run does not end soon after Ctrl-C, as I/Os may last until their
+/// timeout.
 fn tell_if_it_takes_long() {
     let tell = || {
         std::thread::sleep(PATIENCE);

@@ -280,7 +280,8 @@ fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> Path
     if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
 
-/// Fails early if the pages of this number of papers cannot be written to `output`.
+/// Fails if the pages of this number of papers cannot be written to `output`. Called before the
+/// simulations, which may take long.
 fn check_output(output: &Path, papers: usize) -> Result<()> {
     if output.is_dir() {
         return Ok(());

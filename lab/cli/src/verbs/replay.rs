@@ -1,8 +1,8 @@
 //! `millrace-lab replay`: sends the I/Os of a trace again, and prints the results.
 //!
 //! The arguments become settings, and lanes: the volumes or servers that receive the I/Os
-//! (target.rs). With `--fit scale`, the trace may first be read once in advance. The replay itself
-//! (`replay` of millrace-experiments) runs with a progress bar, and then a report is printed
+//! (target.rs). With `--fit scale`, the trace may first be read once to find its extent. The replay
+//! itself (`replay` of millrace-experiments) runs with a progress bar, and then a report is printed
 //! (table.rs). Ctrl-C ends the replay, and the I/Os so far are reported.
 
 mod args;
@@ -157,8 +157,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
     }
 }
 
-/// Returns the settings for `--fit`, and the number of I/Os of the trace if the trace had to be
-/// read to find its extent.
+/// Returns the settings for `--fit`. If the trace had to be read to find its extent, also returns
+/// its number of I/Os.
 fn addresses(
     args: &ReplayArgs,
     traces: &[TracePath],

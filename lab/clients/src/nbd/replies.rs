@@ -1,8 +1,8 @@
 //! Parses replies: from received bytes to completed requests.
 //!
 //! This module owns the receive buffer. Payload is copied from that buffer to the request's buffer;
-//! a large rest is received directly into the request's buffer. The client calls the module with
-//! its table of requests.
+//! the rest of a large payload is received directly into the request's buffer. The client calls the
+//! module with its table of requests.
 //!
 //! Invariants: payload is only written to the range that the request named. A reply to a request
 //! that is not in flight, or more data than requested, is an error that ends the connection.
@@ -172,7 +172,8 @@ impl Replies {
 }
 
 struct ReplyBody {
-    /// Size in bytes of the parsed list of extents after the header; 0 without a list.
+    /// Size in bytes of the list of extents (block status) that followed the header; 0 without a
+    /// list.
     list_bytes: usize,
     payload: Option<PartialPayload>,
 }

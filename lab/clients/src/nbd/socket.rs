@@ -25,8 +25,8 @@ impl Socket {
         Socket(stream.into())
     }
 
-    /// Sends the bytes for which there is room now and returns their number, or `None` if there is
-    /// no room.
+    /// Sends as many bytes as fit into the socket's send buffer now. Returns their number, or
+    /// `None` if the buffer is full.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         at_once(retry_on_intr(|| send(&self.0, bytes, flags)))
@@ -67,7 +67,8 @@ impl Socket {
         }
     }
 
-    /// Waits. Returns true if there are bytes to receive, or if the connection has ended.
+    /// Waits until the socket is ready. Returns true if there are bytes to receive, or if the
+    /// connection has ended.
     pub(crate) fn wait(&self, ready: Ready) -> io::Result<bool> {
         let events = match ready {
             Ready::ToReceive => PollFlags::IN,
@@ -86,7 +87,7 @@ impl Socket {
             tv_nsec: most.subsec_nanos().into(),
         };
         match poll(&mut fds, Some(&most)) {
-            // A signal is no error: the caller checks the sockets after every wait.
+            // A signal may end the wait early: the caller checks the sockets after every wait.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

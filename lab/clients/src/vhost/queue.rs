@@ -24,7 +24,7 @@ use super::ring::{DriverRing, RingError};
 const LOOKS: u32 = 128;
 const WAITS_PER_YIELD: u32 = 32;
 /// Number of waits without a completion after which the queue checks that the server is still
-/// connected. So many waits take some milliseconds.
+/// connected. This number of waits takes some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -42,7 +42,7 @@ impl Kind {
 pub struct Request {
     /// Operation of the request.
     pub kind: Kind,
-    /// First sector, in units of 512 bytes; 0 if the kind has no range.
+    /// First sector, in units of 512 bytes; 0 for requests without a sector, such as flushes.
     pub sector: u64,
     /// Number of bytes of data, in either direction.
     pub bytes: u32,

@@ -1,10 +1,10 @@
-//! `bench --beside`: measures one row of `bench` in turn with commands of other programs.
+//! `bench --beside`: measures one configuration (row) of `bench` in turn with commands of other
+//! programs.
 //!
 //! In each round the row and each command run once. The order changes from round to round, so that
 //! no program always runs at the same position. A command prints fio's JSON report, or that of
 //! `bench --json`; both have the same keys for the same figures. The table shows the medians over
-//! all rounds, and the median of each round's ratio of IOPS. The verb calls this file, which runs
-//! the row and the commands.
+//! all rounds, and the median of each round's ratio of IOPS. The verb `bench` calls this file.
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -23,7 +23,8 @@ use crate::verbs::interrupt::INTERRUPTED;
 struct RunFigures {
     iops: f64,
     bw_bytes: f64,
-    /// Highest median latency in a program's report; `p99_ns` is the highest 99th percentile.
+    /// Highest median latency of the jobs and directions in a program's report; `p99_ns` is the
+    /// highest 99th percentile.
     p50_ns: u64,
     p99_ns: u64,
 }
@@ -80,7 +81,7 @@ fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     Ok(serde_json::to_value(rows)?)
 }
 
-/// Returns the report that a command prints, without the notes that fio prints before.
+/// Runs a command and returns its JSON report. Skips the notes that fio prints before the report.
 fn output(command: &str) -> Result<Value> {
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", command]).stdin(Stdio::null()).stderr(Stdio::inherit());

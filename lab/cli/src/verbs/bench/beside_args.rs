@@ -9,7 +9,8 @@ use millrace_console::words::whole;
 
 use super::row_flags::rows_only;
 
-/// Flags that exclude `--beside`, which compares only plain measurements on this machine.
+/// Flags that `--beside` excludes, because `--beside` compares only plain measurements on this
+/// machine.
 const NO_ROWS: &str = "calibrate client jobfile locks machine program states trace vm";
 
 /// Flags that compare `bench` with other programs, such as fio.

@@ -1,7 +1,8 @@
-//! Server that `bench --connect` names, and the code that measures the server.
+//! `bench --connect`: the server that the flag names, and the code that measures the server.
 //!
-//! This module owns the schemes: NBD's URIs, and `vhost-user:` followed by the path of a socket.
-//! clap parses the server; the verb calls this module, which calls the lab's clients.
+//! This module owns the syntax of server addresses: NBD URIs, and `vhost-user:` followed by the
+//! path of a socket. clap parses the server; the verb calls this module, which calls the lab's
+//! clients.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -28,7 +28,7 @@ use table::table;
 const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags that `--client` excludes. A key of `--client` sets the same for a single client, or the
+/// Flags that `--client` excludes: a key of `--client` replaces the flag for each client, or the
 /// flag does not apply to clients.
 const OTHERS: &str = "\
     connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \

@@ -237,7 +237,7 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
 }
 
 /// Refuses to run jobs that write to a file, unless the file is empty or overwriting is allowed.
-/// The check comes before `lay_out` writes data for jobs that read the file.
+/// The check must come before `lay_out`, which fills an empty file with data for jobs that read.
 fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     let Some(writer) = users(file, name).find(|job| job.changes_data()) else { return Ok(()) };
     if args.target.overwrite {

@@ -2,7 +2,8 @@
 //! other measurements.
 //!
 //! clap parses the flags, and machine.rs measures the configurations; a list of values creates a
-//! configuration for each value. This file also checks that a configuration fits its flags.
+//! configuration for each value. This file also refuses flags that have no effect with the given
+//! stack or drives.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -75,7 +76,7 @@ fn unit(text: &str) -> Result<Unit, String> {
     }
 }
 
-/// Returns a parser of `words`: the first word means false, the second true.
+/// Returns a clap parser that accepts two words: the first means false, the second true.
 fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + Clone {
     move |text| match text {
         text if text == words[0] => Ok(false),
@@ -84,8 +85,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Combines the settings in `before` with the values of one flag. For each setting and each value
-/// in `given`, `set` stores the value in a copy of the setting. Without values, returns `before`.
+/// Returns a copy of each setting in `before` for each value in `given` (the values of one flag),
+/// after `set` has stored the value in the copy. Without values, returns `before`.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -103,8 +104,8 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // `--unit whole` (`None`) selects raw I/O: sets `iovecs`, to 1 unless `--iovecs` is
-            // given.
+            // `--unit whole` is `None`, like a missing flag. So `iovecs` is set, which selects raw
+            // I/O: to 1 here, and below to the value of `--iovecs`, if given.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));

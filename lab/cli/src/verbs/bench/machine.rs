@@ -1,9 +1,9 @@
 //! Measurements of `bench` on a simulated machine, or on this machine with lock statistics.
 //!
-//! This module measures every combination of the values of list flags, including `--interface`.
-//! Simulations run in parallel, and the order of the output does not depend on which of them ends
-//! first. The rate of the simulator is printed to standard error, because it differs from run to
-//! run.
+//! This module measures every combination of the values of flags that take lists (as
+//! `--interface`). Simulations run in parallel, and the order of the output does not depend on
+//! which of them ends first. The rate of the simulator is printed to standard error, because it
+//! differs from run to run.
 
 use std::time::Instant;
 
@@ -173,9 +173,9 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// Returns the number of I/Os in flight for a planned row of the result table; always 1 with the
-/// interface `sync`. Returns `None` if a row for one I/O in flight exists already, so that `row`
-/// would repeat that row.
+/// Returns the number of I/Os in flight for a planned row of the result table. The interface `sync`
+/// has only one in flight, so a deeper row gets 1, or `None` if `rows` has a row of depth 1
+/// already.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

@@ -1,8 +1,9 @@
 //! Turns the arguments of `bench` into configurations to measure, in a stable order.
 //!
-//! This module opens no drive. List flags produce every combination of their values. If no argument
-//! selects a measurement, `bench` compares mq, sq and raw on null at depth 1 and 32 on each core
-//! count, and mq once more with a timestamp for every I/O, as SPDK's bdevperf takes them.
+//! This module opens no drive. Flags that take lists of values produce every combination of the
+//! values. If no argument selects a measurement, `bench` compares mq, sq and raw on null at depth 1
+//! and 32 on each core count, and mq once more with a timestamp for every I/O, as SPDK's bdevperf
+//! takes them.
 
 use std::time::Duration;
 
@@ -171,7 +172,7 @@ fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the CPUs of workers when jobs may run on any CPU.
+/// Returns the CPUs of the drives' workers, for jobs that are not bound to CPUs.
 pub fn worker_list(args: &BenchArgs, serving: Serving) -> Result<Vec<CpuId>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     Ok(workers(args, serving, &[], &all)?.into_iter().map(CpuId).collect())

@@ -2,8 +2,9 @@
 //! program.
 //!
 //! Each program is measured with each serving mode, and the results are printed as a table. For
-//! each measurement, drives are opened anew, behind the cache that the program uses. The lab has
-//! the programs. The verb calls this module for `--program`, and then measures nothing else.
+//! each measurement, drives are opened anew, behind the cache that the program uses.
+//! millrace-experiments has the programs. The verb calls this module for `--program`, and then
+//! measures nothing else.
 
 use std::process::ExitCode;
 use std::sync::Arc;

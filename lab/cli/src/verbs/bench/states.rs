@@ -2,7 +2,8 @@
 //!
 //! Columns: the number of I/Os in each state of the Falcon paper (Kumar et al., ATC 2017), the mean
 //! times of the stages of the block layer, and the latencies in the block layer and in the device,
-//! in microseconds. A line below tells how unequal the drives were.
+//! in microseconds. A line below the table has the latency of the slowest drive in the block layer,
+//! divided by that of the fastest.
 
 use millrace_console::{Form, Side, TextGrid, WIDTH, shortened, wrapped};
 use millrace_experiments::{DriveStates, Row};

@@ -8,7 +8,7 @@ use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Side, TextGrid, WIDTH, wrapped};
 use millrace_experiments::{LatencyNs, Linux24Row, MachineRow, Row};
 
-/// A setting of a row: its name, its value in this row, and its default. Defaults are not shown.
+/// A setting of a row: its name, its value in this row, and its default, which is not shown.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
 /// Settings, beginning with those that change least often from row to row.
@@ -43,7 +43,8 @@ const SETTINGS: [Setting; 24] = [
     ("kernel", |row| history(row, |row| row.kernel.clone()), "own"),
 ];
 
-/// Returns a setting that only `--machine` and `--locks` have, or an empty text without them.
+/// Returns a value that only rows measured with `--machine` or `--locks` have; empty for other
+/// rows.
 fn of_machine(row: &Row, value: impl Fn(&MachineRow) -> String) -> String {
     row.machine.as_ref().map_or_else(String::new, value)
 }

@@ -1,5 +1,4 @@
-//! The arguments of `millrace-lab explore`, and the seeds or the scenario to run that follow from
-//! the arguments.
+//! Arguments of `millrace-lab explore`, and the task that they define: seeds, or one scenario.
 //!
 //! This module owns the options, their defaults and their conflicts. Called by the verb; reads only
 //! the scenario's file.

@@ -1,5 +1,5 @@
-//! Shrinking of a scenario: keeps the first smaller scenario with the same kind of violation, and
-//! repeats.
+//! Shrinking of a scenario: continues with the first smaller scenario that has the same kind of
+//! violation, until no smaller one has.
 //!
 //! Called by the verb for the first violation of each kind, for a limited time.
 

@@ -1,9 +1,9 @@
-//! A worker process that runs scenarios one after the other, and the parent's side of it.
+//! A worker process that runs scenarios one after the other, and its parent's handle (`Worker`).
 //!
 //! A failed assertion of the block layer aborts a release build, so every scenario runs in a child
 //! process, and the death of a child counts as a violation. The child reads tasks (`WorkerOrder`)
 //! as lines of JSON, and writes one line of JSON for each scenario. A task may cover many seeds, so
-//! that a worker does not wait between two of them.
+//! that a worker does not wait for its parent after each seed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -21,9 +21,9 @@ use super::args::WorkerTask;
 
 #[derive(Debug, Clone, Copy)]
 struct TimeLimits {
-    /// Limit on the worker's CPU time, which other load on the machine does not use up.
+    /// Limit on the worker's CPU time. Other load on the machine does not use up this time.
     processor: Duration,
-    /// Limit on the elapsed time, because a worker may hang while asleep.
+    /// Limit on the elapsed time, for a worker that hangs asleep and so uses no CPU time.
     wall: Duration,
 }
 
@@ -170,8 +170,8 @@ impl Worker {
                 let outcome = outcome.with_context(|| format!("seed {seed}"))?;
                 seed += 1;
                 if !each(seed - 1, outcome) {
-                    // Stop the worker process, which may already be running the next seed. The
-                    // caller needs no more outcomes.
+                    // The caller needs no more outcomes, but the worker process may already be
+                    // running the next seed: stop the process.
                     self.stop();
                     return Ok(());
                 }

@@ -43,7 +43,8 @@ impl SeedTotals {
         self.ios += outcome.ios;
         self.virtual_ns += outcome.virtual_ns;
         self.events += outcome.events;
-        // The sum of the digests does not depend on the order in which the seeds run.
+        // The digests (hashes of each run's events) are added, because a sum does not depend on the
+        // order in which the seeds run.
         self.digest = self.digest.wrapping_add(outcome.digest ^ seed.rotate_left(32));
         if let Some(violation) = outcome.violation {
             self.found.push((seed, violation));

@@ -1,7 +1,6 @@
-//! Report of a replay for a person, and as JSON.
+//! Formats the report of a replay, as text or as JSON.
 //!
-//! Formats a report as text or JSON. Lines on waits, changes and omissions appear only if there is
-//! something to report.
+//! In the text, lines on waits, changes and omissions appear only if there is something to report.
 
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;

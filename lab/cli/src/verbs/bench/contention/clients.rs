@@ -1,7 +1,7 @@
 //! Parses the texts of `--client` into clients and their groups.
 //!
-//! This module owns the list of keys, and opens no groups. An error quotes the flag's text, the key
-//! and a valid value.
+//! This module owns the list of keys. The run creates the groups in the block layer. An error
+//! quotes the flag's text, the key and a valid value.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ const GROUP_KEYS: [&str; 10] = [
 ];
 const BS_MAX: u64 = 1 << 30;
 
-/// Parses the values of all `--client` flags. Returns the groups, in the order in which they are to
-/// be opened, and the clients.
+/// Parses the values of all `--client` flags. Returns the groups, the first for `GroupId(1)` and so
+/// on, and the clients.
 pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
     let (mut groups, mut clients): (Vec<GroupKeys<'_>>, _) = (Vec::new(), Vec::new());
     for text in texts {

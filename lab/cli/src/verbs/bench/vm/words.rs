@@ -1,4 +1,5 @@
-//! Parser for the value of `bench --vm`: a virtual machine's I/O mode, and keys that change it.
+//! Parser for the value of `bench --vm`: a virtual machine's I/O mode, and keys that change the
+//! mode's defaults.
 //!
 //! clap calls the parser; millrace-experiments refuses invalid combinations.
 
