@@ -91,6 +91,6 @@ pub trait TraceSource {
     /// If a record cannot be read: the error names file, line or record, and what was expected.
     fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error>;
 
-    /// Returns the names of the devices seen so far (`8,0`, a volume's name or number).
+    /// Returns the names of the devices seen so far, such as `8,0`, or a volume's name or number.
     fn devices(&self) -> &[String];
 }

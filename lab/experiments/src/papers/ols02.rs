@@ -2,9 +2,9 @@
 //!
 //! A `Point` is one simulation with settings from `papers/ols02.toml`, which also has the figures,
 //! tables and checks. `locks` makes the paper's table of lock statistics (lockmeter). `native`
-//! counts and measures the same settings on this machine. The inputs are the costs of the machine
-//! and of the kernel (files), and settings that the paper states. No result of the paper is an
-//! input.
+//! counts calls and measures costs on this machine, with the same settings. The inputs are files
+//! with the costs of the machine and of the kernel, and the settings that the paper states; no
+//! result of the paper is an input.
 
 mod locks;
 mod native;
@@ -141,9 +141,8 @@ impl Point {
     fn drives(&self, machine: &str) -> Vec<Spec> {
         let command = if self.has(Mechanism::AdapterCommand) { "150us" } else { "0" };
         let rate = if self.has(Mechanism::AdapterBandwidth) { "60MB" } else { "0" };
-        // Drives with the same controller name share the controller. Simulations run in parallel
-        // and must not share controllers, so the name contains the settings of the simulation, and
-        // the machine.
+        // Drives with the same controller name share the controller, also across simulations that
+        // run in parallel. So the name contains the settings and the machine of this simulation.
         let mark = format!("{}{machine}", self.in_words());
         let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
         let adapters = self.load.adapters;

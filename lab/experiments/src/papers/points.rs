@@ -1,10 +1,10 @@
 //! `Results`: the simulations (points) of a paper, each run once, and their measurements.
 //!
-//! A paper's module defines its points. The paper's file lists the points that each part of the
-//! page shows, such as a figure; several parts may show the same point. The points of all parts run
-//! in parallel, those with the most work first; their results do not depend on the order. `repeat`
-//! makes the page. If mechanisms of the simulated machine or kernel are to be switched off, each
-//! point is run twice: with all mechanisms, and without these.
+//! A paper's module defines its points. The paper's file lists the parts of its result page, such
+//! as figures, and the points that each part shows; several parts may show the same point. All
+//! points run in parallel, those with the most work first; their results do not depend on the
+//! order. `repeat` makes the page. If the user switches off mechanisms of the simulated machine or
+//! kernel, each point is run twice: with all mechanisms, and without these.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -21,7 +21,7 @@ use crate::papers::{
     PAPERS, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
 };
 
-/// Parts of a paper to repeat, and settings of their simulations.
+/// Parts of a paper's result page to reproduce, such as figures, and settings of their simulations.
 #[derive(Debug, Clone, Copy)]
 pub struct PartSelection<'a> {
     /// Names of the parts of the paper's page, such as `fig4`, without duplicates.
@@ -43,8 +43,8 @@ impl<'a> PartSelection<'a> {
 /// A simulation of a paper. The simulation runs once, even if several parts show its result.
 pub(crate) trait Point: Clone + PartialEq + Sync {
     type Measurement: Send;
-    /// Mechanisms that can be switched off in a simulation, in addition to those of its machine's
-    /// model.
+    /// Mechanisms that this paper's simulations can switch off, besides those of the machine
+    /// models.
     const OWN: &'static [Mechanism] = &[];
     /// Mechanisms of machine models that cannot affect the results of this paper.
     const UNUSED: &'static [Mechanism] = &[];
@@ -107,8 +107,8 @@ impl<P: Point> Results<P> {
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // The index `at` counts runs. Each simulation has adjacent runs: with all mechanisms, then,
-        // if requested, without some.
+        // `at` is the number of a run. The runs of a simulation are adjacent: with all mechanisms
+        // and, if `without` is not empty, without these.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
@@ -152,9 +152,9 @@ pub(crate) struct PairedResults<P: Point> {
     pub(crate) without: Option<Results<P>>,
 }
 
-/// Runs a simulation with some mechanisms of its machine or kernel switched off. The machine gets a
-/// name of its own: a controller's name contains its machine's, and parallel simulations must not
-/// share controllers.
+/// Runs a simulation with some mechanisms of its machine or kernel switched off. The machine gets
+/// another name, because controllers are named after their machine, and parallel simulations must
+/// not share controllers.
 pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,

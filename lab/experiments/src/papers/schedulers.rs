@@ -54,7 +54,8 @@ struct Settings {
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients for each entry of `clients`, except entries with `others = true`.
+    /// Number of clients for each entry of `clients`. For entries with `others = true`, the setting
+    /// `others` is the number.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -146,7 +147,8 @@ impl From<Settings> for Point {
             scheduler,
             loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
             // The setting `groups` gives each client a group of its own, instead of one group for
-            // each kind of client. With one client of each kind, both are the same.
+            // each kind of client. With one client of each kind (`threads` is 1), there is no
+            // difference.
             groups: groups && threads > 1,
             depth,
             limit,
@@ -158,8 +160,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // With the deadline scheduler, about 20 ms pass until each of the I/Os in flight was served
-        // once. Warm-up and measurement each last for two such periods.
+        // The deadline scheduler takes about 20 ms to serve each of the I/Os in flight once.
+        // Warm-up and measurement each last for two such periods.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),

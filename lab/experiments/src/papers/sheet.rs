@@ -29,21 +29,21 @@ pub(crate) struct Sheet {
     pub(super) intro: Vec<String>,
     #[serde(default)]
     against: ReferenceKind,
-    /// Setting whose value selects among the lists in `values`. If this setting has the value VALUE
-    /// and there is a list `NAME-VALUE`, that list is used instead of the list `NAME`.
+    /// Setting that selects between lists in `values`. If this setting has the value VALUE, a list
+    /// `NAME-VALUE` is used, where it exists, instead of the list `NAME`.
     #[serde(default)]
     by: String,
     #[serde(default)]
     texts: Texts,
-    /// Lists of settings, to which axes refer by name. The list NAME has values of the setting
-    /// NAME, or tables of several settings.
+    /// Lists of settings, by name. An element of the list NAME is a value of the setting NAME, or a
+    /// table of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Further lists of settings, by name. Each inner `Vec` adds every combination of the settings
-    /// in its lists (`Axis`).
+    /// Lists of settings that are made from other lists, by name. Each inner `Vec` contributes all
+    /// combinations of one element from each of its lists (`Axis`).
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
-    /// For each setting, a table from names to the values that the names stand for.
+    /// For each setting, a table of named values. In a `Point`, the value replaces its name.
     #[serde(default)]
     named: BTreeMap<String, Table>,
     #[serde(default)]
@@ -376,7 +376,8 @@ impl<P: Point> Evidence<'_, P> {
         }
         if let Some(y) = &spec.y {
             for (number, one) in self.sheet.values(x, settings).iter().enumerate() {
-                // For a value that is not a number, x is its position in the list, from 1.
+                // A value that is not an integer is plotted at its position in the list, counted
+                // from 1.
                 let x = one.get(x).and_then(Value::as_integer).unwrap_or(number as i64 + 1);
                 points.extend(self.value(y, &with(settings, one)).map(|y| (x as f64, y)));
             }

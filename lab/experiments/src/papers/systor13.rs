@@ -90,9 +90,9 @@ impl Point {
     fn plan(&self, model: &Model, seed: u64) -> SimPlan {
         let Point { interface, cores, maxima, .. } = *self;
         let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
-        // For each job, one kernel thread takes the job's CPU once, for a CFS time slice and two
-        // context switches. With two threads on a CPU, the slice is half of `sched_latency`. That
-        // half equals four times the minimum granularity, which is the model's `time_slice`.
+        // A kernel thread preempts each job once, for a CFS time slice and two context switches.
+        // With two threads on a CPU, the slice is half of `sched_latency`, or four times the
+        // minimum granularity (the model's `time_slice`).
         let threads = &model.threads;
         let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
         let linux3 = Linux3 {
@@ -110,13 +110,13 @@ impl Point {
             cpus: (0..cores).collect(),
             jobs: cores,
             workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
-            // The kernel thread wakes at most one slice after the start of the window, and runs for
-            // one slice. So a window of 2.5 slices contains its whole run.
+            // The kernel thread wakes at most one slice after the start of the measured window, and
+            // runs for one slice. So a window of 2.5 slices contains the thread's whole run.
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,
-            // With a ring, a job submits together all I/Os that its depth allows. The other
-            // interfaces take one system call per I/O.
+            // With the interface `Ring`, a job submits all I/Os that its depth allows at once. With
+            // the other interfaces, the job submits each I/O in a system call of its own.
             batch: (interface != InterfaceKind::Ring).then_some(1),
             irq: Irq::Submitter,
             watch: Watch::default(),

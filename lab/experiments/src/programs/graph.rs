@@ -88,7 +88,8 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // A batch has at least `depth / 2` reads, as many as `reap` waits for.
+            // Each batch has at least `depth / 2` reads, because `reap` waits for as many
+            // completions.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

@@ -1,9 +1,9 @@
 //! `Utility`: one thread that copies to or from the volume, or packs and unpacks a tree on it.
 //!
-//! Utilities use the cache with its read-ahead. The other side of a copy is not on the volume, and
-//! costs only the time to copy the pages. cp reads and writes 128 KiB at a time, tar records of 10
-//! KiB, which are three pages here. A tree has files of 11 KiB on average (an assumption, like the
-//! sources of Linux); its archive is on the same volume. No data is read twice.
+//! Utilities use the cache with its read-ahead. Files outside of the volume, which `cp` copies from
+//! or to, cost only the time to copy the pages. cp reads and writes 128 KiB at a time, tar records
+//! of 10 KiB, which are three pages here. A tree has files of 11 KiB on average (an assumption,
+//! like the sources of Linux); its archive is on the same volume. No data is read twice.
 
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;

@@ -1,10 +1,10 @@
-//! `Order`: dependencies between I/Os of a trace, which decide the I/Os that an I/O must wait for.
+//! `Order`: dependencies between a trace's I/Os: the earlier I/Os that each must wait for.
 //!
-//! Owns the ranges of all I/Os that were admitted and have not ended. An I/O waits for each earlier
-//! I/O that it overlaps, if one of the two changes the range. A flush waits for all earlier I/Os
-//! that change data; no I/O waits for a flush. So the data that reads return and that the replay
-//! leaves on the target do not depend on the speed of I/Os in flight. The engine calls this file,
-//! which knows nothing of targets.
+//! Owns the ranges of all I/Os that the engine has admitted and that have not ended. An I/O waits
+//! for each earlier I/O that it overlaps, if one of the two changes the range. A flush waits for
+//! all earlier I/Os that change data; no I/O waits for a flush. So the data that reads return and
+//! that the replay leaves on the target do not depend on the speed of I/Os in flight. The engine
+//! calls this file.
 //!
 //! Invariant: an I/O waits only for earlier I/Os, so that there is no deadlock.
 

@@ -1,8 +1,9 @@
 //! vhost-user-blk servers as the target of a replay, with one virtqueue for each server.
 //!
-//! The process acts as the guest, as in `bench`. Each request uses a slot with memory of the ring,
-//! which limits the number and the length of requests; longer I/Os are split. virtio has no FUA
-//! writes, so the engine sends a flush after a durable write, as a guest's kernel does.
+//! The process acts as the guest, as in `bench`. The memory shared with the server has a slot for
+//! each request in flight, which limits the number and the length of requests; longer I/Os are
+//! split. virtio has no FUA writes, so the engine sends a flush after a durable write, as a guest's
+//! kernel does.
 
 use std::path::PathBuf;
 

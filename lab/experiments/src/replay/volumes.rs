@@ -47,7 +47,7 @@ impl<S: Sleeper> Volumes<S> {
     }
 
     /// Adds a volume, with a channel for `iodepth` I/Os in flight. `contents` is the data on the
-    /// volume's drives.
+    /// volume's drives that a replay could overwrite.
     pub(crate) fn add(
         &mut self,
         (name, volume): (&str, &Arc<Volume<S::Machine>>),
@@ -167,7 +167,7 @@ pub struct ReplayVolume {
     pub name: String,
     /// Volume that executes the I/Os.
     pub volume: Arc<Volume<Native>>,
-    /// Data that was found on the drives before the volume was opened.
+    /// Data on the drives that a replay could overwrite, as found before the volume was opened.
     pub contents: DiskContents,
 }
 

@@ -14,7 +14,8 @@ use super::pending::StreamState;
 
 pub(super) struct ColumnTable {
     pub(super) example: &'static str,
-    /// First line that every file has; `None` if a line of column names is optional.
+    /// First line that every file must have; `None` if the first line may have column names or an
+    /// I/O.
     pub(super) head: Option<&'static str>,
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column. Fields after the last column are ignored.
@@ -41,8 +42,7 @@ pub(super) enum Column {
     Length(u64),
     /// Operation: one of these words, in upper or lower case.
     Op(&'static [(&'static str, Action)]),
-    /// Part of the device's name. The text here is inserted before this part to separate it from
-    /// the previous part.
+    /// Part of the device's name. The text separates this part from the part before it.
     Device(&'static str),
     /// Number of the device, which also serves as its name.
     DeviceNumber,
@@ -53,7 +53,7 @@ pub(super) enum Column {
 
 #[derive(Clone, Copy)]
 pub(super) enum TimeUnit {
-    /// Whole numbers of a time unit. The value here is the length of that unit in nanoseconds.
+    /// A whole number of units of time, each of this many nanoseconds.
     Ns(u64),
     Seconds,
 }
@@ -73,7 +73,7 @@ pub(super) enum Action {
     Io(Op),
     /// A pause of the number of microseconds in the next column. Ignored in formats with times.
     Wait,
-    /// An I/O whose line lacks data. Such I/Os are skipped and counted.
+    /// A line without a type of I/O, which is skipped and counted.
     Skip,
     Nothing,
 }

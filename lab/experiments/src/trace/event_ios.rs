@@ -1,12 +1,12 @@
 //! `EventIos`: turns blktrace events into I/Os with latencies, in bounded memory.
 //!
-//! `Spans` of millrace-trace decides which events belong to one I/O, and tells this type. `trace
-//! spans` and the report page use the same code. An I/O arrives with its Q (queued) event. On a
-//! device whose trace has D (issued) events without any Q, as recorded by `blktrace -a issue`, I/Os
-//! arrive with their D event. The decision is made after `ISSUES_TRIED` such events. If a Q comes
-//! earlier, the I/Os that arrived with D are dropped, since they began before the recording. A
-//! write with a preflush becomes a flush and a write. Passthrough commands (SCSI generic) have no
-//! range and are ignored.
+//! `Spans` of millrace-trace finds the events of each I/O, for `trace spans`, for the report page
+//! and for this type. An I/O arrives with its Q (queued) event. On a device whose trace has D
+//! (issued) events without any Q, as recorded by `blktrace -a issue`, I/Os arrive with their D
+//! event. A device counts as one without Q after `ISSUES_TRIED` such events. If a Q comes earlier,
+//! the I/Os that arrived with D are dropped, since they began before the recording. A write with a
+//! preflush becomes a flush and a write. Passthrough commands (SCSI generic) have no range and are
+//! ignored.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -23,10 +23,10 @@ use super::timeline::Timeline;
 
 /// Number of D (issued) events without a Q after which a device's D events count as arrivals.
 const ISSUES_TRIED: u32 = 256;
-/// Offset added to all times of events, because an event may have an earlier time than the first
-/// event that is read.
+/// Offset added to all times of events, so that no time is negative. An event may be earlier than
+/// the first event that is read.
 pub(super) const GENESIS_NS: u64 = 1 << 62;
-/// I/O number for all I/Os of unknown devices, which are ignored.
+/// Number that stands for any I/O of an unknown device. Such I/Os are ignored.
 const UNTOLD: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! `Format`: the trace formats, with a table of everything that is specific to a format.
 //!
-//! A new format is a variant and a row here, and its table of columns in `formats/tables.rs` or a
-//! parser in a file of its own. Detection, reading and writing use this row, and so do the lists of
-//! names in the help and in errors.
+//! A new format needs a variant and a row (`FormatRow`) here, and a table of columns in
+//! `formats/tables.rs` or a parser in a file of its own. Detection, reading, writing, and the lists
+//! of formats in the help and in errors use the rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -67,8 +67,8 @@ pub(super) enum FormatReader {
 struct FormatRow {
     format: Format,
     name: &'static str,
-    /// Number of I/Os by which a line may be out of order, for example in a log in order of
-    /// completion.
+    /// Number of later I/Os that may stand before an I/O in the file, for example in a log that is
+    /// in order of completion.
     disorder: usize,
     reader: FormatReader,
     writer: Option<fn() -> Box<dyn FormatWriter>>,

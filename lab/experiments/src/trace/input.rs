@@ -1,5 +1,5 @@
 //! `InputStream`: the bytes of one trace file or of standard input, decompressed if they are
-//! gzipped; `TraceLines` and `TraceRecords`: its lines, and its binary records.
+//! gzipped; `TraceLines` and `TraceRecords` split the bytes into lines or binary records.
 //!
 //! An input has its read progress, the position for errors, and its first bytes, by which
 //! `detect.rs` finds the format. gzip is recognized by its first two bytes, whatever the file is

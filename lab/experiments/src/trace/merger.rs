@@ -129,8 +129,8 @@ impl AnySource {
         }
     }
 
-    /// Also measures the times between the events of each I/O (spans). I/O times then count from
-    /// the first event instead of the first I/O.
+    /// Makes the source also measure the times between the events of each I/O (spans). The times of
+    /// I/Os then count from the first event instead of the first I/O.
     pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
         self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));
         self.genesis_ns = self.spans().map(|_| GENESIS_NS);

@@ -15,8 +15,8 @@ use super::formats::blktrace::Blktrace;
 use super::input::{InputStream, ReadGauge, TracePath};
 use super::merger::{AnySource, TraceStream};
 
-/// Time span of the reorder window for a trace in a pipe. I/Os older than the span are output at
-/// once, because the trace may still be being written.
+/// Time span of the reorder window for a trace in a pipe. A recorder may still be writing the
+/// trace, so an I/O must not wait until the window is full.
 const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
 impl AnySource {

@@ -72,7 +72,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Adds an event that `spans` already includes. Takes the drive and its depth from `spans`.
+    /// Counts an event in its time slot. `spans` must already include the event, and gives the
+    /// drive and its queue depth.
     pub fn entry(&mut self, entry: &TraceEntry, spans: &Spans) {
         let record = &entry.record;
         self.events += 1;
@@ -120,8 +121,8 @@ impl Timeline {
         (sector >> self.sector_bits[drive]) as usize
     }
 
-    /// Returns the time slot that contains `time_ns`; `None` for a time before the first event
-    /// (negative, modulo 2^64).
+    /// Returns the time slot that contains `time_ns`; `None` for a time before the first event,
+    /// which is a negative number stored as `u64`.
     fn slot(&mut self, time_ns: u64) -> Option<&mut TimelineSlot> {
         (time_ns <= i64::MAX as u64).then(|| self.time.at(time_ns))
     }

@@ -1,5 +1,5 @@
 //! Effects on this machine of the kernel changes in the OLS 2002 paper: counted calls, and measured
-//! costs of bounce copies and of bios smaller than an I/O.
+//! costs of bounce copies and of splitting an I/O into small bios.
 //!
 //! Runs the block layer in real time, with the settings of the kernel versions that the paper
 //! compares, on a modelled drive or a drive in memory. ols02.rs calls this file after all

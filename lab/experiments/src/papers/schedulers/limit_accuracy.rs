@@ -18,8 +18,8 @@ pub(super) struct LimitAccuracy {
     pub(super) window_ns: u64,
     pub(super) range_iops: (f64, f64),
     /// Largest excess of I/Os over the rate limit in any window of time, divided by the token
-    /// bucket's size (both in I/Os). Includes the warm-up. The first I/O of a window does not
-    /// count.
+    /// bucket's size (both in I/Os). The windows may lie in the warm-up. The first I/O of a window
+    /// does not count.
     pub(super) burst: f64,
 }
 
@@ -44,8 +44,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// Returns two relative deviations from `due_iops`: that of the mean rate, and the largest of
-    /// all windows of `window_ns`.
+    /// Returns the relative deviations from `due_iops` of the mean rate, and of the window of
+    /// `window_ns` that deviates most.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
@@ -66,7 +66,8 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
 }
 
 /// Returns the smallest and largest number of I/Os in any window of `window_ns` between two times.
-/// Windows with the largest number begin at an I/O, with the smallest just after one.
+/// A window with the largest number begins at an I/O, a window with the smallest number just after
+/// an I/O.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

@@ -22,7 +22,8 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
-    /// Requests without a reply, by connection and request id: the I/O's number in `pending`.
+    /// For each request without a reply, by connection and request id, its I/O's number in
+    /// `pending`.
     open: HashMap<(u64, u64), u64>,
     exports: HashMap<u64, u32>,
     skipped: u64,
@@ -67,7 +68,8 @@ impl NbdkitLog {
             // earlier request never completed.
             self.pending.release(before);
         }
-        // Forget requests that got no reply and whose I/Os were output without a latency.
+        // Forget requests without a reply whose I/Os `pending` has already output, without a
+        // latency.
         if self.open.len() > 2 * PENDING_MAX {
             self.open.retain(|_, number| self.pending.holds(*number));
         }

@@ -1,9 +1,10 @@
 //! The transaction log of nbd-server (`transactionlog`): requests and replies as on the wire.
 //!
 //! Big-endian: requests (28 bytes: magic, flags and command, cookie, offset, length), simple
-//! replies (16: magic, error, cookie), headers of structured replies (20), and the log's own
-//! records, which look like requests and say whether each write is followed by its data. The log
-//! has no times: every I/O arrives at 0, in the order of the log, as a note tells the user.
+//! replies (16 bytes: magic, error, cookie), headers of structured replies (20 bytes), and the
+//! log's own records, which have the form of requests and say if each write is followed by its
+//! data. The log has no times: every I/O arrives at 0, in the order of the log, as a note tells the
+//! user.
 //!
 //! Source: doc/proto.md of NBD, "Transmission" and "Reserved Magic values"; nbd-trdump(1).
 

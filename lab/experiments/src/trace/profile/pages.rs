@@ -2,8 +2,8 @@
 //! of 0.8 %.
 //!
 //! A HyperLogLog of 16,384 registers over 64-bit hashes; the standard error is 1.04 / 128. The
-//! existing crates are unmaintained, or correct small counts by tables; the estimator here needs no
-//! tables, and is exact to about one page while pages are few.
+//! existing crates are unmaintained, or need tables to correct small counts; the estimator here
+//! needs no tables, and is off by about one page at most while pages are few.
 //!
 //! Source: Flajolet et al., "HyperLogLog", AofA '07; Ertl, "New cardinality estimation algorithms
 //! for HyperLogLog sketches", 2017, algorithm 6.
