@@ -3,12 +3,12 @@
 //! `machines` names the machine models, and `interface` models the submission interface. `irq` and
 //! `poller` model the handling of interrupts. `host_adapter` models state of a SCSI host that its
 //! drives share. `linux24` models raw I/O of Linux 2.4, and `linux3` shared state of kernels of
-//! 2013 outside of the block layer. `bounce` marks the data of a drive as copied. `window` selects
-//! the measured part of a run. `job` and `raw_job` submit I/O, and `workers` serve drives.
-//! `file_costs` is the extra cost of files. `program` has threads that do I/O like programs,
-//! through a cache or directly. `tags` samples the tags in use. `run` runs one simulation, and
-//! `rows` runs many. Jobs use the production code of the block layer and the drives. The binary's
-//! verbs call this module.
+//! 2013 outside of the block layer. `bounce` marks the data of a drive as copied through bounce
+//! buffers. `window` selects the measured part of a run. `job` and `raw_job` submit I/O, and
+//! `workers` serve drives. `file_costs` has the CPU time that I/O to files takes outside of the
+//! block layer. `program` has threads that do I/O like programs, through a cache or directly.
+//! `tags` samples the tags in use. `run` runs one simulation, and `rows` runs many. Jobs use the
+//! production code of the block layer and the drives. The binary's verbs call this module.
 
 mod bounce;
 mod coalescing;
@@ -68,8 +68,8 @@ pub enum Irq {
     /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
     /// submitters' CPUs.
     Steered,
-    /// The polling thread stands for the interrupted CPU: each of its polls that finds completions
-    /// takes the time of one interrupt.
+    /// The thread that polls the drive stands for the interrupted CPU: each poll that finds
+    /// completions also takes the time of one interrupt.
     Poller,
 }
 

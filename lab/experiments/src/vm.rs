@@ -5,8 +5,8 @@
 //! is QEMU's map of the guest's memory. `vcpu` is a vCPU as other threads see it, and `machine` is
 //! the state that all threads share. `guest` is the thread of a vCPU, with a process and the
 //! guest's driver. `iothread` is the host's side, which is the production block layer with the
-//! production policies of vhost (`BatchPacer`, `Polling`). `run` runs one row, and `bench` runs a
-//! row for the command line. vCPUs and I/O threads are simulated threads that share the host's
+//! production policies of vhost (`BatchPacer`, `Polling`). `run` runs one simulation, and `bench`
+//! runs one for the command line. vCPUs and I/O threads are simulated threads that share the host's
 //! CPUs. Source: \[MIOT\].
 //!
 //! Not modelled: idle CPUs that pull threads from busy CPUs; cache and TLB pollution by exits;
@@ -67,8 +67,9 @@ impl QueueService {
         }
     }
 
-    /// Returns the first CPU of an I/O thread. Several I/O threads are pinned: first one per core,
-    /// then one on each core's second CPU. A single I/O thread starts on the last CPU and may move.
+    /// Returns the CPU on which an I/O thread starts. A single I/O thread starts on the last CPU
+    /// and may move. Several I/O threads are pinned: one per core, then further ones on the cores'
+    /// second CPUs.
     fn thread_cpu(self, thread: u32, model: &Model) -> u32 {
         if self.threads == 1 { model.cpus() - 1 } else { machine::cpu_of(model, thread) }
     }
@@ -80,7 +81,7 @@ impl QueueService {
 
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
-    /// Number of vCPUs: first one per core, then a second one on each core's other CPU.
+    /// Number of vCPUs, placed on one CPU of each core first, and then on the cores' second CPUs.
     pub(crate) vcpus: u32,
     /// Number of submitting processes. Process p runs on vCPU p.
     pub(crate) processes: u32,
@@ -101,8 +102,8 @@ impl VmPlan {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Number of exits for device notifications. The next three fields count exits for interrupts,
-    /// halts and IPIs.
+    /// Number of VM exits for device notifications. `interrupted`, `halts` and `ipis` count VM
+    /// exits for interrupts, halts and IPIs.
     pub(crate) kicks: u64,
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,

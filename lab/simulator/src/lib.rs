@@ -3,11 +3,12 @@
 //!
 //! This crate is a second implementation of `Machine`. Simulated threads are coroutines that a
 //! discrete-event loop runs on one system thread (run.rs, scheduler.rs), ordered by the clocks of
-//! their CPUs (world.rs). Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by
-//! the number of spinning CPUs (lock.rs), sleeping and waking by the threads involved (thread.rs),
-//! and work by its stage; all constants come from a `Model`. Outside a running simulation nothing
-//! takes virtual time: objects may be created, read and dropped there. An object belongs to one
-//! simulation at a time. Source: \[MQ\] for the costs to model.
+//! their CPUs (world.rs). The cost of an access to a cache line depends on the distance (line.rs,
+//! fabric.rs), that of a lock on the number of spinning CPUs (lock.rs), that of sleeping and waking
+//! on the state of the CPUs (thread.rs), and that of work on its stage; all constants come from a
+//! `Model`. Outside a running simulation nothing takes virtual time: objects may be created, read
+//! and dropped there. An object belongs to one simulation at a time. Source: \[MQ\] for the costs
+//! to model.
 
 #![doc = include_str!("../README.md")]
 

@@ -182,8 +182,8 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Delay of a ticket lock's hand-over by spinning CPUs: the share of them that read the lock's
-    /// cache line before the next holder does. At 0, reads by spinning CPUs take no time at all.
+    /// Share of the CPUs spinning on a ticket lock that read its cache line before the next holder
+    /// does, and so delay the hand-over. At 0, reads by spinning CPUs take no time.
     pub spinner: Share,
     /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
     /// other sockets wait. At 0, the default, CPUs get the line in order of request.
@@ -237,7 +237,8 @@ pub struct ThreadCosts {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Fairness {
-    /// Difference of run times above which a woken thread preempts the current one.
+    /// A woken thread preempts the current thread if the woken one has run less by more than this
+    /// time.
     pub granularity: Cost,
     /// Maximum lead in run time that a thread can gain by sleeping.
     pub credit: Cost,

@@ -1,4 +1,4 @@
-//! Types of the trait `Machine` on the simulated machine, one file each.
+//! Types with which the simulated machine implements the trait `Machine`.
 //!
 //! `word` has words, lines and counters, `lock` ticket locks, `thread` threads and parkers, `meter`
 //! statistics of locks built from words, and `spin` busy waiting. Each type calls `world` before it

@@ -32,7 +32,7 @@ pub struct CpuTimes {
 pub struct Report {
     /// Virtual time at which the last thread ended, in nanoseconds.
     pub end_ns: u64,
-    /// Total of all cache-line accesses, lock hand-overs, sleeps, wake-ups and interrupts.
+    /// Number of events: cache-line accesses, lock hand-overs, sleeps, wake-ups and interrupts.
     pub events: u64,
     /// Statistics of locks, in order of their names.
     pub locks: Vec<LockRow>,

@@ -151,7 +151,7 @@ impl ThreadCoroutines {
 }
 
 impl Drop for ThreadCoroutines {
-    /// Cleans up if the run loop itself panics.
+    /// Takes back the stacks of the threads if the run loop itself panics.
     fn drop(&mut self) {
         self.reset();
     }

@@ -3,12 +3,12 @@
 //! `Scheduler` owns CPUs, threads and their clocks. The world calls `pick` for the run loop between
 //! two coroutines; code that blocks or wakes a thread calls the other methods. A CPU runs one
 //! thread until it blocks, ends, or has used up its time slice while others wait; the threads of a
-//! CPU run round robin. A thread that holds or waits for a lock is not preempted; an overdue
-//! preemption happens when it releases its last lock, as in a kernel that becomes preemptible
-//! again. A thread that spins in `spin_until` gives up its CPU as soon as another thread needs it.
-//! Options of the model: fair scheduling by run time and wake-up preemption (fairness.rs), CPUs
-//! that share a core, and threads that move when they wake (hyper_threads.rs). Kernel counterpart:
-//! `SCHED_RR` with pinned tasks.
+//! CPU run round robin. A thread that holds or waits for a lock is not preempted; a preemption that
+//! is due meanwhile happens when the thread releases its last lock, as in a kernel that becomes
+//! preemptible again. A thread that spins in `spin_until` gives up its CPU as soon as another
+//! thread needs it. Options of the model: fair scheduling by run time and wake-up preemption
+//! (fairness.rs), CPUs that share a core, and threads that move when they wake (hyper_threads.rs).
+//! Kernel counterpart: `SCHED_RR` with pinned tasks.
 
 pub(crate) mod clocks;
 pub(crate) mod cpu;
@@ -125,8 +125,8 @@ impl Scheduler {
         if self.pool.live == 0 {
             return Ok(RunAction::Done);
         }
-        // CPUs whose clocks exceed `TIME_MAX_PS` are not in `self.clocks`, which cannot hold later
-        // times.
+        // Look at all CPUs: those whose clocks exceed `TIME_MAX_PS` are not in `self.clocks`, which
+        // cannot hold later times.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
             true => Err(SchedulerStop::TimeLimit),
             false => Err(SchedulerStop::Deadlock),
@@ -201,7 +201,8 @@ impl Scheduler {
                 return self.give_way();
             }
             state.is_overdue = !state.queue.is_empty();
-            // A CPU with one thread has slices, too: `pick` checks the time limit at their ends.
+            // A CPU with a single thread has time slices, too, because `pick` checks the limit on
+            // virtual time only at the end of a slice.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);

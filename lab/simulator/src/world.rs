@@ -63,6 +63,8 @@ std::thread_local! {
 pub(super) struct EnteredWorld;
 
 impl EnteredWorld {
+    /// Makes `world` the running simulation of this system thread.
+    ///
     /// # Panics
     /// Panics if a simulation is already running, because simulations do not nest.
     ///

@@ -79,8 +79,8 @@ impl Coalescing {
         self.state().active -= 1;
     }
 
-    /// Returns `Ok` if an interrupt has reported the queue's next completion. The error is the time
-    /// of the next interrupt.
+    /// Returns `Ok` if an interrupt has already reported the queue's next completion, otherwise the
+    /// time of the next interrupt.
     fn admits(&self, queue: usize, now_ns: u64) -> Result<(), u64> {
         let mut state = self.state();
         let due_ns = state.pass(now_ns);
@@ -108,8 +108,8 @@ pub(super) struct QueueInterrupts {
 }
 
 impl QueueInterrupts {
-    /// Polls the drive's queue. If the interrupt for the next completion is still to come, instead
-    /// requests a poll at the time of the interrupt.
+    /// Polls the drive's queue. If no interrupt has reported the next completion yet, requests a
+    /// poll at the time of the next interrupt instead.
     pub(super) fn poll<M: Machine>(
         &mut self,
         inner: &mut dyn DriverQueue<M>,
@@ -124,7 +124,8 @@ impl QueueInterrupts {
         let (before, others_ns) = (batch.entries().len(), batch.take_wake());
         inner.poll(batch);
         let next_ns = batch.take_wake();
-        // If `batch` is full, the next poll takes the other completions without another interrupt.
+        // If `batch` is full, the next poll takes the completions that did not fit, without another
+        // interrupt.
         let rest_ns = next_ns.filter(|_| batch.is_full());
         self.told = next_ns.is_some() && rest_ns.is_none();
         let count = (batch.entries().len() - before) as u32;

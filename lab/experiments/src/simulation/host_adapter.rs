@@ -4,12 +4,12 @@
 //! writes two kinds: the table of commands by number (smid; `Lookup`), and the SCSI mid-layer's
 //! count of commands, `host_busy`, which `scsi_host_queue_ready` increments and
 //! `scsi_device_unbusy` decrements. Commit 6eb045e092ef (5.5) removed `host_busy`. The count of
-//! each device, `device_busy`, is modelled together with `host_busy`. The kernel keeps a count of
-//! the target only for targets with a limit of their own, unlike these. The SCU (driver isci of
-//! 4.4) is a SCSI host with two kinds of state: coalesced interrupts (coalescing.rs), and the lock
-//! `scic_lock`. The driver takes this lock twice to send a command (`isci_task_execute_task`, and
-//! where the request is started) and once per interrupt for all completions
-//! (`isci_host_completion_routine`).
+//! each device, `device_busy`, is modelled together with `host_busy`. A count per SCSI target is
+//! not modelled: the kernel keeps it only for targets with a limit of their own, which these drives
+//! do not have. The SCU (driver isci of 4.4) is a SCSI host with two kinds of state: coalesced
+//! interrupts (coalescing.rs), and the lock `scic_lock`. The driver takes this lock twice to send a
+//! command (`isci_task_execute_task`, and where the request is started) and once per interrupt for
+//! all completions (`isci_host_completion_routine`).
 //!
 //! run.rs creates a `HostAdapter` for a simulation. `AdapterDriver` wraps a drive's driver, outside
 //! of `PollerDriver`, because the interrupt handler is entered before any command is looked up.
@@ -29,7 +29,8 @@ use millrace_machine::{Line, Lock, Machine, Order, Word};
 use super::coalescing::{Coalescing, QueueInterrupts};
 use crate::filter::DriverFilter;
 
-/// Parts of a host adapter's shared state that the simulation models; none by default.
+/// State that the drives of a host adapter share, as far as the simulation models it. By default,
+/// no such state is modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostAdapterConfig {
     /// Models the driver's lookup table and its lock, which is taken three times per command.
@@ -42,7 +43,8 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// Cache lines of the free list that a command writes: the command's entry and the next entry.
+/// Entries of the driver's free list that one command writes, its own and the next one, each a
+/// cache line.
 type FreeEntries = [[u64; 8]; 2];
 
 pub(crate) struct HostAdapter<M: Machine> {
@@ -69,9 +71,9 @@ struct Lookup<M: Machine> {
 
 /// Cache line of two words beside `scsi_lookup_lock`: the pointer to the table of commands, 16
 /// bytes before the lock, and the head of the free list, 8 bytes after. A CPU reads the line to
-/// identify an interrupt (`_base_get_cb_idx`) or to clear an entry. In the kernel, the words share
-/// the lock's line for 5 of 8 offsets of the lock. The simulated lock has its own line, and so is
-/// more expensive.
+/// identify an interrupt (`_base_get_cb_idx`) or to clear an entry. In the kernel, both words are
+/// in the lock's own line for 5 of the 8 positions that the lock can have in a line. The simulated
+/// lock always has its own line, which is more expensive.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {

@@ -1,4 +1,4 @@
-//! The submission interface between a program and the block layer, as a stage of its own.
+//! `Interface`: system calls and locks of a program's submission interface, such as libaio.
 //!
 //! Each job owns an `Interface`, and all jobs of a simulation share its `SharedCounters`. job.rs
 //! calls the interface around each batch. The interfaces have this state, after Bjorling et al.

@@ -260,8 +260,8 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Returns false even if the drive completes requests at once: a poll right after `commit_rqs`
-    /// finds no completion before the handler thread has found it.
+    /// Returns false even if the drive completes requests at once: a submitter that polls right
+    /// after `commit_rqs` finds nothing, because only the handler thread finds completions.
     fn is_immediate(&self) -> bool {
         false
     }

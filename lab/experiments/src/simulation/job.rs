@@ -46,7 +46,8 @@ pub(super) struct Sums {
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
     /// Latencies from queueing (Q) to completion (C) of I/Os in the measured window. During the
-    /// window, holds the latencies from before the window, which `end` subtracts from the total.
+    /// window, holds the latencies from before the window, until `end` subtracts them from the
+    /// total.
     pub(super) latency: Snapshot,
     /// Durations of system calls in the measured window, for jobs with one I/O per call. In
     /// raw_job.rs, one call submits all elements of the I/O's vector.

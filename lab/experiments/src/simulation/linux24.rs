@@ -74,7 +74,7 @@ pub struct Linux24 {
     /// If true, copies through bounce buffers take no time on a simulated machine, to measure the
     /// effect of their cost.
     pub without_copies: bool,
-    /// Size in bytes of the state that a job keeps for its open drive; 0 for none.
+    /// Bytes of memory that a job keeps for the kernel's state of an open drive; 0 for none.
     pub descriptor_bytes: u32,
     /// Scope of the request queue's lock in the `sq` stack.
     pub request_lock: LockScope,
@@ -261,7 +261,7 @@ pub enum TimeUse {
 }
 
 impl TimeUse {
-    /// Kinds of CPU work in the model of Linux 2.4, each with its name in reports.
+    /// All kinds of CPU time in the model of Linux 2.4, each with its name in reports.
     pub const NAMES: [(TimeUse, &'static str); 7] = [
         (TimeUse::Submit, "buffer heads, submission"),
         (TimeUse::Dispatch, "dispatch of commands"),
@@ -287,8 +287,8 @@ pub(super) struct Charge {
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
-    /// Factor for the times in machines/linux-2.4.toml. 1 if the plan sets `Linux24::adapters`,
-    /// otherwise `FILE_GHZ` divided by the machine's clock frequency.
+    /// Factor by which the times in machines/linux-2.4.toml are multiplied: 1 if the plan sets
+    /// `Linux24::adapters`, otherwise `FILE_GHZ` divided by the machine's clock frequency.
     scale: f64,
     bounce: bool,
     without_copies: bool,

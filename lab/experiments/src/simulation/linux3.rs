@@ -5,10 +5,10 @@
 //!
 //! - The counters of a hardware queue (`struct blk_mq_hw_ctx`): `queued` for each request
 //!   allocated, `run` for each run of the queue, and `dispatched[]` for each run by the number of
-//!   requests dispatched. They are plain words in one line that all CPUs of the hardware queue
-//!   write; the word before them (the pointer to the tags, or the head of the tag waiters) is read
-//!   when a tag is released. Counted in three versions of block/blk-mq.c, which agree in this: an
-//!   early one, one with a lock-free dispatch list, and the first one merged (3.13). Millrace
+//!   requests dispatched. They are plain words in one cache line that all CPUs of the hardware
+//!   queue write; the word before them (the pointer to the tags, or the head of the tag waiters) is
+//!   read when a tag is released. Counted in three versions of block/blk-mq.c, which agree in this:
+//!   an early one, one with a lock-free dispatch list, and the first one merged (3.13). Millrace
 //!   counts per thread and has no such line.
 //! - The inode's count of direct I/Os, which synchronous calls change, too (interface.rs).
 //! - Noise: on each CPU a kernel thread wakes up once and preempts the job for a time.
@@ -203,7 +203,8 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
 }
 
 pub(super) struct Noise {
-    /// Time from the start of the measurement to the kernel thread's wake-up; `None` once awake.
+    /// Time from the start of the measured window to the kernel thread's only wake-up; `None` after
+    /// it.
     after_ns: Option<u64>,
     takes_ns: u64,
 }

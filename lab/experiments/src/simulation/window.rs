@@ -18,7 +18,7 @@ const WARM_ROUNDS: u64 = 5;
 /// Number of measured rounds, unless the plan sets the window's length. A round is as many I/Os as
 /// are in flight at a time.
 const ROUNDS: u64 = 20;
-/// Smallest number of measured I/Os per job, if `ROUNDS` times the I/O depth is less.
+/// Minimum number of measured I/Os per job, which exceeds `ROUNDS` rounds if the I/O depth is low.
 const IOS_MIN: u64 = 400;
 
 /// Length of a run's measured window. A warm-up of five I/Os for each I/O in flight, but at least
@@ -59,7 +59,8 @@ pub(crate) struct Window {
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os before which the measured window neither begins nor ends.
+    /// Number of completed I/Os from which the measured window may begin or, once begun, end. With
+    /// fewer, `count` need not check.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,

@@ -43,8 +43,8 @@ pub enum Effect {
     /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
     /// core.
     Sharing,
-    /// Workload-aware batching never delays a submission for longer than the saved system calls
-    /// would take.
+    /// Workload-aware batching delays a submission for at most the time of the system calls that it
+    /// saves.
     Bound,
     /// All I/O threads share one map of the guest's memory, which one mutex protects.
     Translation,

@@ -85,8 +85,9 @@ impl Ring {
         self.driver.seen()
     }
 
-    /// Adds a request, and calls `work` under the driver's lock. Returns true if the driver must
-    /// notify the device. If no slot is free, returns `None`, and the vCPU is woken later.
+    /// Adds a request. Calls `work`, which charges the time of the driver's work, under the
+    /// driver's lock. Returns true if the driver must notify the device, or `None` if no slot is
+    /// free; the vCPU is then woken when slots become free.
     pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
         let mut driver = self.driver.lock();
         let Some(slot) = driver.free.pop() else {

@@ -21,9 +21,9 @@ pub(crate) struct VmResult {
     pub(crate) iops: f64,
     pub(crate) latency_ns: f64,
     pub(crate) counts: Counts,
-    /// Number of context switches of the host per I/O, warm-up included. `lock_wait_ns` is the wait
-    /// for the queues' locks, also per I/O.
+    /// Number of context switches of the host per I/O, warm-up included.
     pub(crate) switches_per_io: f64,
+    /// Time spent waiting for the queues' locks, per I/O, warm-up included.
     pub(crate) lock_wait_ns: f64,
     /// Statistics of the queues' locks, warm-up included; zero if the host does not preempt their
     /// holders.

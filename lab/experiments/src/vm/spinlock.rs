@@ -24,7 +24,8 @@ type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
 const TICKET: u64 = 1 << 32;
-/// Time in nanoseconds. A vCPU that has the lock or the next ticket for longer has lost its CPU.
+/// A vCPU that has the lock or the next ticket for more than this many nanoseconds counts as having
+/// lost its CPU.
 const LOST_NS: u64 = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,8 +94,8 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// Returns the statistics so far; zero for a lock of the simulated machine, which counts waits
-    /// itself.
+    /// Returns the statistics so far; zero for `GuestLock::Left`, whose waits the simulator itself
+    /// counts.
     pub(super) fn seen(&self) -> LockSeen {
         match self {
             GuestLock::Left(_) => LockSeen::default(),

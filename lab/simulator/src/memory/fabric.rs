@@ -172,8 +172,8 @@ fn path(
     if model.wiring == Wiring::Full || around == 1 || around == per_board - 1 {
         return made(&cache.one_hop, [link(from, to), NONE]);
     }
-    // A transfer over two hops passes through the socket after `from`, even if the opposite
-    // direction of the ring would be shorter.
+    // A transfer over two hops on a ring of sockets always passes through the socket after `from`,
+    // even if the path in the opposite direction is shorter.
     let next = board_from * per_board + (from + 1) % per_board;
     made(&cache.two_hops, [link(from, next), link(next, to)])
 }

@@ -3,7 +3,7 @@
 //! Each word, line and lock has a `LineState`. The fields are atomics only so that `LineState` is
 //! `Sync`; within a simulation only one system thread accesses it. `epoch` is the number of the
 //! simulation for which the content is valid; in any other simulation the line is in no cache. A
-//! line is in one of these states: in no cache; exclusive (dirty or not); shared by a set of CPUs.
+//! line is in no cache, held exclusively by one CPU (dirty or not), or shared by a set of CPUs.
 //! Transfers of a line are serialised: a CPU that requests the line before `busy_until_ps` waits in
 //! the line's queue (line_queue.rs). Not modelled: capacity misses, prefetching, store buffers, and
 //! overlapping misses.

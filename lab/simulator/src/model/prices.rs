@@ -16,14 +16,16 @@ use millrace_machine::Stage;
 pub(crate) struct LinePrices {
     pub(crate) l1: u64,
     pub(crate) memory: u64,
-    /// Extra cost of an atomic instruction, unless the line comes from another cache.
+    /// Extra cost of an atomic instruction on a line from the CPU's own cache or from memory. For
+    /// other lines, `TransferPrices` includes it.
     pub(crate) locked: u64,
 }
 
 /// Costs of operations outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
-    /// Share of spinning CPUs that delay a lock's hand-over; 65,536 stands for all of them.
+    /// Share of the CPUs spinning on a lock that delay its hand-over, in 1/65536
+    /// (`CacheCosts::spinner`).
     pub(crate) spinner: u64,
     pub(crate) fence: u64,
     pub(crate) clock_read: u64,

@@ -91,7 +91,8 @@ impl World {
             return SpinStep::Again;
         }
         if scheduler.wanted() {
-            // Time must pass even if a context switch is free, or this loop might never end.
+            // Advance the clock, because context switches may cost nothing, and this loop might
+            // then never end.
             scheduler.now_ps += poll_ps;
             scheduler.give_way();
             return SpinStep::Wait;

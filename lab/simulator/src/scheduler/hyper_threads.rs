@@ -1,5 +1,5 @@
-//! Hyper-threads, and the choice of the CPU on which a thread wakes, if the model or a thread
-//! requests these features.
+//! Hyper-threads, if the model has them, and the choice of the CPU on which a thread wakes, if the
+//! thread may roam.
 //!
 //! CPUs of one core (siblings) share its execution units: work on a CPU takes longer if a sibling
 //! works, too, and does not spin. Only the siblings' state at the CPU's last access to shared data

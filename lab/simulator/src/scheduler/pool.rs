@@ -94,6 +94,6 @@ impl EndFlag {
 pub(crate) struct ThreadTable {
     pub(crate) threads: Vec<Option<ThreadState>>,
     pub(crate) live: u32,
-    /// CPU for the next thread that is started without a CPU.
+    /// CPU for the next thread that is started without a chosen CPU.
     pub(crate) next_cpu: usize,
 }

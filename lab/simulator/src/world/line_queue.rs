@@ -52,9 +52,9 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // If `turns_max` is 0, the first waiter gets the line next. Otherwise `turns`, the
-            // number of consecutive accesses from one socket, has reached `turns_max`, and the
-            // first waiter of another socket gets the line.
+            // If `turns_max` is 0, the first waiter gets the line, whatever its socket. Otherwise
+            // the socket has used up its `turns_max` accesses, and the first waiter of another
+            // socket gets the line.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,

@@ -1,9 +1,9 @@
 //! `Access`: I/O of a simulated program's thread to the volume, synchronous or asynchronous.
 //!
 //! program.rs creates an `Access` for each thread. A synchronous read or write takes the time of a
-//! system call and of copying its pages. It is split into pieces of 1 MiB, as in filebench, and
-//! sleeps until all pieces have completed. Bios own their buffers; nobody reads the buffers'
-//! content.
+//! system call and of copying its pages. The I/O is split into pieces of 1 MiB, as in filebench,
+//! and the thread sleeps until all pieces have completed. Bios own their buffers; nobody reads the
+//! buffers' content.
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Reject, Rejected, Sector, Volume,
