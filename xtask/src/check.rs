@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::{primitives, tidy, tree};
 
-/// `Skip` leaves out the tests and `tidy`, which CI runs in earlier steps.
+/// `Skip` leaves out the tests and `tidy`. CI selects it, because earlier steps of CI run both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestSelection {
     Run,

@@ -1,8 +1,8 @@
 //! `cargo xtask programs`, `schedulers` and `matrix`: comparisons with other programs.
 //!
-//! Runs the example of the command's name in millrace-tests, with this command's arguments. The
-//! example is a separate process, because it needs other dependencies than the checks. `main` calls
-//! this file, which runs cargo as a child process.
+//! Runs the example of millrace-tests that has the command's name, with the command's arguments.
+//! The example is a separate process, so that xtask does not depend on the crates that the example
+//! needs. `main` calls this file, which runs cargo as a child process.
 
 use std::path::Path;
 

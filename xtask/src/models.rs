@@ -13,8 +13,8 @@ use anyhow::Result;
 use crate::check::{CargoStep, cargo, step, timed};
 use crate::planted;
 
-/// The build folder lies beside the copied sources, `target/planted/tree`, because each update of
-/// the copy deletes files that git does not list.
+/// Build folder: the parent folder of the patched copy, `target/planted/tree`. It is outside the
+/// copy, because each update of the copy deletes files there that git does not list.
 const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
 const STEPS: [CargoStep; 2] = [

@@ -45,8 +45,8 @@ pub fn run(root: &Path) -> Result<bool> {
     let lists = patch::read(root, patch::PLANTED)?;
     let built = tree::cargo()
         .args(["build", PROFILE, "--bin=millrace-lab", "--package=millrace-lab"])
-        // millrace-cli and millrace-tls are built only because they enable features of shared
-        // dependencies.
+        // Also build millrace-cli and millrace-tls: shared dependencies then get the features that
+        // `cargo test` uses, and `models` need not compile them again.
         .args(["--package=millrace-cli", "--package=millrace-tls"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)

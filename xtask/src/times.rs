@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Ticks per second in /proc. Linux reports this number on all architectures.
+/// Ticks per second of the CPU times in /proc/PID/stat, the same on all architectures of Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 /// File to which a line is added before the step `change`, which measures an incremental build.
 const CHANGED: &str = "crates/block/src/channel/split.rs";
@@ -109,7 +109,8 @@ fn children_cpu() -> Result<Duration> {
 }
 
 fn cpu_of(stat: &str) -> Option<Duration> {
-    // The name of the program, in parentheses, may contain spaces.
+    // Split only the fields after the program's name, which is in parentheses and may contain
+    // spaces.
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks: Vec<f64> = fields.split_whitespace().map(|f| f.parse().unwrap_or(0.0)).collect();
     let [user, system] = ticks.get(13..15)?.try_into().ok()?;

@@ -12,7 +12,8 @@ use syn::{Attribute, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibi
 use super::tree::{CrateTree, PathTarget, join, name_of};
 use crate::syntax::{is_test, leaves};
 
-/// Kind of an entry in an API listing. Entries of one name are sorted in this order of kinds.
+/// Kind of an entry in an API listing. Entries with the same name are sorted by kind, in this
+/// order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LineRank {
     Item,

@@ -1,4 +1,5 @@
-//! Lists of mutants: `xtask/mutants/*.txt`, one per line, and the names that cargo-mutants prints.
+//! Lists of mutants in `xtask/mutants/*.txt`, one mutant per line, and their conversion from and to
+//! the names that cargo-mutants prints.
 //!
 //! An entry is `path: mutation -- reason`, without line and column, which change with every edit;
 //! so one entry stands for all equal mutations of a function. `#` starts a comment. Called by

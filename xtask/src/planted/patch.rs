@@ -33,8 +33,8 @@ pub struct Hunk {
 }
 
 impl Hunk {
-    /// Returns the range of `text` that the hunk replaces. The lines of a hunk that replaces
-    /// nothing are added at the end of `text`.
+    /// Returns the range of `text` that the hunk replaces. For a hunk that replaces nothing, the
+    /// range is empty and at the end of `text`, where its lines are added.
     pub fn place(&self, text: &str) -> Result<Range<usize>, String> {
         if self.before.is_empty() {
             return Ok(text.len()..text.len());

@@ -1,8 +1,8 @@
 //! Allow-lists: the exceptions to a rule, one per line, in `xtask/allow/*.txt`.
 //!
-//! An entry is a path and, where the rule has a number, a limit; `#` starts a comment. The rules
-//! look up entries and report those that are not needed, so that a list can only shrink. Rules that
-//! count create `Excess`es, which `AllowList::check` compares with the numbers in the list.
+//! An entry is a path and, where the rule has a number, a limit; `#` starts a comment. An entry
+//! that a rule does not need is a finding, so that a list can only shrink. Rules that count create
+//! `Excess`es, which `AllowList::check` compares with the numbers in the list.
 
 use std::collections::BTreeMap;
 use std::fs;

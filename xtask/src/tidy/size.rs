@@ -48,8 +48,8 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses)
 }
 
-/// Returns the types with too many methods. Methods of traits do not count. Types with equal names
-/// in a crate count as one type.
+/// Returns the types with too many methods, not counting methods of implemented traits. Types with
+/// equal names in a crate count as one type.
 fn excess_methods(sources: &[Source]) -> Vec<Excess> {
     // For each type of each crate, the number of methods, and the file and line of the first one.
     let mut types: BTreeMap<String, (usize, &str, usize)> = BTreeMap::new();

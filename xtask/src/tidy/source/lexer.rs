@@ -26,8 +26,8 @@ pub fn split(text: &str, tokens: TokenStream) -> SourceViews {
     let mut classes = vec![TokenClass::Code; text.len()];
     each_literal(tokens, &mut |span| {
         let range = span.byte_range();
-        // The first of these characters in a literal tells its kind. A number contains none of
-        // them.
+        // The first slash or quotation mark in a literal shows if the literal is a doc comment, a
+        // string or a character. A number has none.
         let class = match text[range.clone()].chars().find(|c| matches!(c, '/' | '"' | '\'')) {
             Some('/') => TokenClass::Comment,
             Some('"') => TokenClass::Text,
