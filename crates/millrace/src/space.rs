@@ -1,8 +1,9 @@
 //! Computes and explains the space on drives that their volume cannot use.
 //!
-//! A stripe uses whole chunks, and as much of each drive as the smallest one has; both layouts use
-//! whole blocks of the drive with the largest block. Unused space is reported to the user, because
-//! the end of a disk may hold a backup GPT or a superblock.
+//! A stripe uses whole chunks, and as much of each drive as the smallest one has; both layouts
+//! (linear and stripe) use only whole blocks, of the size that the drive with the largest block
+//! has. Unused space is reported to the user, because the end of a disk may hold a backup GPT or a
+//! superblock.
 
 use millrace_block::{Layout, SECTOR_SHIFT, Sector, Volume};
 use millrace_machine::Native;

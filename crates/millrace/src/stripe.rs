@@ -1,6 +1,6 @@
 //! Opens drives from specs as a volume, for `bench` and programs.
 //!
-//! opening.rs opens the drives; this module makes the configuration for it.
+//! This module turns the specs into a configuration, with which opening.rs opens the drives.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct VolumeOptions {
     pub drive: DriveOptions,
     /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
-    /// Controllers that the specs of the volume's drives may name.
+    /// Storage controllers (tags shared by several drives) that the drives' specs may name.
     pub controllers: Vec<ControllerConfig>,
     /// Groups that share the drives. Without groups, I/O is not accounted by group and costs less.
     pub groups: Vec<GroupConfig>,

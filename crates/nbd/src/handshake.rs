@@ -6,10 +6,11 @@
 //! States: client flags, then options (the data of an option that is too long are skipped), then
 //! end.
 //!
-//! Invariants: the outcome does not depend on how the bytes were split. A negotiation has at most
-//! [`OPTIONS_MAX`] options with [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`]
-//! bytes of answers; each export raises these limits, because clients may query every export
-//! ([`OPTIONS_PER_EXPORT`]). Nothing is consumed after [`Progress::Ready`] or an error.
+//! Invariants: the outcome does not depend on how the bytes were split into calls of `feed`. A
+//! negotiation has at most [`OPTIONS_MAX`] options with [`OPTION_BYTES_MAX`] data bytes each, and
+//! [`ANSWER_BYTES_MAX`] bytes of answers; each export raises these limits, because clients may
+//! query every export ([`OPTIONS_PER_EXPORT`]). Nothing is consumed after [`Progress::Ready`] or an
+//! error.
 //!
 //! An upgrade to TLS discards everything that was negotiated before it, and bytes after the request
 //! for TLS end the connection: both may come from an attacker on the network (the class of
@@ -125,8 +126,8 @@ pub struct Handshake {
     context_export: Option<usize>,
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
-    /// Largest number of exports that the server has listed to the client so far, and the maximum
-    /// number of answer bytes that follows from this number.
+    /// Largest number of exports in a list sent to the client so far, and the limit on answer bytes
+    /// at that time. Both numbers are kept, because the catalog may shrink later.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,

@@ -3,8 +3,8 @@
 //! This module owns the layout of the data after an option's header (names, information requests,
 //! context queries) and of the reply packets. The server's handshake calls it.
 //!
-//! Invariants: a parser accepts data only if it consumes them exactly. Nothing is allocated for a
-//! client's data, so lengths that the client chooses cost nothing. Specification: "Option types",
+//! Invariants: a parser refuses data with bytes left after the last field. Nothing is allocated for
+//! a client's data, so lengths that the client chooses cost nothing. Specification: "Option types",
 //! "Option reply types", "The `base:` metadata namespace".
 
 use crate::export::{ExportCatalog, ExportInfo, WantedExport};

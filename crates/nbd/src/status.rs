@@ -5,9 +5,9 @@
 //! descriptors.
 //!
 //! Invariants: there is at least one descriptor, none has length 0, and equal neighbours are
-//! merged. Their total length never exceeds the request's (so one descriptor is enough for
-//! `CMD_FLAG_REQ_ONE`), and the iterator is not advanced further than the reply needs.
-//! Specification: `NBD_REPLY_TYPE_BLOCK_STATUS`, `NBD_REPLY_TYPE_BLOCK_STATUS_EXT`.
+//! merged. The descriptors' total length never exceeds the requested length (as `CMD_FLAG_REQ_ONE`
+//! requires), and the iterator is not advanced further than the reply needs. Specification:
+//! `NBD_REPLY_TYPE_BLOCK_STATUS`, `NBD_REPLY_TYPE_BLOCK_STATUS_EXT`.
 
 use thiserror::Error;
 

@@ -177,8 +177,8 @@ impl<'a> Reader<'a> {
 /// Writes big-endian integers into a slice, from its beginning.
 ///
 /// # Panics
-/// Each write panics if the slice is full, because the encoder computes all sizes itself and a peer
-/// cannot influence them.
+/// Each write panics if the slice is full. A peer cannot cause this, because the encoder itself
+/// computes all sizes.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut [u8],

@@ -48,12 +48,11 @@ pub struct Config {
     /// blocks; 0 turns polling off. The thread polls only after several short waits, and yields the
     /// CPU to other threads meanwhile.
     pub spin_ns: u64,
-    /// Condition for polling before the thread blocks, in addition to short previous waits.
+    /// Condition, besides short previous waits, under which the thread polls before it blocks.
     pub spin_rule: SpinRule,
 }
 
-/// Condition under which a reactor's thread polls before it blocks, in addition to short previous
-/// waits.
+/// Condition, besides short previous waits, under which a reactor's thread polls before it blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SpinRule {
     /// The thread polls whenever its previous waits were short.
@@ -77,7 +76,8 @@ impl Default for Config {
     }
 }
 
-/// File operations that a user of the reactor will push for one source: their number and kind.
+/// Number and kind of the file operations that will be pushed for one source (an inbox for
+/// completions).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDemand {
     /// Maximum number of operations that may block at the same time.
@@ -93,8 +93,8 @@ pub struct FileDemand {
 pub enum FileCarrier {
     /// The ring (io_uring) executes the operations.
     Ring,
-    /// Threads of the process execute the operations. The threads use file descriptors, so
-    /// registering a file has no benefit.
+    /// Pool threads of the process execute the operations. The threads use the file's descriptor,
+    /// so registering the file in the ring has no benefit.
     Threads,
 }
 

@@ -78,7 +78,7 @@ fn lock() -> MutexGuard<'static, JobQueue> {
 pub struct PoolShare(u32);
 
 impl PoolShare {
-    /// Creates an empty job queue for one drive in the process's thread pool.
+    /// Creates a drive's share of the process's thread pool, with an empty job queue.
     #[must_use]
     pub fn new() -> Arc<PoolShare> {
         Arc::new(PoolShare(lock().open_lane()))
@@ -211,7 +211,7 @@ fn summon(call: ThreadCall) {
         ThreadCall::Nobody => {}
         ThreadCall::Idle => POOL.work.notify_one(),
         ThreadCall::New => {
-            // Without any pool thread, the calling thread runs the jobs.
+            // If no pool thread exists and none can be started, the calling thread runs the jobs.
             if spawn().is_err() && lock().threads == 0 {
                 drop(serve(lock()));
             }
@@ -262,8 +262,8 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
 fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
     queue.idle += 1;
     loop {
-        // Waits without a timeout if the pool keeps all of its threads, because then no thread may
-        // end.
+        // Waits without a timeout if the pool has no more threads than it must keep, because then
+        // no idle thread may end.
         let limit = if queue.threads > queue.kept() { IDLE } else { Duration::MAX };
         let waited = POOL.work.wait_timeout(queue, limit);
         let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);

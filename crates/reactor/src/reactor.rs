@@ -3,8 +3,8 @@
 //! The reactor and its handles share the core through an `Rc`, so none of them can leave the thread
 //! that created them. A reactor that is dropped cancels all operations in flight and waits up to 5
 //! s for them. After that, handles still work, but every pushed operation completes with
-//! `-ECANCELED` at once. The reactor behaves in the same way in a child process after a fork,
-//! because the parent keeps the ring.
+//! `-ECANCELED` at once. After a fork, a reactor in the child process acts like a dropped one
+//! (without the wait), because the parent keeps the ring.
 
 #![allow(unsafe_code)]
 

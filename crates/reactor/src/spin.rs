@@ -4,12 +4,12 @@
 //! machine.
 //!
 //! A thread spins (polls) only after [`STREAK`] short waits in a row, so an idle thread sleeps at
-//! once. A wait is short if it takes at most twice the longest spin, as the wake-ups after a sleep
-//! may take that long. A spin yields to other threads that wait for the CPU, above all to the
-//! client whose request it waits for. A spin ends at once if another thread took the CPU and
-//! nothing completed in the meantime. Spinning pauses (the thread sleeps through the next waits) if
-//! another thread had the CPU for longer than a whole spin, or after [`VAIN`] spins in a row
-//! without a completion. CPU time that a hypervisor took does not count, because spinning and
+//! once. A wait is short if it takes at most twice the longest spin, because the time of a wait
+//! with a sleep includes the wake-ups. A spin yields to other threads that wait for the CPU, above
+//! all to the client whose request it waits for. A spin ends at once if another thread took the CPU
+//! and nothing completed in the meantime. Spinning pauses (the thread sleeps through the next
+//! waits) if another thread had the CPU for longer than a whole spin, or after [`VAIN`] spins in a
+//! row without a completion. CPU time that a hypervisor took does not count, because spinning and
 //! sleeping threads lose it alike. Kernel counterpart: `halt_poll_ns` of KVM.
 
 mod worth;
@@ -33,8 +33,8 @@ const GAP_NS: u64 = 20_000;
 /// Length of the first pause from spinning: number of waits for completions that begin without a
 /// spin. Each pause is twice as long as the last.
 const PAUSE_MIN: u32 = 64;
-/// Maximum length of a pause from spinning, in waits for completions. After as many waits without a
-/// new pause, the next pause has `PAUSE_MIN` waits again.
+/// Maximum length of a pause from spinning, in waits for completions. If no new pause begins within
+/// this number of waits, the next pause has `PAUSE_MIN` waits again.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -60,8 +60,7 @@ pub(crate) struct Uring {
     pub(crate) tables: RegisteredTables,
     /// Limit of the ring's kernel threads for operations that block; 0 before it is first set.
     workers: u32,
-    /// Result of the test if the kernel can start a worker thread for this ring; `None` before the
-    /// test.
+    /// True if the kernel can start a worker thread for this ring; `None` until this was tested.
     has_worker: Option<bool>,
 }
 
@@ -167,9 +166,9 @@ impl Uring {
         }
     }
 
-    /// Submits the queue if its file operations are 1/`EARLY_SHARE` of the operations in flight.
-    /// Otherwise, with few operations in flight, drives would have nothing to do until the event
-    /// loop submits the queue.
+    /// Submits the queue if its file operations are at least 1/`EARLY_SHARE` of the operations in
+    /// flight. Drives with so little other work would be idle until the event loop submits the
+    /// queue.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.file_ops >= share.max(1) {
@@ -239,8 +238,8 @@ impl Uring {
     }
 
     /// Calls io_uring_enter once: submits all queued entries and waits for `want` completions, for
-    /// at most `timeout`. The call always asks for events, so that deferred completion work also
-    /// runs.
+    /// at most `timeout`. The flag GETEVENTS is always set, so that deferred completion work
+    /// (DEFER_TASKRUN) also runs.
     fn enter(
         &mut self,
         counters: &mut Counters,

@@ -21,7 +21,7 @@ use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
 use super::listeners::{ListenerConfig, TlsConfig};
 
-/// Default number of I/O threads. A machine with fewer CPUs has one per CPU.
+/// Default number of I/O threads for NBD. On a machine with fewer CPUs, one thread for each CPU.
 const THREADS_DEFAULT_MAX: usize = 4;
 /// By default, a guest has one queue for each CPU of the machine, but at least this number.
 const QUEUES_DEFAULT_MIN: usize = 16;
@@ -31,9 +31,9 @@ const CLOSE_AFTER: Duration = Duration::from_secs(10);
 /// Configuration of all drives, volumes and exports of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServeConfig {
-    /// Controllers that specs of drives may name.
+    /// Storage controllers (tags shared by several drives) that the specs of drives may name.
     pub controllers: Vec<ControllerConfig>,
-    /// Groups that share the drives.
+    /// Groups of clients, which share the drives by weights, limits and latency targets.
     pub groups: Vec<GroupConfig>,
     /// Volumes with their drives.
     pub volumes: Vec<VolumeConfig>,
@@ -90,7 +90,8 @@ pub struct ExportDirectory {
     pub path: PathBuf,
     /// Queue settings of the drives that are opened for the directory's files.
     pub options: DriveOptions,
-    /// Keys of the driver `file`, such as `direct`. `path`, `size` and `read-only` are not allowed.
+    /// Keys of the driver `file`, such as `direct`. The keys `path`, `size`, `grow` and `read-only`
+    /// are ignored, because the server decides them for each file.
     pub file_keys: Vec<(String, String)>,
     /// Cache over each file; `None` for no cache.
     pub cache: Option<CacheConfig>,
@@ -163,7 +164,7 @@ pub struct GuestConfig {
     pub cpus: Vec<u32>,
     /// Serial number, at most 20 bytes; `None` takes the export's name.
     pub serial: Option<String>,
-    /// Maximum busy poll before a thread sleeps.
+    /// Maximum time for which a thread polls before it sleeps.
     pub poll_max: Duration,
     /// Maximum time to wait for more requests that can be submitted together.
     pub batch_wait: Duration,
@@ -189,7 +190,7 @@ impl GuestConfig {
         }
     }
 
-    /// Returns the number of I/O threads on this machine.
+    /// Returns the number of the export's I/O threads, which may depend on this machine's CPUs.
     #[must_use]
     pub fn thread_count(&self) -> u16 {
         self.threads.count(self.queues, &self.cpus)
@@ -216,8 +217,8 @@ pub struct ServerConfig {
     pub threads: u16,
     /// CPUs to pin threads to: thread `i` goes to `cpus[i % len]`; empty if they are not pinned.
     pub cpus: Vec<u32>,
-    /// Number of the program's own threads that may use the served volumes at the same time,
-    /// through channels or devices.
+    /// Number of threads of the program itself, besides the server's I/O threads, that may use the
+    /// served volumes at the same time, through channels or devices.
     pub own_threads: u16,
     /// I/O backend of all threads: io_uring or epoll.
     pub backend: Backend,
@@ -227,7 +228,7 @@ pub struct ServerConfig {
     pub handshake_timeout: Duration,
     /// Memory limit for the payload of all NBD connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Maximum busy poll before a thread sleeps; zero disables polling. `None` polls
+    /// Maximum time for which a thread polls before it sleeps; zero disables polling. `None` polls
     /// for 100 us, as long as that improves throughput.
     pub spin: Option<Duration>,
     /// TLS of the NBD addresses that have no TLS settings of their own.
@@ -300,8 +301,8 @@ impl ServeConfig {
         }
     }
 
-    /// Checks for contradictions among exports that the servers' start would find late or never.
-    /// Accesses neither files nor sockets.
+    /// Checks the exports for contradictions that a start of the servers would report late or not
+    /// at all. Accesses neither files nor sockets.
     ///
     /// # Errors
     /// Returns the first contradiction, with the part of the configuration that causes it.

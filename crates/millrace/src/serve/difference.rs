@@ -238,8 +238,8 @@ struct ComparedSections<'a, T> {
 }
 
 impl<'a, T: Clone> ComparedSections<'a, T> {
-    /// Compares two lists. Items with the same `key` belong together; of several with the same key,
-    /// the first ones do.
+    /// Compares two lists. Items with the same `key` form a pair. If a list has several items with
+    /// that key, only the first of them is in the pair.
     fn new<K: Eq + Hash>(
         before: &'a [T],
         now: &'a [T],

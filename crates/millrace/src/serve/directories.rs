@@ -18,8 +18,8 @@ use rustix::io::Errno;
 
 use super::config::ExportDirectory;
 
-/// Keys of the driver `file` that are ignored in a directory's settings (`file_keys`), because the
-/// server decides them for each file.
+/// Keys of the driver `file` that the server sets or omits itself for each file of a directory.
+/// These keys are ignored in `ExportDirectory::file_keys`.
 const OWN_KEYS: [&str; 4] = ["path", "size", "grow", "read-only"];
 
 /// A file that was found and is not opened for I/O yet.
@@ -70,8 +70,8 @@ impl ExportDirectory {
         format!("directory {}: {}", self.path.display(), io::Error::from(error))
     }
 
-    /// Finds the file with this name. Returns `None` if there is no such file, and an error if a
-    /// client cannot use the entry of that name.
+    /// Finds the file with this name. Returns `None` if there is none, and an error if the entry of
+    /// that name is not a regular file or cannot be reached.
     pub(super) fn find(&self, name: &str) -> Result<Option<FoundFile>, String> {
         if !is_file_name(name) {
             return Ok(None);

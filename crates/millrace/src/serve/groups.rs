@@ -55,8 +55,8 @@ impl ServedGroups {
         }
     }
 
-    /// Returns the name under which a client's group is configured. For a child group of a single
-    /// client, returns the name of its parent.
+    /// Returns the name by which the configuration lists a client's group. Child groups of a single
+    /// client are not listed; their parent's name is returned.
     pub(super) fn configured_name(&self, group: GroupId) -> String {
         let Some(config) = self.groups.config(group) else { return String::new() };
         let above = config.parent.filter(|parent| self.seats_of(*parent).is_some());
@@ -69,8 +69,8 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes per-client groups whose client has left. Considers only parent groups whose clients
-    /// all share one group from now on, according to the new state `now`.
+    /// Closes child groups whose client has left, below parent groups that have child groups in
+    /// `self`, but not in `now`, the state after a reload.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));

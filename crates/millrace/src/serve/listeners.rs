@@ -35,7 +35,7 @@ pub enum ListenerTls {
     Own(TlsConfig),
 }
 
-/// Settings of one NBD address, which one or more exports name in `nbd`.
+/// Settings of one NBD address. Exports are served at the address if their `nbd` lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerConfig {
     /// Address to which the settings apply.

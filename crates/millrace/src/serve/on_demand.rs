@@ -1,13 +1,14 @@
 //! Serves files of directories on demand: opens a file that a client requests, and closes it later.
 //!
 //! A file becomes a volume, drive and export named `DIRECTORY/FILE`, like those of the
-//! configuration. A file system may never answer, so a [`FileTask`] or a [`ClosingFile`] makes
-//! every access. The program runs such tasks on a thread that holds no lock or resource of the
-//! server. [`Server::answer`] and [`Server::unused_files`] create the tasks; [`Server::finish`] and
-//! [`Server::close`] end them. A client that requests an open file gets it at once.
+//! configuration. A file system may never answer (a dead NFS server), so all file access is in
+//! tasks ([`FileTask`], [`ClosingFile`]), which the program runs on a thread that holds no lock or
+//! resource of the server. [`Server::answer`] and [`Server::unused_files`] create the tasks;
+//! [`Server::finish`] and [`Server::close`] end them. A client that requests an open file gets it
+//! at once.
 //!
-//! Invariant: clients get such an export only through this module, so an unused export stays unused
-//! while it is being closed. Tasks of one directory run one after another.
+//! Invariant: clients get an export on demand only through this module, so an unused export stays
+//! unused while it is being closed. Tasks of one directory run one after another.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -271,7 +272,7 @@ impl Server {
                 return None;
             }
         }
-        // The drive gets one queue for each I/O thread, and one for a flusher.
+        // The drive gets one queue for each I/O thread, and one for the flusher thread of a cache.
         let queues = self.config.nbd_threads().saturating_add(1);
         Some(FileTask {
             request,
@@ -418,7 +419,7 @@ impl Server {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {
                 return Ok(key);
             }
-            // Close the export, which has no clients, because its file may have been replaced.
+            // The export has no clients. Close it, because another file may now have its name.
             let open = self.opened.volume(&key).map_err(|error| error.to_string())?;
             flush_and_wait(open, self.reactor())?;
             self.remove_file(&key, &mut changes.failures);

@@ -225,7 +225,8 @@ impl Server {
         refused
     }
 
-    /// Returns a refusal for each removed volume with cached data that its drives do not take.
+    /// Returns a refusal for each removed volume whose cache cannot write its data, because a drive
+    /// fails or does not answer.
     fn unwritable<'a>(
         &'a self,
         difference: &'a ConfigDifference,

@@ -168,7 +168,7 @@ impl NbdParts {
 
 impl Servers {
     /// Starts the servers of a configuration. `opened` holds its open volumes; `say` receives
-    /// messages for a person about guests.
+    /// messages for the operator about virtual machines.
     ///
     /// # Errors
     /// Fails if a socket cannot be bound or a thread cannot be started. If a socket caused the
@@ -209,7 +209,7 @@ impl Servers {
         self.nbd.as_ref().map_or(&[], nbd::Server::addresses)
     }
 
-    /// Returns remarks about the running servers for a person.
+    /// Returns remarks for the operator about the running servers.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let nbd = self.nbd.iter().flat_map(|server| server.notes());
@@ -356,7 +356,8 @@ pub(super) fn nbd_export(
 }
 
 impl RunningGuests {
-    /// Numbers an export's I/O threads from `first`. `started` exports were started before it.
+    /// Creates the entry of an export whose I/O threads own the hardware queues from `first` on.
+    /// `started` is the number of exports to virtual machines started before.
     fn new(export: &ExportConfig, first: u16, started: u16) -> RunningGuests {
         let threads = first..first + export.guest_threads();
         let tenant = VHOST_TENANTS.wrapping_add(started);

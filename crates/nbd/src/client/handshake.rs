@@ -1,9 +1,10 @@
 //! The client's side of the negotiation, as a state machine over bytes.
 //!
-//! The states are: greeting; optionally TLS, which the caller has to start; reply style, a simpler
-//! one after each refusal; optionally `OPT_SET_META_CONTEXT` for `base:allocation`; `OPT_GO`, or
-//! `OPT_INFO` and `OPT_ABORT` to query an export only; `OPT_EXPORT_NAME` for old servers;
-//! `OPT_LIST` if the export does not exist, to show the names in the error message; end.
+//! The states are: greeting; optionally TLS, which the caller has to start; choice of the reply
+//! style (after a refusal, the next simpler style is requested); optionally `OPT_SET_META_CONTEXT`
+//! for `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` to query an export only;
+//! `OPT_EXPORT_NAME` for old servers; `OPT_LIST` if the export does not exist, to show the names in
+//! the error message; end.
 //!
 //! Invariants: one option is outstanding at a time. No bytes are consumed after the last message
 //! that the negotiation needs. Specification: "Fixed newstyle negotiation", "Option types", "Block
@@ -150,9 +151,9 @@ impl ClientHandshake {
         self
     }
 
-    /// Returns the error of a refused export, while the client waits for the server's list of
-    /// exports. The client requests the list to name the available exports in the error text.
-    /// Needed for servers that close the connection after a refusal.
+    /// Returns the error of a refused export while the client still waits for the server's list of
+    /// exports, which the error text would show. Callers need this error if the server closes the
+    /// connection instead of sending the list.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
         (self.state == ClientState::List).then(|| self.no_export())

@@ -1,4 +1,5 @@
-//! Parser of replies for clients: reads headers of replies and chunks. The data follow.
+//! Parser of replies for clients: reads the headers of replies and chunks, but not the data after a
+//! header.
 //!
 //! Invariants: never panics, and never reports more header bytes than were passed. Lengths are
 //! bounded before they are used. Specification: "Simple reply message", "Structured reply types".
@@ -22,7 +23,7 @@ pub const ERROR_BYTES_MAX: u64 = 2 * STRING_BYTES_MAX as u64;
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerReply<'a> {
-    /// A complete reply. If it answers a read without an error, the data follow.
+    /// A complete reply. If it answers a read without an error, the data follow this header.
     Simple {
         cookie: u64,
         errno: Option<Errno>,

@@ -3,9 +3,9 @@
 //!
 //! Events are always one-shot: after a report the kernel stays silent until the descriptor is
 //! registered again, so a descriptor without waiters causes no events. A user may close a
-//! descriptor and reuse its number without notice, and the kernel then forgets the old descriptor.
-//! Therefore, if `epoll_ctl` answers ENOENT, the descriptor is added, and if it answers EEXIST, the
-//! registration is modified.
+//! descriptor and reuse its number without telling the reactor, and the kernel then forgets the old
+//! registration. Therefore, if `epoll_ctl` answers ENOENT, the descriptor is added, and if it
+//! answers EEXIST, the registration is modified.
 
 #![allow(unsafe_code)]
 

@@ -17,8 +17,8 @@ const WINDOW_WAITS: u32 = 32;
 /// Number of measuring windows (intervals of time) in a trial. Windows with spins and without spins
 /// alternate; two successive windows form a pair.
 const TRIAL: u32 = 12;
-/// Number of wins, in the six window pairs of a trial, after which a thread spins: if it did not
-/// spin before the trial, and if it did.
+/// Number of window pairs, of the six in a trial, that spinning must win for the thread to spin: 5
+/// if the thread did not spin before the trial, 4 if it did.
 const WINS: [u32; 2] = [5, 4];
 /// Number of measuring windows until spinning is compared with sleeping again. If the byte rate
 /// doubles or halves meanwhile, at most `HOLD_CHANGED` windows remain.

@@ -3,10 +3,10 @@
 //!
 //! The attempts go from most flags (Linux 6.0) to none (5.11), with COOP_TASKRUN before
 //! DEFER_TASKRUN. With COOP_TASKRUN, a thread sees completions without a system call, which halves
-//! the system calls for each I/O on a busy file drive. On sockets, both flags cost the same. A
-//! kernel that does not know a flag answers EINVAL; a container that forbids io_uring answers EPERM
-//! or ENOSYS. One no-op is run, because a seccomp filter may allow the set-up and refuse the other
-//! calls.
+//! the system calls for each I/O on a busy file drive. On sockets, COOP_TASKRUN and DEFER_TASKRUN
+//! are equally fast. A kernel that does not know a flag answers EINVAL; a container that forbids
+//! io_uring answers EPERM or ENOSYS. One no-op is run, because a seccomp filter may allow the
+//! set-up and refuse the other calls.
 
 #![allow(unsafe_code)]
 

@@ -87,7 +87,8 @@ impl Server {
         lost.collect()
     }
 
-    /// Disconnects clients of removed exports, whose requests would never be answered.
+    /// Disconnects the NBD clients of removed exports. With `force`, volumes are removed although
+    /// requests may be in flight, which would never be answered.
     fn cut_off(&self, new: &ServeConfig) {
         let Some(nbd) = &self.servers.nbd else { return };
         let observer = nbd.observer();
